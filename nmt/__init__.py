@@ -1,0 +1,90 @@
+"""Neural machine translation, from sentence pairs to BLEU.
+
+The modules in data-flow order. Each imports only from those above it; a test reads this list and checks that:
+
+    errors              What a user can do wrong, and the exit code that says so.
+    runtime             Device, threads, seeds and mixed precision.
+    layers              Blocks that models share: attention, feed-forward, norms, positions.
+    loss                Summed label-smoothed negative log-likelihood, and the number of target tokens.
+    tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
+    demo_forms          The kinds of words of the demo corpus, and how each inflects in both languages.
+    demo_lexicon        The words themselves.
+    demo_grammar        Sentences: one abstract form each, said in English and in German.
+    demo_phrases        Phrases that make sense together, drawn at random.
+    demo                The demo corpus: the same sentence pairs and splits on every machine.
+    pairs               Sentence pairs, and what every data config states.
+    textfiles           Pairs from files: parallel plain text, TSV, JSONL, also compressed.
+    hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
+    corpus              One split from whichever source the config names; filters for training pairs.
+    tokenizer           Train, save, load and apply SentencePiece; sole owner of the special ids.
+    encoding            The ids of a whole split, memory-mapped and cached by content.
+    optimizer           Optimizers, and learning-rate schedules as pure functions of the step.
+    checkpoint          Write atomically, verify, read, keep and average tensors.
+    models/base         The contract that every model fulfils.
+    models/transformer  The encoder-decoder Transformer.
+    models              The table of model families.
+    batching            Encoded pairs to token-budget batches; the plan of an epoch is a pure function.
+    decoding            Greedy and beam search over the model contract.
+    translate           Lines in, translations out, order kept.
+    evaluate            Loss, and sacreBLEU metrics with their signatures, on one split.
+    trainer             The update; when to validate, save and stop.
+    config_errors       What Hydra and OmegaConf raise, as one readable sentence.
+    config              The root configs of the verbs, their checks, and the config.yaml of a run.
+    rundir              A run directory: its files, its lock, and which config it belongs to.
+    run                 Wiring: train, evaluate and translate; opening a finished run.
+    config_help         `nmt VERB --help`: every key with its default and its docstring.
+    overrides           The arguments of a verb, and what is refused before anything is composed.
+    compose             From the command line of one verb to its configs, through Hydra.
+    cli                 `nmt VERB [overrides]`, errors and exit codes.
+    __main__            `python -m nmt`.
+
+Shape letters: B sentences, S source length, T target length, D d_model, H heads, K beams, V vocabulary,
+N = B * K hypotheses (the beams of a sentence are adjacent: row b * K + k). Batch first everywhere. Masks are
+boolean, and True means "may be attended". A step is one update of the weights, counted from 1.
+
+Importing this package costs nothing: the names below load their module, and with it torch, at first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the names below, for type checkers
+    from nmt.checkpoint import CheckpointStore as CheckpointStore
+    from nmt.decoding import DecodingConfig as DecodingConfig
+    from nmt.errors import NmtError as NmtError
+    from nmt.errors import UserError as UserError
+    from nmt.models import build_model as build_model
+    from nmt.models.base import TranslationModel as TranslationModel
+    from nmt.pairs import ParallelText as ParallelText
+    from nmt.run import open_run as open_run
+    from nmt.tokenizer import Tokenizer as Tokenizer
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CheckpointStore": "checkpoint",
+    "DecodingConfig": "decoding",
+    "NmtError": "errors",
+    "ParallelText": "pairs",
+    "Tokenizer": "tokenizer",
+    "TranslationModel": "models.base",
+    "UserError": "errors",
+    "build_model": "models",
+    "open_run": "run",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its module when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

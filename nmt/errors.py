@@ -1,0 +1,42 @@
+"""The errors a user may meet, each with the exit code of the process that ends on it.
+
+An error message is one readable text: the full config key or the file and line, the constraint, the actual
+value and the way out. Anything that is not an `NmtError` is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NmtError(Exception):
+    """Base of the errors that are shown without a traceback."""
+
+    exit_code = 1
+
+
+class UserError(NmtError):
+    """The config, the data or the run directory cannot be used as given."""
+
+    exit_code = 2
+
+
+class TrainingStopped(NmtError):
+    """Training cannot go on (a non-finite loss, a full disk); what was saved before is intact."""
+
+    exit_code = 4
+
+
+class Interrupted(NmtError):
+    """A signal asked the process to stop, and it did so in good order."""
+
+    def __init__(self, number: int, message: str):
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+def suggest(name: str, choices: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the choice nearest to `name`, or nothing when none is near."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

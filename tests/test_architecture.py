@@ -1,0 +1,167 @@
+"""The house rules a machine can check: the map in `nmt/__init__.py`, import order, unsafe calls, sizes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nmt
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "nmt"
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 75
+UNSAFE_MODULES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+UNSAFE_CALLS = {"eval", "exec", "torch.load", "instantiate", "hydra.utils.instantiate"}
+
+
+def module_map() -> list[str]:
+    """The modules in the order in which the docstring of the package lists them, as `models.base`."""
+    lines = re.findall(r"^ {4}(\w+(?:/\w+)*) {2,}\S", nmt.__doc__ or "", flags=re.MULTILINE)
+    return [line.replace("/", ".") for line in lines]
+
+
+def module_name(path: Path) -> str:
+    """`models.base` for `nmt/models/base.py`, `models` for `nmt/models/__init__.py`, "" for the package."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+ORDER = module_map()
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+CODE = [*FILES.values(), *sorted((ROOT / "scripts").glob("*.py"))]
+every_module = pytest.mark.parametrize("name", sorted(FILES), ids=lambda name: name or "nmt")
+
+
+def imported_modules(name: str) -> Iterator[tuple[int, str]]:
+    """Every import in a module, also inside functions, as (line, dotted name): `from a import b` is `a.b`."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{FILES[name]}:{node.lineno}: write the import from nmt, not from a dot"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def own_module(imported: str) -> str | None:
+    """The module of the package that an import reads; None for other libraries and for the package itself."""
+    parts = imported.split(".")
+    names = (".".join(parts[1:end]) for end in range(len(parts), 1, -1)) if parts[0] == "nmt" else ()
+    return next((name for name in names if name in FILES), None)
+
+
+def dotted(node: ast.expr) -> str:
+    """`torch.load` for the expression that reads so; nothing for anything but names and attributes."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The string values of a module with their lines; a string that stands alone is documentation."""
+    documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
+            yield node.lineno, node.value
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_the_map_lists_every_module_once_and_nothing_else() -> None:
+    assert sorted(ORDER) == sorted(FILES.keys() - {""})
+
+
+@every_module
+def test_a_module_imports_only_from_those_above_it(name: str) -> None:
+    above = ORDER[: ORDER.index(name)] if name else ORDER  # the package offers names of all of them
+    wrong = [
+        f"{FILES[name].relative_to(ROOT)}:{line} imports {imported}"
+        for line, imported in imported_modules(name)
+        if (module := own_module(imported)) is not None and module not in above
+    ]
+    assert not wrong
+
+
+@every_module
+def test_no_module_runs_what_it_reads(name: str) -> None:
+    """No pickle, no `torch.load`, no evaluated text, and no config value that names a class to import."""
+    calls = [(n.lineno, dotted(n.func)) for n in ast.walk(TREES[name]) if isinstance(n, ast.Call)]
+    keywords = [ast.unparse(n) for n in ast.walk(TREES[name]) if isinstance(n, ast.keyword)]
+    imports = list(imported_modules(name))
+    assert [found for found in imports if found[1].split(".")[0] in UNSAFE_MODULES] == []
+    assert [found for found in [*imports, *calls] if found[1] in UNSAFE_CALLS] == []
+    assert [
+        text for text in keywords if text.startswith("allow_pickle=") and text != "allow_pickle=False"
+    ] == []
+    assert [line for line, text in strings(TREES[name]) if "_target_" in text] == []
+
+
+def test_no_config_names_a_class_to_import() -> None:
+    configs = sorted((ROOT / "configs").rglob("*.yaml"))
+    assert configs
+    assert [path.name for path in configs if "_target_" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_stay_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    functions = [
+        n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    lengths = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+    num_lines = len(text.splitlines())
+    assert num_lines <= MAX_FILE_LINES
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import nmt",
+        "import nmt.cli",
+        "import sys, nmt.cli; sys.argv = ['nmt', '--help']\ntry: nmt.cli.main()\nexcept SystemExit: pass",
+    ],
+    ids=["import nmt", "import nmt.cli", "nmt --help"],
+)
+def test_torch_is_not_imported_before_it_is_used(code: str) -> None:
+    result = run_python(
+        f"{code}\nimport sys; print(*sorted({{'torch', 'datasets'}} & sys.modules.keys()), file=sys.stderr)"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.strip() == ""
+
+
+def test_python_m_nmt_is_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "nmt", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    assert all(verb in result.stdout for verb in ("train", "evaluate", "translate"))
+
+
+@pytest.mark.parametrize("name", nmt.__all__)
+def test_every_public_name_can_be_used(name: str) -> None:
+    assert getattr(nmt, name) is not None
+    assert name in dir(nmt)
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'nmt' has no attribute 'nonsense'"):
+        nmt.nonsense  # noqa: B018
+
+
+def test_the_tree_in_the_readme_names_every_file() -> None:
+    """Every module, every script, and every file and folder at the top of `configs/`."""
+    words = set(re.findall(r"[\w.-]+", (ROOT / "README.md").read_text(encoding="utf-8")))
+    shown = [*FILES.values(), *(ROOT / "scripts").iterdir(), *(ROOT / "configs").iterdir()]
+    expected = {path.name for path in shown if not path.name.startswith((".", "__pycache__"))}
+    assert expected - words == set()
