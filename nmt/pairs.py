@@ -1,0 +1,99 @@
+"""Sentence pairs, and what every data config states.
+
+Knows neither files nor datasets: the sources of pairs (`nmt.textfiles`, `nmt.hub`) build on this, and
+`nmt.corpus` chooses among them. No line holds a line feed or a NUL, so that one sentence is one line in every
+file written.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nmt.errors import UserError, suggest
+
+_LINE_BREAKS = re.compile("[\r\n\0]+")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Split(Enum):
+    """The three parts of a parallel corpus."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+@dataclass
+class DataConfig:
+    """The languages, the split to score and the limits of a training pair; sources add their fields."""
+
+    name: str = "demo"
+    """Row of `SOURCES`; set by choosing `data=...`."""
+    src: str = "en"
+    """Source language."""
+    tgt: str = "de"
+    """Target language."""
+    split: Split = Split.test
+    """The split scored at the end of training and by `nmt evaluate`."""
+    max_chars: int = 2000
+    """Training pairs with a longer side, in characters, are dropped."""
+    max_ratio: float = 9.0
+    """Training pairs are dropped when one side has more than this many times the characters of the other."""
+    max_tokens: int = 256
+    """Training pairs with a longer side, in subword pieces with the end of sentence, are dropped."""
+
+    def __post_init__(self) -> None:
+        if not self.src or not self.tgt or self.src == self.tgt:
+            raise UserError(f"data.src and data.tgt must be two languages, not {self.src!r} and {self.tgt!r}")
+        for key, least in (("max_chars", 1), ("max_ratio", 1), ("max_tokens", 2)):
+            if getattr(self, key) < least:
+                raise UserError(f"data.{key} must be at least {least}, but is {getattr(self, key)}")
+
+    def key(self, split: Split) -> str:
+        """The config key that says where `split` is."""
+        return f"data.{split.value}"
+
+    def place(self, split: Split) -> str | None:
+        """Where `split` is, a name or a path; None when this data has no such split."""
+        return split.value
+
+
+@dataclass
+class ColumnsConfig(DataConfig):
+    """What the sources have in common that name the two sides."""
+
+    src_column: str | None = None
+    """Where the source side is called otherwise than `src`: the name of its column or key."""
+    tgt_column: str | None = None
+    """The same for the target side."""
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """The names of the two sides in the data."""
+        return self.src_column or self.src, self.tgt_column or self.tgt
+
+    def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
+        """The error for a column that `where` lacks; `columns` are those it has."""
+        side = "src" if column == self.columns[0] else "tgt"
+        return UserError(
+            f"data.{side}={getattr(self, side)}: {where} has no column {column!r}, only {', '.join(columns)}"
+            f"{suggest(column, columns)}; set data.{side} or data.{side}_column"
+        )
+
+
+@dataclass
+class ParallelText:
+    """Line i of `src` and line i of `tgt` are translations of each other."""
+
+    src: list[str] = field(default_factory=list)
+    tgt: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def one_line(text: str) -> str:
+    """Return `text` with a space for line breaks and NULs, and U+FFFD for lone surrogates."""
+    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", _LINE_BREAKS.sub(" ", text))

@@ -1,0 +1,288 @@
+"""SentencePiece: trained on the training pairs of a run, then text to ids and ids to text.
+
+Sole owner of the special ids: nothing else says which id ends a sentence, and nothing else adds it. Training
+is deterministic: the same pairs and config give the same model bytes. What SentencePiece complains about is
+restated with the config key to change; its own log stays silent.
+
+SentencePiece: Kudo and Richardson 2018. Unigram model and subword regularisation: Kudo 2018. BPE: Sennrich et
+al. 2016; BPE-dropout: Provilkov et al. 2020.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import os
+import random
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from nmt.errors import UserError
+from nmt.pairs import ParallelText, one_line
+from nmt.runtime import derive_seed
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+
+JOINT_FILE = "tokenizer.model"
+SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"
+
+MAX_TRAINING_PAIRS = 1_000_000
+"""A larger corpus is sampled: more text costs memory and hardly changes the pieces."""
+TRAINING_THREADS = 8
+"""Fixed, because sums over threads are rounded differently for different numbers of them."""
+SAMPLING_THREADS = 8
+SAMPLING_LINES = 4096
+"""Lines that one thread samples; fixed like the number of threads, since the result depends on both."""
+MAX_UINT32 = 2**32 - 1
+"""SentencePiece takes this seed to mean: any."""
+
+
+class TokenizerKind(Enum):
+    """What a piece is."""
+
+    unigram = "unigram"
+    bpe = "bpe"
+    char = "char"
+    word = "word"
+
+
+class Normalization(Enum):
+    """What is made equal before tokenising; all but identity also fold the many kinds of white space."""
+
+    nmt_nfkc = "nmt_nfkc"
+    nfkc = "nfkc"
+    nmt_nfkc_cf = "nmt_nfkc_cf"
+    nfkc_cf = "nfkc_cf"
+    identity = "identity"
+
+
+@dataclass
+class TokenizerConfig:
+    """The SentencePiece model of a run."""
+
+    kind: TokenizerKind = TokenizerKind.unigram
+    """unigram, bpe, char or word."""
+    vocab_size: int = 8000
+    """Pieces, special ones included; for char an upper bound."""
+    joint: bool = True
+    """One model for both languages, or one for each."""
+    byte_fallback: bool = False
+    """Spell unknown characters as bytes, so that nothing is unknown; takes 256 pieces."""
+    character_coverage: float = 1.0
+    """Share of the characters of the corpus that get a piece; rarer ones are unknown, or spelt as bytes."""
+    normalization: Normalization = Normalization.nmt_nfkc
+    """Unicode normalisation; _cf folds case."""
+    sampling_alpha: float = 0.0
+    """Above 0, another segmentation is drawn each epoch: for unigram with its probability to the power of
+    alpha (0.1 is usual), for bpe with each merge left out with probability alpha (0.1 is usual)."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size <= EOS_ID + 1:
+            raise UserError(f"tokenizer.vocab_size must be at least {EOS_ID + 2}, but is {self.vocab_size}")
+        if not 0.98 <= self.character_coverage <= 1.0:
+            raise UserError(
+                f"tokenizer.character_coverage must be in [0.98, 1], but is {self.character_coverage}"
+            )
+        if not 0.0 <= self.sampling_alpha <= 1.0:
+            raise UserError(f"tokenizer.sampling_alpha must be in [0, 1], but is {self.sampling_alpha}")
+        if self.sampling_alpha and self.kind not in (TokenizerKind.unigram, TokenizerKind.bpe):
+            raise UserError(
+                f"tokenizer.sampling_alpha={self.sampling_alpha} needs tokenizer.kind=unigram or bpe: "
+                f"{self.kind.value} has one segmentation only"
+            )
+        if self.byte_fallback and self.kind is TokenizerKind.word:
+            raise UserError("tokenizer.byte_fallback=true needs another tokenizer.kind than word")
+
+
+class Tokenizer:
+    """Text to ids on either side, and ids to text on the target side."""
+
+    def __init__(self, src_model: bytes, tgt_model: bytes):
+        self.src_model = src_model
+        self.tgt_model = tgt_model
+        self._src = sentencepiece.SentencePieceProcessor(model_proto=src_model)
+        self._tgt = self._src
+        if tgt_model != src_model:
+            self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
+
+    @classmethod
+    def train(cls, cfg: TokenizerConfig, text: ParallelText, *, seed: int) -> Tokenizer:
+        """Train on both sides of `text`; `seed` picks the pairs of a corpus too large to be used whole."""
+        picked = _pick(text, seed)
+        if cfg.joint:
+            model = _train_model(cfg, picked.src + picked.tgt, "this corpus")
+            return cls(model, model)
+        src_model = _train_model(cfg, picked.src, "the source side of this corpus")
+        return cls(src_model, _train_model(cfg, picked.tgt, "the target side of this corpus"))
+
+    @classmethod
+    def exists(cls, directory: Path) -> bool:
+        """Whether `directory` holds a whole tokenizer."""
+        return _files(directory) is not None
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        """Read what `save` wrote; raise `UserError` when it is missing or damaged."""
+        files = _files(directory)
+        if files is None:
+            raise UserError(
+                f"{directory} has no tokenizer: neither {JOINT_FILE} nor both {SRC_FILE} and {TGT_FILE}"
+            )
+        src_model, tgt_model = (_read_model(path) for path in files)
+        return cls(src_model, tgt_model)
+
+    def save(self, directory: Path) -> None:
+        """Write one model file, or one for each side; a file is written whole or not at all."""
+        directory.mkdir(parents=True, exist_ok=True)
+        models = {JOINT_FILE: self.src_model}
+        if self.tgt_model != self.src_model:
+            models = {SRC_FILE: self.src_model, TGT_FILE: self.tgt_model}
+        for name, model in models.items():
+            temporary = directory / f".{name}.{os.getpid()}"
+            temporary.write_bytes(model)
+            temporary.replace(directory / name)
+
+    @property
+    def src_vocab_size(self) -> int:
+        """Pieces of the source side."""
+        return int(self._src.get_piece_size())
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        """Pieces of the target side."""
+        return int(self._tgt.get_piece_size())
+
+    @property
+    def fingerprint(self) -> str:
+        """What two tokenizers have in common only if they are the same: a hash of the model bytes."""
+        digests = (hashlib.sha256(model).digest() for model in (self.src_model, self.tgt_model))
+        return hashlib.sha256(b"".join(digests)).hexdigest()
+
+    def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of source lines, each ending with `EOS_ID`."""
+        return _encode(self._src, lines)
+
+    def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of target lines, each ending with `EOS_ID`."""
+        return _encode(self._tgt, lines)
+
+    def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Like `encode_src` with a segmentation drawn at random, a pure function of the arguments."""
+        return _sample(self._src, lines, alpha, seed)
+
+    def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Like `encode_tgt` with a segmentation drawn at random, a pure function of the arguments."""
+        return _sample(self._tgt, lines, alpha, seed)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """One line of target text; special ids are dropped, except that an unknown piece shows as " ⁇ "."""
+        return one_line(self._tgt.decode([int(token) for token in ids]))
+
+
+def _files(directory: Path) -> tuple[Path, Path] | None:
+    for src, tgt in ((JOINT_FILE, JOINT_FILE), (SRC_FILE, TGT_FILE)):
+        if (directory / src).is_file() and (directory / tgt).is_file():
+            return directory / src, directory / tgt
+    return None
+
+
+def _read_model(path: Path) -> bytes:
+    """The bytes of a model file, once SentencePiece has accepted them and its special ids are ours."""
+    try:
+        model = path.read_bytes()
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.load_from_serialized_proto(model)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path} is not a readable SentencePiece model: {error}") from error
+    found = processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()
+    if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+        raise UserError(
+            f"{path} has the ids {found} for padding, unknown, begin and end, but they must be "
+            f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained"
+        )
+    return model
+
+
+def _pick(text: ParallelText, seed: int) -> ParallelText:
+    if len(text) <= MAX_TRAINING_PAIRS:
+        return text
+    rows = sorted(random.Random(seed).sample(range(len(text)), MAX_TRAINING_PAIRS))
+    return ParallelText([text.src[row] for row in rows], [text.tgt[row] for row in rows])
+
+
+def _train_model(cfg: TokenizerConfig, lines: list[str], corpus: str) -> bytes:
+    """The bytes of one SentencePiece model; `corpus` is what an error calls the lines."""
+    if not any(line.strip() for line in lines):
+        raise UserError(f"a tokenizer cannot be trained: {corpus} has no text")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=cfg.kind.value,
+            vocab_size=cfg.vocab_size,
+            byte_fallback=cfg.byte_fallback,
+            character_coverage=cfg.character_coverage,
+            normalization_rule_name=cfg.normalization.value,
+            max_sentence_length=max(
+                4 * max(map(len, lines)), 10
+            ),  # bytes; longer lines are left out silently
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            num_threads=TRAINING_THREADS,
+            minloglevel=2,  # errors only, and those are raised
+        )
+    except RuntimeError as error:
+        raise _training_error(cfg, str(error), corpus) from error
+    return model.getvalue()
+
+
+def _training_error(cfg: TokenizerConfig, message: str, corpus: str) -> UserError:
+    """What SentencePiece complains about, in terms of the config."""
+    size = f"tokenizer.vocab_size={cfg.vocab_size}"
+    if most := re.search(r"set it to a value <= (\d+)", message):
+        return UserError(f"{size} is too large for {corpus}, which gives {most[1]} pieces at most; lower it")
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(
+            f"{size} is too small for {corpus}: its characters and the special pieces alone are {least[1]}; "
+            "raise it, or give rare characters no piece with tokenizer.character_coverage=0.9995"
+        )
+    return UserError(f"SentencePiece cannot be trained on {corpus} with {size}: {message}")
+
+
+def _encode(processor: Any, lines: Sequence[str], **options: Any) -> list[list[int]]:
+    """All lines, by all threads unless there is one to use."""
+    options.setdefault("num_threads", -1)
+    ids: list[list[int]] = processor.encode(list(lines), out_type=int, add_eos=True, **options)
+    return ids
+
+
+def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+    """Draw segmentations, the same for the same seed.
+
+    SentencePiece keeps a random generator for each thread and seeds it when that thread first draws, so a
+    seed takes effect in fresh threads only. Each round has its own seed, and in it each thread its own lines.
+    """
+    options = {"num_threads": 1, "enable_sampling": True, "nbest_size": -1, "alpha": alpha}
+    parts = [lines[start : start + SAMPLING_LINES] for start in range(0, len(lines), SAMPLING_LINES)]
+    ids: list[list[int]] = []
+    for first in range(0, len(parts), SAMPLING_THREADS):
+        sentencepiece.set_random_generator_seed(derive_seed(seed, first) % MAX_UINT32)
+        with contextlib.ExitStack() as stack:
+            draws = []
+            for part in parts[first : first + SAMPLING_THREADS]:
+                thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+                draws.append(thread.submit(_encode, processor, part, **options))
+            ids.extend(itertools.chain.from_iterable(draw.result() for draw in draws))
+    return ids

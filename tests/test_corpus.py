@@ -1,0 +1,134 @@
+"""One split from any source, and the filter for training pairs with its account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt import corpus
+from nmt.corpus import Account, DemoData, FilesData, HubData, ParallelText, Split
+from nmt.errors import UserError
+
+TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
+PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)
+
+
+def parallel(*pairs: tuple[str, str]) -> ParallelText:
+    return ParallelText([src for src, _ in pairs], [tgt for _, tgt in pairs])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FilesData:
+    for language, word in (("en", "house"), ("de", "Haus")):
+        (tmp_path / f"train.{language}").write_text(f"{word}\n" * 3, encoding="utf-8")
+    return FilesData(train=str(tmp_path / "train"))
+
+
+@given(PAIRS, st.integers(1, 60), st.floats(1, 5))
+def test_kept_and_dropped_are_what_was_read(
+    pairs: list[tuple[str, str]], max_chars: int, ratio: float
+) -> None:
+    text, cfg = parallel(*pairs), DemoData(max_chars=max_chars, max_ratio=ratio)
+    try:
+        kept, account = corpus.filter_pairs(text, cfg)
+    except UserError:
+        with pytest.raises(UserError, match="no training pair is left"):
+            corpus.filter_pairs(text, cfg)
+        return
+    assert account.read == len(text)
+    assert account.kept == len(kept) == len(text) - sum(account.dropped.values())
+    remaining = iter(pairs)
+    assert all(pair in remaining for pair in zip(kept.src, kept.tgt, strict=True))  # in order
+    assert all(src.strip() and tgt.strip() for src, tgt in zip(kept.src, kept.tgt, strict=True))
+
+
+def test_every_reason_is_counted_once() -> None:
+    text = parallel(
+        ("a dog", "ein Hund"),
+        ("", "leer"),
+        ("blank", " \u2003\t"),
+        ("x" * 11, "y" * 5),
+        ("no", "überhaupt gar nicht!!"),
+        ("No.", "Nein, auf keinen Fall"[:20]),
+    )
+    kept, account = corpus.filter_pairs(text, DemoData(max_chars=30, max_ratio=9))
+    assert account.dropped == {"empty": 2, "too long": 0, "uneven": 1}
+    assert kept.src == ["a dog", "x" * 11, "No."]
+    _, account = corpus.filter_pairs(text, DemoData(max_chars=10, max_ratio=9))
+    assert account.dropped == {"empty": 2, "too long": 3, "uneven": 0}
+
+
+def test_an_account_reads_as_a_sentence() -> None:
+    account = Account(29000, {"empty": 2, "too long": 5, "uneven": 3})
+    assert str(account) == "29,000 pairs read, 28,990 kept (empty 2, too long 5, uneven 3)"
+    assert str(Account(1000, {"empty": 0})) == "1,000 pairs read, 1,000 kept"
+
+
+def test_a_filter_that_leaves_nothing_is_an_error() -> None:
+    with pytest.raises(UserError) as caught:
+        corpus.filter_pairs(parallel(("a" * 50, "b" * 50)), DemoData(max_chars=9))
+    assert str(caught.value) == (
+        "no training pair is left: 1 pairs read, 0 kept (too long 1); see data.max_chars and data.max_ratio"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"src": "de"}, "data.src and data.tgt must be two languages, not 'de' and 'de'"),
+        ({"tgt": ""}, "data.src and data.tgt must be two languages, not 'en' and ''"),
+        ({"max_chars": 0}, "data.max_chars must be at least 1, but is 0"),
+        ({"max_ratio": 0.5}, "data.max_ratio must be at least 1, but is 0.5"),
+        ({"max_tokens": 1}, "data.max_tokens must be at least 2, but is 1"),
+        ({"tgt": "fr"}, "data=demo has the languages en and de, not data.src=en data.tgt=fr"),
+    ],
+)
+def test_impossible_data_configs(fields: dict[str, object], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        DemoData(**fields)  # type: ignore[arg-type]
+    assert str(caught.value) == expected
+
+
+def test_the_demo_reads_in_both_directions() -> None:
+    there = corpus.load(DemoData(), Split.test)
+    back = corpus.load(DemoData(src="de", tgt="en"), Split.test)
+    assert (back.src, back.tgt) == (there.tgt, there.src)
+    assert there == corpus.load(DemoData(), Split.test)
+    assert corpus.overlap(corpus.load(DemoData(), Split.train), there) == 0
+
+
+def test_files_load_as_configured(files: FilesData) -> None:
+    assert corpus.load(files, Split.train) == ParallelText(["house"] * 3, ["Haus"] * 3)
+    assert corpus.has_split(files, Split.train)
+    assert not corpus.has_split(files, Split.test)
+
+
+def test_a_split_that_is_not_set_is_told(files: FilesData) -> None:
+    with pytest.raises(UserError) as caught:
+        corpus.load(files, Split.test)
+    assert str(caught.value) == (
+        "data.test is not set, but the test split is needed; the splits that are set: train"
+    )
+    with pytest.raises(UserError, match=r"data.validation_split is not set, .* set: train, test"):
+        corpus.load(HubData(dataset="a/b", validation_split=None), Split.validation)
+
+
+def test_a_split_without_pairs_is_told(tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_text("en\tde\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"data.test=.*/test.tsv has no sentence pairs"):
+        corpus.load(FilesData(test=str(tmp_path / "test.tsv")), Split.test)
+
+
+@pytest.mark.parametrize("name", ["hub", "nonsense"])
+def test_the_name_of_a_source_is_not_to_be_overridden(name: str) -> None:
+    with pytest.raises(UserError, match=rf"data.name={name} does not fit .* choose data=demo\|hub\|files"):
+        corpus.load(DemoData(name=name), Split.train)
+
+
+def test_overlap_counts_the_pairs_of_the_test_that_were_trained_on() -> None:
+    train = parallel(("a", "x"), ("b", "y"), ("c", "z"))
+    test = parallel(("a", "x"), ("a", "x"), ("b", "other"), ("d", "w"))
+    assert corpus.overlap(train, test) == 2
