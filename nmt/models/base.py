@@ -1,0 +1,90 @@
+"""The contract that every translation model fulfils: `forward`, `project`, `start`, `step`, `reorder`.
+
+Training calls `forward` and `project`; search calls `start`, `step` and `reorder`. The rest of the package
+knows a model by nothing else, and nothing here knows a family of models, a token id or text.
+
+Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
+The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+
+@dataclass
+class ModelConfig:
+    """What the configs of all models have in common."""
+
+    name: str = ""
+    """Family of the model; chosen together with its other fields by `model=...`."""
+    d_model: int = 512
+    """Width of the hidden representation."""
+
+
+@dataclass
+class State:
+    """What a model remembers between two steps of search: tensors whose rows can be moved, and the position.
+
+    What a sentence has once goes into `source`, whose rows are only touched when a sentence leaves the batch;
+    `step` may write there, too (a cache that the beams of a sentence share, say). What each hypothesis has
+    for itself goes into `target` and follows the beams.
+    """
+
+    source: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors with B rows."""
+    target: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors with N = B * K rows."""
+    position: int = 0
+    """Target positions consumed so far, the same for every row."""
+
+    def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> State:
+        """Return the state of the hypotheses `rows` (N',) and of the `sentences` (B',); None keeps all."""
+        return State(_select(self.source, sentences), _select(self.target, rows), self.position)
+
+
+def _select(tensors: dict[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
+    if index is None:
+        return dict(tensors)
+    return {name: tensor.index_select(0, index) for name, tensor in tensors.items()}
+
+
+class TranslationModel(nn.Module, ABC):
+    """p(target | source), one target token at a time."""
+
+    max_length: int | None = None
+    """Longest sequence, source or target, that the positions allow; None where there is no limit."""
+
+    @abstractmethod
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Return the hidden states (B, T, D) of every target position at once (teacher forcing).
+
+        `src` (B, S) ids, `src_mask` (B, S) bool, `tgt_in` (B, T) ids from BOS on; none sees a later one.
+        """
+
+    @abstractmethod
+    def project(self, hidden: Tensor) -> Tensor:
+        """Return the logits (..., V) of hidden states (..., D), so that a loss may pick positions first."""
+
+    @abstractmethod
+    def start(self, src: Tensor, src_mask: Tensor) -> State:
+        """Read the source once and return the state before the first target token, with K = 1: N = B rows."""
+
+    @abstractmethod
+    def step(self, last: Tensor, state: State) -> Tensor:
+        """Consume `last` (N,), one token per hypothesis, and return the logits (N, V) of the next.
+
+        `state` is changed in place and its position advanced by one. K = N // B is what the last `reorder`
+        made it. The result equals `project(forward(...))` at that position.
+        """
+
+    def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
+        """Keep the hypotheses `rows` (N',) in that order: a beam has moved, or a sentence is finished.
+
+        `sentences` (B',) names the sentences kept, where some leave; rows b' * K + k of `rows` then belong to
+        `sentences[b']`. None keeps all of them as they are.
+        """
+        return state.select(rows, sentences)

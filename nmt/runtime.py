@@ -1,0 +1,224 @@
+"""Device, threads, seeds and mixed precision: everything that depends on the machine.
+
+The only module with autocast and loss scaling: `Stepper` scales the loss, unscales and clips the gradients
+and updates the weights, unless fp16 overflowed. It knows no model and no batch; whether a loss or a norm is
+finite is the trainer's to judge. Mixed precision: Micikevicius et al. 2018.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import platform
+import random
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import Interrupted, TrainingStopped, UserError
+
+SMALLEST_LOSS_SCALE = 2.0**-14
+
+
+class Precision(Enum):
+    """Number format of the matrix products in training; weights and their updates are always float32."""
+
+    auto = "auto"
+    bf16 = "bf16"
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+@dataclass
+class RuntimeConfig:
+    """Where and how the arithmetic runs."""
+
+    device: str = "auto"
+    """auto (CUDA when there is one), cpu, cuda or cuda:N."""
+    precision: Precision = Precision.auto
+    """auto, bf16, fp16 or fp32, of training; search is always float32.
+
+    auto is bf16 where the hardware multiplies bf16 matrices, else fp16 on CUDA and fp32 on CPU.
+    """
+    threads: int = 0
+    """CPU threads of one operation; 0 leaves the choice to torch."""
+    compile: bool = False
+    """Compile the model with `torch.compile` for training."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise UserError(f"runtime.threads must not be negative, but is {self.threads}")
+
+
+def resolve_device(cfg: RuntimeConfig) -> torch.device:
+    """Return the device `cfg` asks for; raise `UserError` when this machine lacks it."""
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"runtime.device must be auto, cpu, cuda or cuda:N, but is {cfg.device!r}")
+    num_devices = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_devices:
+        way_out = "runtime.device=cuda" if num_devices else "runtime.device=cpu, or a CUDA build of torch"
+        raise UserError(
+            f"runtime.device={cfg.device} is not available: torch {torch.__version__} sees {num_devices} "
+            f"CUDA devices; use {way_out}"
+        )
+    return device
+
+
+def resolve_precision(cfg: RuntimeConfig, device: torch.device) -> Precision:
+    """Return bf16, fp16 or fp32: what `cfg` asks for, or what suits the device."""
+    if cfg.precision is not Precision.auto:
+        return cfg.precision
+    if device.type == "cuda":
+        return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in torch 2.10
+    return Precision.bf16 if capabilities.get("amx_bf16") else Precision.fp32
+
+
+def prepare(cfg: RuntimeConfig) -> torch.device:
+    """Set threads, allocator and current device once per process and return the device."""
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
+    device = resolve_device(cfg)
+    if device.type == "cpu":
+        _keep_freed_memory()
+    elif device.index is not None:
+        torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU then concern this one
+    return device
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse large blocks, not return every freed tensor to the system and fault it in again."""
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # names of malloc.h
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(mmap_max, 0)
+    mallopt(trim_threshold, 1 << 30)
+    mallopt(top_pad, 64 << 20)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A 63-bit seed that is a pure function of `parts`, the same on every machine."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def seed_everything(*parts: int | str) -> None:
+    """Seed torch (all devices), numpy and random from `parts`.
+
+    Called before every update with (seed, step), so that no random state has to be stored to resume exactly.
+    """
+    seed = derive_seed(*parts)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+class StopRequest:
+    """Turns SIGINT and SIGTERM into a request, granted after the update; a second Ctrl-C ends at once.
+
+    A context manager of the main thread: the handlers that were there before come back at its end.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
+        return self.signal is not None
+
+    def raise_if_requested(self, step: int) -> None:
+        """Raise `Interrupted` when a signal has arrived; call it when step `step` is saved."""
+        if self.signal is not None:
+            raise Interrupted(
+                self.signal,
+                f"stopped by {self.signal.name} after step {step}, which is saved; "
+                "the same command goes on from there",
+            )
+
+    def __enter__(self) -> StopRequest:
+        signals = (signal.SIGINT, signal.SIGTERM)
+        self._previous = {number: signal.signal(number, self._receive) for number in signals}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: object) -> None:
+        if self.signal is signal.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
+
+
+class Stepper:
+    """One optimizer update in mixed precision: `backward` for each micro-batch, then `clip`, then `step`.
+
+    `precision` is one that `resolve_precision` returned; a `clip_norm` of 0 turns clipping off.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        precision: Precision,
+        clip_norm: float,
+    ):
+        self.optimizer = optimizer
+        self.device = device
+        self.precision = precision
+        self.clip_norm = clip_norm
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.fp16)
+        self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context the forward pass runs in."""
+        if self.precision is Precision.fp32:
+            return nullcontext()
+        dtype = torch.bfloat16 if self.precision is Precision.bf16 else torch.float16
+        return torch.autocast(self.device.type, dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`, scaled against underflow in fp16."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def clip(self) -> Tensor:
+        """Unscale the gradients, clip their global norm and return what it was before."""
+        self.scaler.unscale_(self.optimizer)
+        return nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf"))
+
+    def step(self, learning_rate: float) -> bool:
+        """Update the weights and clear the gradients; False when fp16 overflowed and the update was left out.
+
+        Raises:
+            TrainingStopped: fp16 overflows however small the loss scale, so the scale is not the cause.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        scale_before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        scale = self.scaler.get_scale()
+        if scale < SMALLEST_LOSS_SCALE:
+            raise TrainingStopped(
+                f"the fp16 loss scale fell to {scale:.1e}: the gradients overflow whatever the scale; "
+                "use runtime.precision=bf16 or fp32, or a lower learning rate"
+            )
+        return scale >= scale_before

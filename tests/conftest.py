@@ -1,0 +1,56 @@
+"""What several test files need: one thread, one seed, a tiny model and random sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.transformer import TransformerConfig
+from nmt.runtime import seed_everything
+
+torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums are added up in one order
+
+# The same examples in every run, and no limit to the time of one: a busy machine is not a failure.
+hypothesis.settings.register_profile("nmt", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("nmt")
+
+VOCAB_SIZE = 23
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test draws the same numbers, whichever tests ran before it."""
+    seed_everything("tests")
+
+
+@pytest.fixture
+def tiny_model() -> Callable[..., TranslationModel]:
+    """A function of config fields that returns a small Transformer, without dropout unless asked for."""
+
+    def build(**fields: Any) -> TranslationModel:
+        sizes: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2}
+        depth = {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+        cfg = TransformerConfig(**(sizes | depth | fields))
+        return build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE)
+
+    return build
+
+
+@pytest.fixture
+def sentences() -> Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]:
+    """A function of (B, S, T): random `src`, `src_mask` with padding at the ends of some, and `tgt_in`."""
+
+    def draw(B: int, S: int, T: int) -> tuple[Tensor, Tensor, Tensor]:
+        src, tgt_in = torch.randint(4, VOCAB_SIZE, (B, S)), torch.randint(4, VOCAB_SIZE, (B, T))
+        lengths = torch.randint(1, S + 1, (B,))
+        lengths[0] = S
+        return src, torch.arange(S) < lengths[:, None], tgt_in
+
+    return draw

@@ -1,0 +1,276 @@
+"""Devices, seeds, signals, and updates that do not depend on the loss scale or on how a batch is cut."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.loss import smoothed_nll
+from nmt.models.base import TranslationModel
+from nmt.optimizer import ConstantConfig, build_optimizer
+from nmt.runtime import (
+    Precision,
+    RuntimeConfig,
+    Stepper,
+    StopRequest,
+    derive_seed,
+    prepare,
+    resolve_device,
+    resolve_precision,
+    seed_everything,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_auto_device_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for available, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        assert resolve_device(RuntimeConfig()) == torch.device(device)
+
+
+@pytest.mark.parametrize("device", ["tpu", "mps", "cuda:x", "", "meta"])
+def test_unknown_device(device: str) -> None:
+    message = f"runtime.device must be auto, cpu, cuda or cuda:N, but is {device!r}"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        resolve_device(RuntimeConfig(device=device))
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "device", "way_out"),
+    [
+        (0, "cuda", "runtime.device=cpu, or a CUDA build of torch"),
+        (2, "cuda:2", "runtime.device=cuda"),
+    ],
+)
+def test_missing_device(monkeypatch: pytest.MonkeyPatch, num_devices: int, device: str, way_out: str) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices)
+    message = (
+        f"runtime.device={device} is not available: torch {torch.__version__} sees {num_devices} "
+        f"CUDA devices; use {way_out}"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        resolve_device(RuntimeConfig(device=device))
+
+
+def test_negative_threads() -> None:
+    with pytest.raises(UserError, match=r"^runtime\.threads must not be negative, but is -1$"):
+        RuntimeConfig(threads=-1)
+
+
+def test_prepare_sets_the_threads_of_the_process() -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads, expected in ((before + 1, before + 1), (0, before + 1)):  # 0 leaves them as they are
+            assert prepare(RuntimeConfig(device="cpu", threads=threads)) == CPU
+            assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
+    assert float(torch.ones(10_000_000).sum()) == 1e7  # large blocks are still to be had
+
+
+@pytest.mark.parametrize("precision", [Precision.bf16, Precision.fp16, Precision.fp32])
+def test_a_stated_precision_is_used(precision: Precision) -> None:
+    for device in ("cpu", "cuda"):
+        assert resolve_precision(RuntimeConfig(precision=precision), torch.device(device)) is precision
+
+
+@pytest.mark.parametrize(
+    ("device", "has_bf16", "precision"),
+    [
+        ("cuda", True, Precision.bf16),
+        ("cuda", False, Precision.fp16),
+        ("cpu", True, Precision.bf16),
+        ("cpu", False, Precision.fp32),
+    ],
+)
+def test_auto_precision_suits_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, has_bf16: bool, precision: Precision
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_bf16}, raising=False)
+    assert resolve_precision(RuntimeConfig(), torch.device(device)) is precision
+
+
+def test_auto_precision_where_torch_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert resolve_precision(RuntimeConfig(), CPU) is Precision.fp32
+
+
+def test_derived_seeds_are_the_same_everywhere() -> None:
+    assert derive_seed(1, 2, "pairs") == 8560526975672288864
+    assert len({derive_seed(*parts) for parts in ((1, 2), (2, 1), (12,), (1, 2, "x"))}) == 4
+    assert all(0 <= derive_seed(i) < 2**63 for i in range(1000))
+
+
+def test_seed_everything_seeds_everything() -> None:
+    def draw() -> tuple[float, float, float]:
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    seed_everything(7, 1)
+    first = draw()
+    other = draw()
+    seed_everything(7, 1)
+    assert draw() == first
+    seed_everything(7, 2)
+    assert not set(draw()) & {*first, *other}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_becomes_a_request(number: signal.Signals) -> None:
+    handler = signal.getsignal(number)
+    with StopRequest() as stop:
+        stop.raise_if_requested(step=1)  # nothing has arrived
+        os.kill(os.getpid(), number)
+        assert stop.requested
+        message = (
+            f"stopped by {number.name} after step 7, which is saved; the same command goes on from there"
+        )
+        with pytest.raises(Interrupted, match=f"^{re.escape(message)}$") as caught:
+            stop.raise_if_requested(step=7)
+    assert caught.value.exit_code == 128 + number
+    assert not StopRequest().requested
+    assert signal.getsignal(number) is handler
+
+
+def test_a_second_control_c_ends_at_once() -> None:
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def sgd(
+    parameters: list[nn.Parameter], precision: Precision = Precision.fp32, clip_norm: float = 1.0
+) -> Stepper:
+    """A stepper whose update is minus the gradient; Adam would hide its scale."""
+    optimizer = torch.optim.SGD(parameters, lr=0.0)
+    return Stepper(optimizer, device=CPU, precision=precision, clip_norm=clip_norm)
+
+
+def update_of(stepper: Stepper, weight: nn.Parameter, gradient: Tensor) -> tuple[float, Tensor]:
+    """One update by minus the gradient: its norm before clipping, and what it changed."""
+    before = weight.detach().clone()
+    stepper.backward((weight * gradient).sum())
+    norm = float(stepper.clip())
+    assert stepper.step(1.0)
+    assert weight.grad is None
+    return norm, weight.detach() - before
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "factor"), [(1.0, 1.0 / 5.0), (10.0, 1.0), (0.0, 1.0)], ids=["clipped", "below", "off"]
+)
+@pytest.mark.parametrize("scale", [1.0, 65536.0])
+def test_gradients_are_clipped_after_unscaling(scale: float, clip_norm: float, factor: float) -> None:
+    weight, gradient = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, -4.0])
+    stepper = sgd([weight], Precision.fp16, clip_norm)
+    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    norm, update = update_of(stepper, weight, gradient)
+    assert norm == pytest.approx(5.0)
+    assert_close(update, -factor * gradient)
+
+
+def test_the_norm_is_that_of_all_parameters() -> None:
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    stepper = sgd(weights)
+    stepper.backward(3.0 * weights[0].sum() + 4.0 * weights[1].sum())
+    assert float(stepper.clip()) == pytest.approx(5.0)
+    stepper.step(2.0)
+    assert [float(weight.detach()) for weight in weights] == pytest.approx([-2 * 3 / 5, -2 * 4 / 5])
+
+
+def test_an_overflow_leaves_the_update_out() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = build_optimizer(ConstantConfig(), nn.ParameterList([weight]))
+    stepper = Stepper(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
+    for scale_after, gradient in ((32768.0, 1e35), (32768.0, 1.0)):
+        before = weight.detach().clone()
+        stepper.backward((weight * gradient).sum())
+        stepper.clip()
+        updated = stepper.step(0.1)
+        assert updated == (gradient == 1.0)
+        assert torch.equal(weight, before) == (not updated)
+        assert weight.isfinite().all()
+        assert stepper.scaler.get_scale() == scale_after
+    assert float(optimizer.state[weight]["step"]) == 1.0
+
+
+def test_an_overflow_that_no_scale_avoids_stops_training() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    stepper = sgd([weight], Precision.fp16)
+    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-13)
+    message = (
+        "the fp16 loss scale fell to 3.1e-05: the gradients overflow whatever the scale; "
+        "use runtime.precision=bf16 or fp32, or a lower learning rate"
+    )
+
+    def overflow() -> bool:
+        stepper.backward((weight * torch.inf).sum())
+        stepper.clip()
+        return stepper.step(0.1)
+
+    assert not overflow()
+    with pytest.raises(TrainingStopped, match=f"^{re.escape(message)}$"):
+        overflow()
+    assert torch.equal(weight, torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [(Precision.fp32, torch.float32), (Precision.bf16, torch.bfloat16), (Precision.fp16, torch.float16)],
+)
+def test_precision_of_the_matrix_products(precision: Precision, dtype: torch.dtype) -> None:
+    layer = nn.Linear(3, 2)
+    stepper = sgd(list(layer.parameters()), precision)
+    with stepper.autocast():
+        output = layer(torch.randn(4, 3))
+    assert output.dtype is dtype
+    stepper.backward(output.float().square().sum())
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("precision", [Precision.fp32, Precision.bf16, Precision.fp16])
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_micro_batches_equal_one_batch(
+    tiny_model: Callable[..., TranslationModel],
+    sentences: Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]],
+    precision: Precision,
+    num_parts: int,
+) -> None:
+    """Divided by the target tokens of the whole update, although the parts have different numbers of them."""
+    src, src_mask, tgt_in = sentences(8, 6, 7)
+    tgt_out = torch.randint(4, 23, (8, 7))
+    real = torch.arange(7) < torch.arange(1, 9).clamp(max=7)[:, None]
+
+    def updated(num_parts: int) -> dict[str, Any]:
+        seed_everything("weights")
+        model = tiny_model()
+        stepper = sgd(list(model.parameters()), precision)
+        for part in torch.arange(8).chunk(num_parts):
+            with stepper.autocast():
+                hidden = model(src[part], src_mask[part], tgt_in[part])[real[part]]
+                loss, _ = smoothed_nll(model.project(hidden), tgt_out[part][real[part]], 0.1)
+            stepper.backward(loss / int(real.sum()))
+        stepper.clip()
+        stepper.step(1.0)
+        return model.state_dict()
+
+    tolerance = 1e-5 if precision is Precision.fp32 else 2e-2
+    assert_close(updated(num_parts), updated(1), atol=tolerance, rtol=tolerance)
