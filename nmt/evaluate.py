@@ -1,0 +1,115 @@
+"""How good a model is on one split: loss and perplexity, and sacreBLEU metrics of its translations.
+
+Scores come from sacreBLEU alone (Post 2018), on detokenised text against the raw references, each with its
+signature; they equal those of the `sacrebleu` command on the written files. Validation in training, the test
+at its end and `nmt evaluate` all come through `evaluate_text`, so that their scores mean the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import torch
+from sacrebleu.metrics.base import Metric as SacrebleuMetric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from nmt.batching import Batch
+from nmt.decoding import DecodingConfig
+from nmt.errors import UserError
+from nmt.loss import smoothed_nll
+from nmt.models.base import TranslationModel
+from nmt.pairs import ParallelText
+from nmt.tokenizer import PAD_ID, Tokenizer
+from nmt.translate import evaluating, translate
+
+
+class Metric(Enum):
+    """Corpus scores of sacreBLEU, 0 to 100; for ter less is better, and it may exceed 100."""
+
+    bleu = "bleu"
+    chrf = "chrf"
+    ter = "ter"
+
+
+@dataclass
+class Scores:
+    """The scores of one set of translations."""
+
+    values: dict[str, float]
+    """By metric name."""
+    signatures: dict[str, str]
+    """How each value was computed, in sacreBLEU's own words."""
+    hypotheses: list[str]
+    """What was scored, one line per source line."""
+
+
+def evaluate_text(
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    text: ParallelText,
+    cfg: DecodingConfig,
+    metrics: Sequence[Metric],
+    *,
+    tgt_lang: str,
+    device: torch.device,
+) -> Scores:
+    """Translate `text.src` and score the result against `text.tgt`."""
+    translations = translate(text.src, model, tokenizer, cfg, device=device)
+    return score_text([t.text for t in translations], text.tgt, metrics, tgt_lang=tgt_lang)
+
+
+def score_text(
+    hyps: Sequence[str], refs: Sequence[str], metrics: Sequence[Metric], *, tgt_lang: str
+) -> Scores:
+    """Score translations against one reference each; BLEU splits words as is usual for `tgt_lang`."""
+    if not refs:
+        raise UserError("there is nothing to score: the split has no sentence pairs")
+    values, signatures = {}, {}
+    for metric in metrics:
+        scorer = _scorer(metric, tgt_lang)
+        values[metric.value] = float(scorer.corpus_score(list(hyps), [list(refs)]).score)
+        signatures[metric.value] = scorer.get_signature().format()
+    return Scores(values, signatures, list(hyps))
+
+
+def _scorer(metric: Metric, tgt_lang: str) -> SacrebleuMetric:
+    if metric is Metric.chrf:
+        return CHRF()
+    if metric is Metric.ter:
+        return TER()
+    try:
+        return BLEU(trg_lang=tgt_lang)
+    except RuntimeError as error:  # Japanese and Korean need an extra package
+        reason = " ".join(str(error).split())
+        raise UserError(f"BLEU for data.tgt={tgt_lang} needs more than is installed. {reason}") from error
+
+
+def validation_loss(model: TranslationModel, batches: Iterable[Batch], *, device: torch.device) -> float:
+    """Return the mean negative log-likelihood in nats per target token, EOS counted, without smoothing."""
+    total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
+    with evaluating(model):
+        for batch in (batch.to(device) for batch in batches):
+            real = batch.tgt_out != PAD_ID
+            logits = model.project(model(batch.src, batch.src_mask, batch.tgt_in)[real])
+            _, nll = smoothed_nll(logits, batch.tgt_out[real], 0.0)
+            total += nll
+            num_tokens += batch.num_tokens
+    return float(total) / num_tokens
+
+
+def perplexity(nll: float) -> float:
+    """Return e to the mean negative log-likelihood per token; infinity where that overflows."""
+    return math.exp(nll) if nll < 700.0 else math.inf
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write one line of UTF-8 per string, each ended by a line feed on every system; makes the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)

@@ -1,0 +1,120 @@
+"""Lines of text in, translations out: encode, sort by length, batch, search, detokenise, restore the order.
+
+One line gives one translation, whatever it holds; a blank line gives an empty one. Nothing here reads or
+writes files. Search runs in float32 and in eval mode; a model in training is handed back in training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from nmt.batching import pad, plan_in_order
+from nmt.decoding import DecodingConfig, Hypothesis, search
+from nmt.models.base import TranslationModel
+from nmt.tokenizer import EOS_ID, Tokenizer
+
+
+@dataclass
+class Translation:
+    """What one line became."""
+
+    text: str
+    """One line of text."""
+    score: float = 0.0
+    """Length-penalised log probability, comparable between translations of the same line."""
+    alternatives: list[Translation] = field(default_factory=list)
+    """The next best, best first: decoding.num_best - 1 of them, fewer only where fewer exist."""
+
+
+def print_warning(message: str) -> None:
+    """Write `message` to standard error."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def translate(
+    lines: Sequence[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Callable[[str], None] = print_warning,
+    first_line: int = 1,
+) -> list[Translation]:
+    """Return one translation per line, in the order of `lines`.
+
+    A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
+    then gets one message that names the lines, counted from `first_line`.
+    """
+    encoded = tokenizer.encode_src(list(lines))
+    # A line may also turn out blank when it is normalised: then only EOS is left of it.
+    sources = {i: ids for i, ids in enumerate(encoded) if len(ids) > 1 and lines[i].strip()}
+    longest = min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
+    too_long = [i for i, ids in sources.items() if len(ids) > longest]
+    for i in too_long:
+        sources[i] = [*sources[i][: longest - 1], EOS_ID]
+    if too_long:
+        warn(_cut_message([i + first_line for i in too_long], longest, cfg))
+
+    translations = [Translation("") for _ in lines]
+    places = np.fromiter(sources, dtype=np.int64)
+    lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
+    with evaluating(model):
+        for batch in plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.beam_size):
+            numbers = places[batch].tolist()
+            src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
+            for i, hypotheses in zip(numbers, search(model, src, src_mask, cfg), strict=True):
+                translations[i] = _detokenised(hypotheses, tokenizer)
+    return translations
+
+
+def translate_stream(
+    lines: Iterable[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Callable[[str], None] = print_warning,
+    chunk: int = 4096,
+) -> Iterator[Translation]:
+    """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
+    remaining = iter(lines)
+    first_line = 1
+    while some := list(itertools.islice(remaining, chunk)):
+        yield from translate(some, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+        first_line += len(some)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Eval mode without gradients while the block runs; afterwards the mode that the model was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:
+    best, *others = [Translation(tokenizer.decode(h.ids), h.score) for h in hypotheses]
+    best.alternatives = others
+    return best
+
+
+def _cut_message(line_numbers: list[int], longest: int, cfg: DecodingConfig) -> str:
+    shown = ", ".join(map(str, line_numbers[:5]))
+    more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
+    reason = f"decoding.max_source_tokens={longest}"
+    if longest < cfg.max_source_tokens:
+        reason = f"the model has {longest} positions"
+    return f"only the first {longest} tokens of line {shown}{more} are translated, because {reason}"
