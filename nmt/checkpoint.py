@@ -1,0 +1,376 @@
+"""Checkpoints on disk: written atomically, verified when read, averaged and pruned.
+
+A checkpoint is a folder of safetensors and JSON. There is no pickle, so reading one cannot run code. Which
+tensors make up a model, and which steps are worth keeping, is not known here: callers hand over named tensors
+and a JSON object.
+
+    checkpoints/step_00001000/   model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
+    checkpoints/average/         model.safetensors  state.json  MANIFEST.json
+
+A folder is written under a temporary name, synced to the disk and only then renamed, so a crash at any moment
+leaves the old checkpoint or the new one. MANIFEST.json comes last, with size and SHA-256 of the other files.
+Names with a dot are no checkpoints: `.tmp-*` is being written, `.old-*` replaced, `.trash-*` deleted (after a
+crash, `clean` settles these three), and `.corrupt-*` was set aside for a person to look at.
+
+A directory has one writer at a time; readers need no lock. A `step` is one optimizer update, counted from 1.
+Averaging of checkpoints: Vaswani et al. 2017, section 6.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from nmt.errors import TrainingStopped, UserError
+
+FORMAT = 1
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+MANIFEST = "MANIFEST.json"
+AVERAGE = "average"
+ALIASES = "aliases"  # safetensors metadata: {name: name of the stored tensor whose memory it shares}
+
+
+@dataclass
+class Checkpoint:
+    """Everything a run needs to go on from `step`."""
+
+    step: int
+    model: dict[str, Tensor]
+    """Names that share memory on saving (tied embeddings) share it again after loading."""
+    optimizer: dict[str, Tensor]
+    """Empty in an average."""
+    state: dict[str, Any]
+    """JSON: string keys, lists rather than tuples."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def folder(self, step: int) -> Path:
+        """Where the checkpoint of `step` lies, or would lie."""
+        return self.directory / f"step_{step:08d}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a folder, in ascending order; whether it is valid shows on loading."""
+        folders = self.directory.iterdir() if self.directory.is_dir() else []
+        return sorted(int(path.name[5:]) for path in folders if re.fullmatch(r"step_\d{8,}", path.name))
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write `checkpoint`; one of the same step is replaced.
+
+        Raises:
+            TrainingStopped: the disk is full or not writable; what was saved before is intact.
+        """
+        files = _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state)
+        self._write(self.folder(checkpoint.step), files)
+
+    def save_average(self, model: dict[str, Tensor], steps: Sequence[int], state: dict[str, Any]) -> None:
+        """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
+        self._write(self.directory / AVERAGE, _pack(model, None, {**state, "steps": list(steps)}))
+
+    def load(self, step: int) -> Checkpoint:
+        """Read and verify the checkpoint of `step`; never another one.
+
+        Raises:
+            UserError: it is missing or damaged; names the file and the reason.
+        """
+        with self._required(self.folder(step)) as folder:
+            return _read(folder, step)
+
+    def load_model(self, step: int) -> dict[str, Tensor]:
+        """Read and verify the model of `step` alone. Raises like `load`."""
+        with self._required(self.folder(step)) as folder:
+            return _read_tensors(folder, MODEL, _read_manifest(folder))
+
+    def load_average(self) -> Checkpoint:
+        """Read and verify the average of `state["steps"]`; `step` is the last of them. Raises like `load`."""
+        with self._required(self.directory / AVERAGE) as folder:
+            manifest = _read_manifest(folder)
+            state = _read_json(_verified(folder, STATE, manifest))
+            return Checkpoint(max(state["steps"]), _read_tensors(folder, MODEL, manifest), {}, state)
+
+    def has_average(self) -> bool:
+        """Whether an average was saved."""
+        return (self.directory / AVERAGE).is_dir()
+
+    def latest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """Read the newest valid checkpoint; None when there is no checkpoint at all.
+
+        Damaged ones that are newer are set aside, and `warn` is told the file and the reason.
+
+        Raises:
+            UserError: there are checkpoints, but all of them are damaged; nothing is moved then.
+        """
+        damaged: dict[Path, str] = {}
+        for step in reversed(self.steps()):
+            folder = self.folder(step)
+            try:
+                checkpoint = _read(folder, step)
+            except _Damage as damage:
+                damaged[folder] = str(damage)
+                continue
+            for bad, reason in damaged.items():
+                aside = _set_aside(bad)
+                warn(f"checkpoint {bad} is damaged: {reason}; set aside as {aside.name}, using step {step}")
+            return checkpoint
+        if damaged:
+            reasons = "".join(f"\n  {folder.name}: {reason}" for folder, reason in damaged.items())
+            raise UserError(
+                f"every checkpoint in {self.directory} is damaged:{reasons}\n"
+                "bring one back from a copy, or start over in another run directory (run=...)"
+            )
+        return None
+
+    def prune(self, keep: set[int]) -> None:
+        """Delete the checkpoints of all steps but `keep`. Raises like `save`."""
+        for step in self.steps():
+            if step not in keep:
+                folder = self.folder(step)
+                trash = self.directory / f".trash-{folder.name}"
+                with self._writing(folder):
+                    shutil.rmtree(trash, ignore_errors=True)
+                    os.rename(folder, trash)
+                    shutil.rmtree(trash, ignore_errors=True)
+
+    def clean(self) -> None:
+        """Settle what a crash left half done; for the writer alone, as it removes what is being written."""
+        for old in self.directory.glob(".old-*"):
+            final = self.directory / old.name[len(".old-") :]
+            if not final.exists():  # the crash came between the two renames of a replacement
+                os.rename(old, final)
+        for pattern in (".tmp-*", ".old-*", ".trash-*"):
+            for path in self.directory.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def average(self, steps: Sequence[int]) -> dict[str, Tensor]:
+        """The mean of the models of `steps`, summed in float64. Raises like `load`.
+
+        What is not floating point is taken from the last step.
+        """
+        models = [self.load_model(step) for step in steps]  # mapped from the files, not copied into memory
+        means: dict[int, Tensor] = {}
+        for name, tensor in models[-1].items():
+            if id(tensor) not in means:  # tied tensors are averaged once and stay tied
+                means[id(tensor)] = _mean([model[name] for model in models])
+        return {name: means[id(tensor)] for name, tensor in models[-1].items()}
+
+    def _write(self, final: Path, files: Iterable[tuple[str, bytes]]) -> None:
+        """Write `files` and their manifest into a temporary folder and rename it to `final`."""
+        temporary = self.directory / f".tmp-{final.name}-{os.getpid()}"
+        with self._writing(final):
+            self.clean()  # a leftover of the same name would be in the way of the renames
+            temporary.mkdir(parents=True)
+            entries: dict[str, dict[str, int | str]] = {}
+            for name, data in files:
+                _write_file(temporary / name, data)
+                entries[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            _write_file(
+                temporary / MANIFEST, _pack_json({"format": FORMAT, "folder": final.name, "files": entries})
+            )
+            _sync(temporary)
+            self._publish(temporary, final)
+
+    def _publish(self, temporary: Path, final: Path) -> None:
+        """Rename `temporary` to `final`; `clean` finishes or undoes this if it is interrupted."""
+        old = self.directory / f".old-{final.name}"
+        if final.exists():
+            os.rename(final, old)
+        os.rename(temporary, final)
+        _sync(self.directory)
+        shutil.rmtree(old, ignore_errors=True)
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Turn a failure to write `path` into `TrainingStopped`, with what was begun undone."""
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError):  # the first error is the one to show
+                self.clean()
+            intact = ", ".join(map(str, self.steps())) or "none"
+            raise TrainingStopped(
+                f"cannot write checkpoint {path}: {error.strerror or error}; "
+                f"steps saved before and intact: {intact}; "
+                "make room or fix the permissions, then run the same command again"
+            ) from error
+
+    @contextmanager
+    def _required(self, folder: Path) -> Iterator[Path]:
+        """Turn a checkpoint that is missing or damaged into `UserError`."""
+        others = ", ".join(str(step) for step in self.steps() if self.folder(step) != folder) or "none"
+        if not folder.is_dir():
+            raise UserError(f"there is no checkpoint {folder}; steps saved there: {others}")
+        try:
+            yield folder
+        except _Damage as damage:
+            text = f"checkpoint {folder} is damaged: {damage}; other steps saved there: {others}"
+            raise UserError(text) from damage
+
+
+class _Damage(Exception):
+    """A checkpoint cannot be trusted; the text names the file and the reason."""
+
+
+def _pack(
+    model: dict[str, Tensor], optimizer: dict[str, Tensor] | None, state: dict[str, Any]
+) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file, one at a time because the content of each is a copy of its tensors."""
+    yield MODEL, _pack_tensors(model)
+    if optimizer is not None:
+        yield OPTIMIZER, _pack_tensors(optimizer)
+    yield STATE, _pack_json(state)
+
+
+def _pack_tensors(tensors: dict[str, Tensor]) -> bytes:
+    """Tensors in safetensors format, stored once where names share memory. Equal content, equal bytes."""
+    owners: dict[tuple[object, ...], str] = {}
+    stored: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        owner = owners.setdefault(memory, name)
+        if owner == name:
+            stored[name] = _packed(tensor)
+        else:
+            aliases[name] = owner
+    return safetensors.torch.save(stored, metadata={ALIASES: json.dumps(aliases)})
+
+
+def _packed(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU, contiguous, and alone in its storage: safetensors refuses views that overlap."""
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _pack_json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in `folder` last: a rename is on the disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Rename a damaged checkpoint, beside others of the same step that were set aside before."""
+    names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
+    aside = next(path for name in names if not (path := folder.parent / name).exists())
+    os.rename(folder, aside)
+    return aside
+
+
+def _read(folder: Path, step: int) -> Checkpoint:
+    """Read and verify all files of a checkpoint, or raise `_Damage`."""
+    manifest = _read_manifest(folder)
+    return Checkpoint(
+        step=step,
+        model=_read_tensors(folder, MODEL, manifest),
+        optimizer=_read_tensors(folder, OPTIMIZER, manifest),
+        state=_read_json(_verified(folder, STATE, manifest)),
+    )
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """What MANIFEST.json says about each file."""
+    if not (folder / MANIFEST).is_file():
+        raise _Damage(f"{MANIFEST} is missing")
+    manifest = _read_json(folder / MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise _Damage(f"{MANIFEST} has format {manifest.get('format')!r}, but this nmt reads format {FORMAT}")
+    if manifest.get("folder") != folder.name:
+        raise _Damage(f"{MANIFEST} belongs to {manifest.get('folder')!r}")
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise _Damage(f"{MANIFEST} lists no files")
+    return files
+
+
+def _verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
+    """The path of file `name` once its size and SHA-256 agree with the manifest."""
+    entry = manifest.get(name)
+    if not (isinstance(entry, dict) and {"size", "sha256"} <= entry.keys()):
+        raise _Damage(f"{MANIFEST} does not list {name}")
+    path = folder / name
+    if not path.is_file():
+        raise _Damage(f"{name} is missing")
+    size = path.stat().st_size
+    if size != entry["size"]:
+        raise _Damage(f"{name} has {size} bytes, but {MANIFEST} says {entry['size']}")
+    if _sha256(path) != entry["sha256"]:
+        raise _Damage(f"{name} does not match its SHA-256 in {MANIFEST}")
+    return path
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:  # ValueError: not JSON, or not Unicode
+        raise _Damage(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise _Damage(f"{path.name} holds {type(value).__name__} where an object is expected")
+    return value
+
+
+def _read_tensors(folder: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
+    """All names of a safetensors file, aliases included; the tensors are mapped from the file."""
+    path = _verified(folder, name, manifest)
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _Damage(f"{name} cannot be read: {error}") from error
+    if not (isinstance(aliases, dict) and all(isinstance(a, str) and a in tensors for a in aliases.values())):
+        raise _Damage(f"{name} has an alias of a tensor that it does not hold")
+    return tensors | {alias: tensors[owner] for alias, owner in aliases.items()}
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    last = tensors[-1]
+    if not last.is_floating_point():
+        return last.clone()
+    total = torch.zeros_like(last, dtype=torch.float64)
+    for tensor in tensors:
+        total += tensor
+    return (total / len(tensors)).to(last.dtype)
