@@ -1,0 +1,488 @@
+"""The command line: help, errors and their exit codes, sweeps, completion."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+import nmt
+from nmt.cli import VERBS, bleu, main, sweep
+from nmt.compose import Composed, compose
+from nmt.config import TrainConfig, save_config
+from nmt.errors import Interrupted, TrainingStopped
+from nmt.overrides import GROUPS, config_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def offered(group: str, *others: str) -> str:
+    """The choices of a group as an error lists them."""
+    return ", ".join(sorted([file.stem for file in (config_dir() / group).glob("*.yaml")] + [*others]))
+
+
+MODELS = offered("model")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run() -> str:
+    """A run directory with nothing but its config."""
+    (composed,) = compose("train", [])
+    Path("outputs/mine").mkdir(parents=True)
+    save_config(composed.to_config(TrainConfig), Path("outputs/mine/config.yaml"))
+    return "outputs/mine"
+
+
+def nmt_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nmt", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, **options)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"]])
+def test_help_names_the_verbs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^  {verb} ", out, flags=re.MULTILINE) for verb in VERBS)
+
+
+def test_no_verb_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: nmt VERB" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"nmt {nmt.__version__}\n"
+
+
+def test_help_of_train_lists_groups_choices_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help", "model=transformer_base", "trainer.patience=1"]) == 0
+    out = capsys.readouterr().out
+    for group in GROUPS["train"]:
+        assert re.search(rf"^  {group} ", out, flags=re.MULTILINE)
+        assert all(file.stem in out for file in (config_dir() / group).glob("*.yaml"))
+    assert "*transformer_base" in out
+    assert "base_transformer" not in out
+    assert re.search(r"model\.d_model=512 +Width of the hidden representation\.", out)
+    assert re.search(r"trainer\.patience=1 +Stop after", out)
+    assert re.search(r"runtime\.compile=false ", out)
+    assert re.search(r"seed=1 ", out)
+    assert re.search(r"metrics=\[bleu, chrf\] ", out)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "translate"])
+def test_help_needs_no_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^    run= +Run directory\.$", out, flags=re.MULTILINE)
+    assert "*from_run" in out
+    assert f"nmt {verb} run=outputs/mine" in out
+
+
+def test_help_of_evaluate_shows_the_values_of_the_run(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", f"run={run}", "decoding.beam_size=7", "--help"]) == 0
+    assert "decoding.beam_size=7" in capsys.readouterr().out
+
+
+def test_cfg_prints_the_config_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--cfg", "job", "--resolve", "seed=5"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["seed"], shown["model"]["d_model"], shown["run"]) == (5, 128, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_info_shows_how_the_config_is_composed() -> None:
+    result = nmt_process("train", "--info", "defaults")
+    assert result.returncode == 0, result.stderr
+    assert "model/transformer_tiny" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "trian",
+            "there is no verb 'trian'; did you mean 'train'?; the verbs are train, evaluate, translate",
+        ),
+        ("seed=1", "the verb comes first: nmt train|evaluate|translate seed=1 ..."),
+        ("--cfg", "the verb comes first: nmt train|evaluate|translate --cfg ..."),
+        ("-sc", "say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of bash, fish, zsh"),
+        (
+            "-sc install=ksh",
+            "say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of bash, fish, zsh",
+        ),
+        ("train --foo", "unrecognized arguments: --foo; nmt train --help shows what there is"),
+        (
+            "train --experimental-rerun x",
+            "unrecognized arguments: --experimental-rerun; nmt train --help shows what there is",
+        ),
+        (
+            "train --cfg job -m",
+            "--cfg, --info and --multirun exclude each other; nmt train --help shows what there is",
+        ),
+        ("train --resolve", "--resolve belongs to --cfg; nmt train --help shows what there is"),
+        ("train -cd nowhere", "Additional config directory '{cwd}/nowhere' not found"),
+        ("train demo", "'demo' is not understood; write key=value, such as trainer.max_steps=500"),
+        (
+            "train run={a",
+            "'run={a' is not understood; quote special characters, for Hydra and for the shell: "
+            "\"key='a, b'\"",
+        ),
+        ("train =5", "'=5' has no key; write key=value"),
+        ("train model.num_head=4", "unknown key model.num_head; did you mean model.num_heads?"),
+        ("train modle.d_model=4", "unknown key modle; did you mean model?"),
+        ("train d_model=4", "unknown key d_model; did you mean model.d_model?"),
+        (
+            "train batch_tokens=4",
+            "unknown key batch_tokens; did you mean trainer.batch_tokens or decoding.batch_tokens?",
+        ),
+        (
+            "train runtime.colour=1",
+            "unknown key runtime.colour; the keys here are device, precision, threads, compile",
+        ),
+        (
+            "train optimizer.reduce_factor=1",
+            "unknown key optimizer.reduce_factor; plateau has it, but optimizer.schedule=noam: "
+            "choose another optimizer",
+        ),
+        (
+            "train data.path=x",
+            "unknown key data.path; hub has it, but data.name=demo: choose another data",
+        ),
+        (
+            "train experiment=multi30k_en_de optimizer=noam",
+            "experiment/multi30k_en_de.yaml: unknown key optimizer.peak_rate; inverse_sqrt or linear or "
+            "cosine or plateau or constant has it, but optimizer.schedule=noam: choose another optimizer",
+        ),
+        ("train model.d_model=many", "model.d_model must be a whole number, but is 'many'"),
+        ("train model.d_model=1.5", "model.d_model must be a whole number, but is 1.5"),
+        ("train model.d_model=null", "model.d_model must be a whole number, but is null"),
+        ("train model.d_model.x=1", "model.d_model must be a whole number, but is a group of keys"),
+        ("train model.dropout=x", "model.dropout must be a number, but is 'x'"),
+        ("train trainer.max_minutes=x", "trainer.max_minutes must be a number or null, but is 'x'"),
+        ("train runtime.compile=x", "runtime.compile must be true or false, but is 'x'"),
+        (
+            "train model.norm_order=prae",
+            "model.norm_order must be one of pre, post, but is 'prae'; did you mean 'pre'?",
+        ),
+        (
+            "train metrics=[blue]",
+            "metrics[0] must be one of bleu, chrf, ter, but is 'blue'; did you mean 'bleu'?",
+        ),
+        (
+            "train metrics=5",
+            "metrics must be a list in brackets, each entry one of bleu, chrf, ter, but is 5",
+        ),
+        ("train data.src=[en]", "data.src must be text, but is ['en']"),
+        (
+            "train runtime=5",
+            "runtime must be a group of keys (device, precision, threads, compile), but is 5",
+        ),
+        (
+            "train model=transformer_tini",
+            f"there is no model=transformer_tini; did you mean 'transformer_tiny'?; model can be {MODELS}",
+        ),
+        (
+            "train experiment=multi30k",
+            "there is no experiment=multi30k; did you mean 'multi30k_en_de'?; "
+            f"experiment can be {offered('experiment')}",
+        ),
+        ("train model=null", f"'model=null': model takes one of {MODELS}"),
+        ("train model=[a,b]", f"'model=[a,b]': model takes one of {MODELS}"),
+        (
+            "train model.name=rnn",
+            f"model.name cannot be set by itself: it follows from model=...; model can be {MODELS}",
+        ),
+        (
+            "train optimizer.schedule=cosine",
+            "optimizer.schedule cannot be set by itself: it follows from optimizer=...; "
+            f"optimizer can be {offered('optimizer')}",
+        ),
+        (
+            "train +model.foo=1",
+            "'+model.foo=1': no key can be added or taken away; write model.foo=... "
+            "(null unsets what may be unset)",
+        ),
+        (
+            "train ~trainer.max_steps",
+            "'~trainer.max_steps': no key can be added or taken away; write trainer.max_steps=... "
+            "(null unsets what may be unset)",
+        ),
+        (
+            "train hydra.run.dir=x",
+            "'hydra.run.dir=x': of Hydra's own settings only hydra.sweep.dir can be set",
+        ),
+        (
+            "train model.num_heads=2,4",
+            "'model.num_heads=2,4' names several values; "
+            "add -m to try each, or write a list in brackets [...]",
+        ),
+        (
+            "train -m run=x seed=1,2",
+            "run names one directory, but -m starts several runs; set hydra.sweep.dir=DIR instead",
+        ),
+        (
+            "train -m seed=interval(1,2)",
+            "'seed=interval(1,2)' has no end of values; name those to try: seed=A,B",
+        ),
+        ("train -m model=glob(rnn*)", "the sweep is empty: a pattern matches no choice"),
+        ("train -m model=transformer_tiny,rnn", f"there is no model=rnn; model can be {MODELS}"),
+        (
+            "train data.src=${oc.env:NONE}",
+            "data.src cannot be resolved: \"Environment variable 'NONE' not found\"",
+        ),
+        ("train run=", "run must name a directory, but is empty; run=null lets the program name it"),
+        ("train seed=???", "seed is missing; set seed=..."),
+        (
+            "train model.num_heads=3",
+            "model.d_model must be divisible by model.num_heads, but 128 % 3 = 2; try model.num_heads=2",
+        ),
+        ("evaluate", "run is missing; say nmt evaluate run=DIR"),
+        ("evaluate run=null", "run is missing; say nmt evaluate run=DIR"),
+        ("evaluate run=outputs/my", "run=outputs/my is not a directory"),
+        ("evaluate run=.", "run=. is not a run directory: it has no config.yaml"),
+        ("evaluate -m run=a,b", "'run=a,b': nmt evaluate reads one run at a time; call it once for each"),
+        ("translate -m run=a", "nmt translate reads standard input once and cannot be swept; leave out -m"),
+    ],
+)
+def test_errors_are_one_readable_message(
+    command: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split(" ")) == 2
+    shown = capsys.readouterr()
+    assert shown.err == f"error: {message.replace('{cwd}', str(tmp_path))}\n"
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate", "run is missing; say nmt evaluate run=DIR; there is outputs/mine"),
+        ("translate run=outputs/mien", "run=outputs/mien is not a directory; did you mean 'outputs/mine'?"),
+        (
+            "evaluate run=outputs",
+            "run=outputs is not a run directory: it has no config.yaml; did you mean 'outputs/mine'?",
+        ),
+        (
+            "evaluate run=outputs/mine model=transformer_base",
+            "'model=transformer_base': nmt evaluate takes the model of its run; it can choose data, decoding",
+        ),
+        (
+            "evaluate run=outputs/mine seed=3",
+            "unknown key seed; the keys here are run, checkpoint, runtime, data, decoding, metrics",
+        ),
+        (
+            "evaluate run=outputs/mine data=wmt99",
+            f"there is no data=wmt99; did you mean 'wmt19'?; data can be {offered('data', 'from_run')}",
+        ),
+        (
+            "evaluate run=outputs/mine decoding.num_best=9",
+            "decoding.num_best must not exceed decoding.beam_size, but 9 > 5; try decoding.beam_size=9",
+        ),
+    ],
+)
+def test_errors_about_a_run(run: str, command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split(" ")) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine" / "model"
+    folder.mkdir(parents=True)
+    schema = "defaults: [base_transformer, _self_]\n"
+    cases = {
+        f"{schema}d_modle: 3\n": "model/a.yaml: unknown key model.d_modle; did you mean model.d_model?",
+        f"{schema}d_model: x\n": "model/a.yaml: model.d_model must be a whole number, but is 'x'",
+        "name: transformer\n": "the file of model=... says not what its keys are; begin it with `defaults: ",
+        "d_model: [3\n": "a config is not YAML: while parsing",
+        "defaults: [nothing]\n": "In 'model/a': Could not load 'model/nothing'.",
+    }
+    for content, message in cases.items():
+        (folder / "a.yaml").write_text(content, encoding="utf-8")
+        assert main(["train", "-cd", "mine", "model=a"]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_process_that_fails_prints_no_traceback() -> None:
+    result = nmt_process("train", "model.num_head=4")
+    assert result.returncode == 2
+    assert result.stderr == "error: unknown key model.num_head; did you mean model.num_heads?\n"
+    assert result.stdout == ""
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        result = subprocess.run(
+            [sys.executable, "-m", "nmt", "--help"],
+            cwd=ROOT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_an_interrupt_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    OmegaConf.register_new_resolver(
+        "test.interrupt", lambda: signal.raise_signal(signal.SIGINT), replace=True
+    )
+    assert main(["train", "data.src=${test.interrupt:}"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def trials() -> list[Composed]:
+    return compose("train", ["-m", "seed=1,2,3"])
+
+
+def seed_of(trial: Composed) -> int:
+    return trial.to_config(TrainConfig).seed
+
+
+def test_a_sweep_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code = sweep(trials(), lambda trial: {"test": {"bleu": 30.0 + seed_of(trial)}})
+    assert code == 0
+    shown = capsys.readouterr()
+    assert shown.out == (
+        "trial   status  BLEU\nseed=1  done    31.00\nseed=2  done    32.00\nseed=3  done    33.00\n"
+    )
+    assert shown.err == "[1/3] seed=1\n[2/3] seed=2\n[3/3] seed=3\n"
+
+
+def test_a_sweep_outlives_its_trials(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        if seed_of(trial) == 1:
+            raise TrainingStopped("the loss is nan\nat step 3")
+        if seed_of(trial) == 2:
+            raise MemoryError("no room")
+        return {}
+
+    assert sweep(trials(), train) == 3
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1:] == [
+        "seed=1  failed  the loss is nan",
+        "seed=2  failed  MemoryError: no room",
+        "seed=3  done    -",
+    ]
+    assert "error: the loss is nan\nat step 3\n" in shown.err
+    assert "Traceback" in shown.err
+
+
+def test_a_signal_ends_a_sweep() -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        raise Interrupted(signal.SIGTERM, "stopped")
+
+    with pytest.raises(Interrupted):
+        sweep(trials(), train)
+
+
+@pytest.mark.parametrize(
+    ("results", "shown"),
+    [
+        ({"test": {"bleu": 1.0}, "validation": {"bleu": 2.0}}, "1.00"),
+        ({"validation": {"bleu": 2.0}}, "2.00"),
+        ({"test": {"chrf": 3.0}}, "-"),
+    ],
+)
+def test_the_bleu_of_a_trial(results: dict[str, Any], shown: str) -> None:
+    assert bleu(results) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("nmt ", {"train", "evaluate", "translate"}),
+        ("nmt tr", {"train", "evaluate", "translate"}),
+        ("nmt train optimizer.w", {"optimizer.warmup_steps=", "optimizer.weight_decay="}),
+        ("nmt train model=transformer_b", {"model=transformer_base", "model=transformer_big"}),
+        ("nmt evaluate decoding=g", {"decoding=greedy"}),
+    ],
+)
+def test_completion(
+    line: str, answer: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["-sc", "query=bash"]) == 0
+    assert set(capsys.readouterr().out.split()) == answer
+
+
+def test_completion_is_installed_for_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-sc", "install=bash"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion nmt")
+
+
+SETTINGS = [
+    "",
+    "1",
+    "-1",
+    "1e400",
+    "null",
+    "true",
+    "foo",
+    "???",
+    "[]",
+    "[1]",
+    "{}",
+    "{a:1}",
+    "${x}",
+    "${oc.env:X}",
+]
+SWEEPS = [
+    "a,b",
+    "range(1,3)",
+    "glob(*)",
+    "int(5)",
+    "choice(1,2)",
+    "interval(1,2)",
+    "sort(3,1)",
+    "[[",
+    "\\",
+    "é",
+]
+NAMES = [
+    "run",
+    "seed",
+    "runtime",
+    "model",
+    "data",
+    "metrics",
+    "experiment",
+    "hydra",
+    "defaults",
+    "foo",
+    "a..b",
+]
+PATHS = ["model.d_model", "model.name", "model/x", "model@x", "model._target_", "metrics[0]", "hydra.run.dir"]
+PARTS = (["", "", "", "+", "++", "~"], NAMES + PATHS, ["=", "=", "", "=="], SETTINGS + SWEEPS)
+OVERRIDES = st.one_of(
+    st.tuples(*map(st.sampled_from, PARTS)).map("".join),
+    st.text(alphabet="abc=.,[]{}$:\"'\\~+@ 1\x00é", max_size=8),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(overrides=st.lists(OVERRIDES, min_size=1, max_size=2))
+def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None:
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
+        code = main(["train", *overrides, "--cfg", "job"])
+    assert (code, shown.getvalue()[:7]) in ((0, ""), (2, "error: "))
