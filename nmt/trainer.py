@@ -1,0 +1,347 @@
+"""The training loop: the update, and when to validate, save and stop.
+
+Knows batches, a model's contract, the optimizer and checkpoints; knows no text and no BLEU: validation is a
+function it is given. A step is one update of the weights, counted from 1. All it must remember is in `Progress`
+and in the tensors of a checkpoint; the random state of a step is a function of (seed, step). So a resumed run
+repeats the interrupted one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nmt.batching import collate, groups, padding_share, plan_epoch
+from nmt.checkpoint import Checkpoint, CheckpointStore
+from nmt.encoding import EncodedPairs
+from nmt.errors import TrainingStopped, UserError
+from nmt.loss import smoothed_nll
+from nmt.models import TranslationModel
+from nmt.optimizer import (
+    OptimizerConfig,
+    PlateauConfig,
+    ScheduleContext,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    rate,
+)
+from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
+from nmt.tokenizer import PAD_ID
+from nmt.tracking import Tracker
+
+
+class BestMetric(Enum):
+    """The validation score that decides which checkpoint is the best one."""
+
+    bleu = "bleu"
+    chrf = "chrf"
+    loss = "loss"
+
+
+class AverageOf(Enum):
+    """Which checkpoints are averaged."""
+
+    last = "last"
+    best = "best"
+
+
+@dataclass
+class TrainerConfig:
+    """How long to train, on how much at a time, and what to keep. A step is one update of the weights."""
+
+    max_steps: int | None = None
+    """Stop after this many updates; null: no limit."""
+    max_epochs: int | None = None
+    """Stop after this many passes over the training split; null: no limit."""
+    max_tokens: int | None = None
+    """Stop after this many target tokens; null: no limit."""
+    max_minutes: float | None = None
+    """Stop after this much training time, counted over resumes; null: no limit."""
+    batch_tokens: int = 4096
+    """Largest number of target tokens in one batch, padding included."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one update."""
+    label_smoothing: float = 0.1
+    """Share of the target probability spread evenly over the vocabulary."""
+    log_every_steps: int = 50
+    """Updates between two lines of metrics."""
+    eval_every_steps: int = 500
+    """Updates between two validations."""
+    save_every_steps: int = 500
+    """Updates between two checkpoints."""
+    keep_last: int = 3
+    """Newest checkpoints kept."""
+    keep_best: int = 1
+    """Best checkpoints kept, by `best_metric`."""
+    best_metric: BestMetric = BestMetric.bleu
+    """Validation score that picks the best checkpoint and drives early stopping."""
+    patience: int = 0
+    """Stop after this many validations without a better `best_metric`; 0: never."""
+    average: int = 0
+    """Average the weights of this many checkpoints at the end and score that; 0: score the best one."""
+    average_of: AverageOf = AverageOf.last
+    """Average the newest or the best checkpoints."""
+    num_samples: int = 3
+    """Validation sentences whose translations are shown at every validation."""
+
+    def __post_init__(self) -> None:
+        positive = ("batch_tokens", "accumulate", "log_every_steps", "eval_every_steps", "save_every_steps")
+        for key in (*positive, "keep_last", "keep_best"):
+            if getattr(self, key) < 1:
+                raise UserError(f"trainer.{key} must be at least 1, but is {getattr(self, key)}")
+        for key in ("max_steps", "max_epochs", "max_tokens", "max_minutes"):
+            limit = getattr(self, key)
+            if limit is not None and limit <= 0:
+                raise UserError(f"trainer.{key} must be positive, but is {limit}; use null for no limit")
+        for key in ("patience", "average", "num_samples"):
+            if getattr(self, key) < 0:
+                raise UserError(f"trainer.{key} must not be negative, but is {getattr(self, key)}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"trainer.label_smoothing must be in [0, 1), but is {self.label_smoothing}")
+        kept = self.keep_last if self.average_of is AverageOf.last else self.keep_best
+        if self.average > kept:
+            key = f"trainer.keep_{self.average_of.value}"
+            raise UserError(
+                f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
+                f"set {key}={self.average}"
+            )
+
+
+@dataclass
+class Progress:
+    """Everything but tensors that a run remembers; stored as JSON in every checkpoint."""
+
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    """Batches of this epoch already trained on."""
+    tokens: int = 0
+    """Target tokens trained on."""
+    seconds: float = 0.0
+    """Wall-clock time of training, validation included."""
+    update_seconds: float = 0.0
+    """Wall-clock time of the updates alone."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """Validation score by step, larger is better."""
+    validations_without_gain: int = 0
+    lowest_loss: float | None = None
+    """Lowest validation loss."""
+    validations_without_lower_loss: int = 0
+    num_cuts: int = 0
+    """Cuts of the learning rate on a plateau."""
+    window: dict[str, float] = field(default_factory=dict)
+    """Sums since the last line of metrics: loss, nll, tokens, norm, steps, seconds."""
+
+    def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
+        """Validated steps, the highest score first, the earlier of equals first."""
+        steps = [int(step) for step in self.scores]
+        wanted = steps if among is None else [step for step in steps if step in set(among)]
+        return sorted(wanted, key=lambda step: (-self.scores[str(step)], step))
+
+
+class Trainer:
+    """Trains one model; `fit` goes on where the newest checkpoint stopped, until a limit is reached."""
+
+    def __init__(
+        self,
+        cfg: TrainerConfig,
+        optimizer_cfg: OptimizerConfig,
+        schedule: ScheduleContext,
+        *,
+        model: TranslationModel,
+        stepper: Stepper,
+        pairs_of_epoch: Callable[[int], EncodedPairs],
+        validate: Callable[[int], dict[str, float]],
+        store: CheckpointStore,
+        seed: int,
+        compile: bool = False,
+    ):
+        self.cfg = cfg
+        self.optimizer_cfg = optimizer_cfg
+        self.schedule = schedule
+        self.model = model
+        self.forward: Callable[..., torch.Tensor] = torch.compile(model, dynamic=True) if compile else model
+        self.stepper = stepper
+        self.pairs_of_epoch = pairs_of_epoch
+        self.validate = validate
+        self.store = store
+        self.seed = seed
+        self.progress = Progress()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Take weights, optimizer and progress from `checkpoint`."""
+        self.model.load_state_dict(checkpoint.model)
+        load_optimizer_tensors(self.stepper.optimizer, self.model, checkpoint.optimizer)
+        self.stepper.scaler.load_state_dict(checkpoint.state["scaler"])
+        self.progress = Progress(**checkpoint.state["progress"])
+
+    def fit(self, tracker: Tracker, stop: StopRequest) -> Progress:
+        """Train until a limit is reached.
+
+        Raises:
+            Interrupted: a signal asked to stop; everything up to the last update is saved.
+            TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
+        """
+        self.model.train()
+        started = time.perf_counter() - self.progress.seconds
+        while not self.finished():
+            pairs = self.pairs_of_epoch(self.progress.epoch)
+            plan = self.plan(pairs)
+            for group in groups(plan, self.cfg.accumulate, start=self.progress.batch):
+                self._update(pairs, group)
+                self.progress.batch += len(group)
+                self.progress.seconds = time.perf_counter() - started
+                self._report(tracker, padding=padding_share(group, pairs.tgt_lengths))
+                if self.progress.batch == len(plan):
+                    self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
+                self._validate_and_save(tracker, save_now=stop.requested)
+                self.progress.seconds = time.perf_counter() - started
+                stop.raise_if_requested(self.progress.step)
+                if self.finished():
+                    break
+        return self.progress
+
+    def plan(self, pairs: EncodedPairs) -> list[npt.NDArray[np.int64]]:
+        """The batches of the current epoch."""
+        return plan_epoch(
+            pairs.src_lengths,
+            pairs.tgt_lengths,
+            seed=self.seed,
+            epoch=self.progress.epoch,
+            max_tokens=self.cfg.batch_tokens,
+        )
+
+    def share_done(self) -> float:
+        """How much of the nearest limit is used up, 0 to 1 and above."""
+        progress = self.progress
+        used = (
+            (progress.step, self.cfg.max_steps),
+            (progress.epoch - 1, self.cfg.max_epochs),
+            (progress.tokens, self.cfg.max_tokens),
+            (progress.seconds / 60, self.cfg.max_minutes),
+        )
+        return max((value / limit for value, limit in used if limit), default=0.0)
+
+    def finished(self) -> bool:
+        """Whether a limit is reached or the patience is exhausted."""
+        impatient = 0 < self.cfg.patience <= self.progress.validations_without_gain
+        return impatient or self.share_done() >= 1.0
+
+    def learning_rate(self, step: int) -> float:
+        """Rate of update `step`."""
+        return rate(step, self.optimizer_cfg, self.schedule._replace(num_cuts=self.progress.num_cuts))
+
+    def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
+        """One update: the gradient of the loss per target token, over all batches of the group together."""
+        progress, started = self.progress, time.perf_counter()
+        step = progress.step + 1
+        seed_everything(self.seed, step)
+        batches = [collate(pairs, indices) for indices in group]
+        num_tokens = sum(batch.num_tokens for batch in batches)
+        sums = torch.zeros(2, device=self.stepper.device)
+        for batch in (batch.to(self.stepper.device) for batch in batches):
+            with self.stepper.autocast():
+                hidden = self.forward(batch.src, batch.src_mask, batch.tgt_in)
+                real = batch.tgt_out != PAD_ID
+                loss, nll = smoothed_nll(
+                    self.model.project(hidden[real]), batch.tgt_out[real], self.cfg.label_smoothing
+                )
+            self.stepper.backward(loss / num_tokens)
+            sums += torch.stack([loss.detach(), nll])
+        norm = self.stepper.clip()
+        loss_sum, nll_sum, norm_value = torch.cat([sums, norm[None]]).tolist()
+        self._require_finite(step, loss_sum / num_tokens, norm_value)
+        updated = self.stepper.step(self.learning_rate(step))
+        progress.step, progress.tokens = step, progress.tokens + num_tokens
+        seconds = time.perf_counter() - started
+        progress.update_seconds += seconds
+        news = {"loss": loss_sum, "nll": nll_sum, "tokens": num_tokens, "steps": 1, "seconds": seconds}
+        news |= {"norm": norm_value if updated else 0.0, "overflows": float(not updated)}
+        progress.window = {key: progress.window.get(key, 0.0) + value for key, value in news.items()}
+
+    def _require_finite(self, step: int, loss: float, norm: float) -> None:
+        """In fp16 a norm that is not finite is an overflow that the loss scale deals with."""
+        if math.isfinite(loss) and (math.isfinite(norm) or self.stepper.precision is Precision.fp16):
+            return
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradients is {norm}"
+        raise TrainingStopped(
+            f"step {step}: {what}. The weights were left as step {step - 1} made them; the last checkpoint is "
+            f"that of step {max(self.store.steps(), default=0)}. Try a lower learning rate, more "
+            "optimizer.warmup_steps, a smaller optimizer.clip_norm or runtime.precision=fp32"
+        )
+
+    def _report(self, tracker: Tracker, *, padding: float) -> None:
+        """Show every step; write a line of metrics every `log_every_steps`."""
+        progress, window = self.progress, self.progress.window
+        values = {
+            "train/loss": window["loss"] / window["tokens"],
+            "train/nll": window["nll"] / window["tokens"],
+            "train/lr": self.learning_rate(progress.step),
+            "train/tgt_tokens_per_second": window["tokens"] / window["seconds"],
+            "train/grad_norm": window["norm"] / max(window["steps"] - window["overflows"], 1),
+            "train/padding": padding,
+            "train/epoch": progress.epoch,
+        }
+        if self.stepper.precision is Precision.fp16:
+            values |= {
+                "train/overflows": window["overflows"],
+                "train/loss_scale": self.stepper.scaler.get_scale(),
+            }
+        tracker.advance(progress.step, values, self.share_done())
+        if progress.step % self.cfg.log_every_steps == 0:
+            tracker.log(progress.step, values)
+            progress.window = {}
+
+    def _validate_and_save(self, tracker: Tracker, *, save_now: bool) -> None:
+        step = self.progress.step
+        is_among_best = False
+        if step % self.cfg.eval_every_steps == 0 or self.finished():
+            self._take_score(tracker)
+            is_among_best = step in self.progress.best_steps()[: self.cfg.keep_best]
+        if step % self.cfg.save_every_steps == 0 or self.finished() or is_among_best or save_now:
+            self.save()
+
+    def _take_score(self, tracker: Tracker) -> None:
+        """Validate, and draw the conclusions for the best score, the patience and the plateau schedule."""
+        progress = self.progress
+        values = self.validate(progress.step)
+        self.model.train()
+        tracker.log(progress.step, values)
+        score = values[f"valid/{self.cfg.best_metric.value}"] * (
+            -1 if self.cfg.best_metric is BestMetric.loss else 1
+        )
+        gained = score > max(progress.scores.values(), default=-math.inf)
+        shown = "  ".join(f"{key.removeprefix('valid/')} {value:.2f}" for key, value in values.items())
+        tracker.note(f"validation at step {progress.step}  {shown}{'  (best)' if gained else ''}")
+        progress.scores[str(progress.step)] = score
+        progress.validations_without_gain = 0 if gained else progress.validations_without_gain + 1
+        if progress.lowest_loss is None or values["valid/loss"] < progress.lowest_loss:
+            progress.lowest_loss = values["valid/loss"]
+            progress.validations_without_lower_loss = 0
+        else:
+            progress.validations_without_lower_loss += 1
+        cfg = self.optimizer_cfg
+        if isinstance(cfg, PlateauConfig) and progress.validations_without_lower_loss > cfg.plateau_patience:
+            progress.num_cuts += 1
+            progress.validations_without_lower_loss = 0
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, then remove those that `keep_last` and `keep_best` do not keep."""
+        state: dict[str, Any] = {
+            "progress": dataclasses.asdict(self.progress),
+            "scaler": self.stepper.scaler.state_dict(),
+        }
+        optimizer = optimizer_tensors(self.stepper.optimizer, self.model)
+        self.store.save(Checkpoint(self.progress.step, self.model.state_dict(), optimizer, state))
+        steps = self.store.steps()
+        best = self.progress.best_steps(among=steps)[: self.cfg.keep_best]
+        self.store.prune({*steps[-self.cfg.keep_last :], *best})

@@ -1,0 +1,102 @@
+"""A tiny corpus and a tiny model, driven through the command line as a user would."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def digits(rng: random.Random, low: int, high: int) -> str:
+    return " ".join(rng.choice("0123456789") for _ in range(rng.randint(low, high)))
+
+
+@pytest.fixture(scope="session")
+def copy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Strings of digits, the target the same as the source; no string stands in two splits."""
+    folder = tmp_path_factory.mktemp("copy")
+    rng = random.Random(1)
+    seen: set[str] = set()
+    for split, size in (("train", 2000), ("validation", 60), ("test", 60)):
+        lines: list[str] = []
+        while len(lines) < size:
+            line = digits(rng, 3, 8)
+            if line not in seen:
+                seen.add(line)
+                lines.append(line)
+        for side in ("a", "b"):
+            (folder / f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    cache = tmp_path_factory.mktemp("cache")
+    return {
+        **os.environ,
+        "NMT_CACHE": str(cache),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "NO_COLOR": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def nmt(environment: dict[str, str]) -> Command:
+    """Run `nmt ARGUMENTS` and return the finished process with its output as text."""
+
+    def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "nmt", *arguments],
+            input=stdin,
+            env=environment,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=240,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny(copy_corpus: Path) -> list[str]:
+    """Overrides for a model that learns to copy within seconds."""
+    return [
+        "data=files",
+        "data.src=a",
+        "data.tgt=b",
+        f"data.train={copy_corpus}/train",
+        f"data.validation={copy_corpus}/validation",
+        f"data.test={copy_corpus}/test",
+        "tokenizer=word",
+        "tokenizer.vocab_size=14",
+        "model.d_model=64",
+        "model.d_ff=128",
+        "model.encoder_layers=2",
+        "model.decoder_layers=2",
+        "optimizer=inverse_sqrt",
+        "optimizer.peak_rate=0.003",
+        "optimizer.warmup_steps=100",
+        "trainer.batch_tokens=1024",
+        "runtime.device=cpu",
+    ]
+
+
+@pytest.fixture(scope="session")
+def trained(nmt: Command, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a model that has learned to copy."""
+    run = tmp_path_factory.mktemp("runs") / "copy"
+    limits = ["trainer.max_steps=600", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
+    done = nmt("train", f"run={run}", *tiny, *limits, "trainer.log_every_steps=20")
+    assert done.returncode == 0, done.stderr
+    return run

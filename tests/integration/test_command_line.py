@@ -1,0 +1,184 @@
+"""A user's day: train, look at the scores, evaluate, translate, move the run, make mistakes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def read_metrics(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def sacrebleu(reference: Path, hypothesis: Path) -> float:
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        str(reference),
+        "-i",
+        str(hypothesis),
+        "--score-only",
+        "--width",
+        "10",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def test_learns_to_copy(trained: Path) -> None:
+    results = json.loads((trained / "results.json").read_text())
+    assert results["test"]["bleu"] > 98
+    assert results["validation"]["bleu"] > 98
+
+
+def test_run_directory_holds_what_the_readme_lists(trained: Path) -> None:
+    files = {path.name for path in trained.iterdir()}
+    assert files >= {
+        *("config.yaml", "environment.json", "tokenizer.model", "data", "checkpoints", "metrics.jsonl"),
+        *("tensorboard", "hypotheses", "results.json", "train.log"),
+    }
+    results = json.loads((trained / "results.json").read_text())
+    assert set(results) == {
+        "step",
+        "validation",
+        "test",
+        "signatures",
+        "train_seconds",
+        "tgt_tokens_per_second",
+    }
+    assert (trained / "checkpoints" / f"step_{results['step']:08d}" / "model.safetensors").exists()
+
+
+def test_metrics_name_each_step_once(trained: Path) -> None:
+    lines = read_metrics(trained)
+    steps = [line["step"] for line in lines if "train/loss" in line]
+    assert steps == list(range(20, 601, 20))
+    assert all(line["train/tgt_tokens_per_second"] > 0 for line in lines if "train/loss" in line)
+    assert [line["step"] for line in lines if "valid/bleu" in line] == [200, 400, 600]
+
+
+def test_validation_equals_evaluate_equals_sacrebleu(trained: Path, nmt: Command) -> None:
+    """A validation, `nmt evaluate` and the `sacrebleu` command give one score for a checkpoint."""
+    line = next(line for line in read_metrics(trained) if line.get("valid/bleu", 0) and line["step"] == 600)
+    done = nmt("evaluate", f"run={trained}", "checkpoint=600", "data.split=validation")
+    assert done.returncode == 0, done.stderr
+    assert f"BLEU {line['valid/bleu']:.2f}" in done.stdout
+    written = Path(done.stdout.rsplit("written", 1)[1].strip())
+    assert sacrebleu(trained / "data" / "validation.b", written) == pytest.approx(
+        line["valid/bleu"], abs=1e-6
+    )
+
+
+def test_the_same_command_again_reports(trained: Path, nmt: Command, tiny: list[str]) -> None:
+    limits = ["trainer.max_steps=600", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
+    before = (trained / "metrics.jsonl").read_bytes()
+    done = nmt("train", f"run={trained}", *tiny, *limits, "trainer.log_every_steps=20")
+    assert done.returncode == 0, done.stderr
+    assert "is finished" in done.stdout
+    assert (trained / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_moved_run_scores_the_same_without_its_data(trained: Path, nmt: Command, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(trained, moved)
+    config = moved / "config.yaml"
+    config.write_text(config.read_text().replace("/train", "/gone").replace("/test", "/gone"))
+    recorded = json.loads((moved / "results.json").read_text())
+    done = nmt("evaluate", f"run={moved}")
+    assert done.returncode == 0, done.stderr
+    assert f"BLEU {recorded['test']['bleu']:.2f}  chrF {recorded['test']['chrf']:.2f}" in done.stdout
+    assert recorded["signatures"]["bleu"] in done.stdout
+
+
+def test_translate_keeps_lines_and_order(trained: Path, nmt: Command) -> None:
+    source = "\n1 2 3\n   \n9 8 7 6\n\n"
+    done = nmt("translate", f"run={trained}", stdin=source)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "\n1 2 3\n\n9 8 7 6\n\n"
+
+
+def test_translate_n_best(trained: Path, nmt: Command) -> None:
+    done = nmt("translate", f"run={trained}", "decoding.num_best=2", stdin="1 2 3\n")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("0 ||| 1 2 3 ||| -")
+    assert second.startswith("0 ||| ")
+    assert float(first.split("|||")[2]) > float(second.split("|||")[2])
+
+
+def test_a_reader_that_leaves_is_no_error(trained: Path, environment: dict[str, str]) -> None:
+    command = f'{sys.executable} -m nmt translate "run={trained}" | head -n 1'
+    source = "1 2 3\n" * 9000
+    done = subprocess.run(
+        ["bash", "-c", command],
+        input=source,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout == "1 2 3\n"
+    assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
+
+
+def test_another_config_in_the_same_directory_is_refused(
+    trained: Path, nmt: Command, tiny: list[str]
+) -> None:
+    done = nmt("train", f"run={trained}", *tiny, "model.d_model=32", "trainer.max_steps=600")
+    assert done.returncode == 2
+    assert "model.d_model" in done.stderr
+    assert "64" in done.stderr
+    assert "32" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_checkpoint_is_named(trained: Path, nmt: Command, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(trained, damaged)
+    weights = damaged / "checkpoints" / "step_00000600" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    done = nmt("evaluate", f"run={damaged}", "checkpoint=600")
+    assert done.returncode == 2
+    assert f"{weights.parent} is damaged: model.safetensors" in done.stderr
+
+
+def test_a_missing_checkpoint_lists_those_there_are(trained: Path, nmt: Command) -> None:
+    done = nmt("evaluate", f"run={trained}", "checkpoint=17")
+    assert done.returncode == 2
+    assert "600" in done.stderr
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
+    done = nmt(
+        "train",
+        f"run={tmp_path}/run",
+        *tiny,
+        "trainer.max_steps=50",
+        "optimizer.peak_rate=1e30",
+        "optimizer.warmup_steps=0",
+    )
+    assert done.returncode == 4, done.stderr
+    assert "error: step " in done.stderr
+    assert "runtime.precision=fp32" in done.stderr
+
+
+def test_a_sweep_goes_on_after_a_failed_trial(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
+    swept = [f"hydra.sweep.dir={tmp_path}/sweep", "model.num_heads=3,4", "seed=1,2"]
+    done = nmt("train", "-m", *tiny, *swept, "trainer.max_steps=10")
+    assert done.returncode == 3, done.stderr
+    assert "model.d_model must be divisible by model.num_heads" in done.stderr
+    finished = sorted(path.parent.name for path in tmp_path.glob("sweep/*/results.json"))
+    assert len(finished) == 2
+    assert all("model.num_heads=4" in name for name in finished)

@@ -1,0 +1,136 @@
+"""An interrupted run ends with the very bits of an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+STEPS = 60
+OPTIONS = [
+    f"trainer.max_steps={STEPS}",
+    "trainer.eval_every_steps=20",
+    "trainer.save_every_steps=10",
+    "trainer.log_every_steps=4",
+    "trainer.keep_last=10",
+    "trainer.accumulate=2",
+    "model.dropout=0.3",
+    "model.attention_dropout=0.1",
+]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(nmt: Command, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("straight") / "run"
+    done = nmt("train", f"run={run}", *tiny, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def outcome(run: Path) -> dict[str, object]:
+    """Everything that must not depend on interruptions."""
+    last = run / "checkpoints" / f"step_{STEPS:08d}"
+    progress = json.loads((last / "state.json").read_text())["progress"]
+    timeless = {key: value for key, value in progress.items() if "seconds" not in key and key != "window"}
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = [{k: v for k, v in line.items() if "second" not in k} for line in lines]
+    tensors = [(last / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
+    return {"tensors": tensors, "progress": timeless, "metrics": metrics}
+
+
+def interrupt(command: list[str], environment: dict[str, str], awaited: Path, number: int) -> int:
+    """Start `command`, send the signal once `awaited` exists, and return the exit code."""
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not awaited.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(number)
+    return process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("number", "awaited", "code"),
+    [
+        (signal.SIGKILL, 20, -signal.SIGKILL),
+        (signal.SIGTERM, 30, 128 + signal.SIGTERM),
+        (signal.SIGINT, 10, 128 + signal.SIGINT),
+    ],
+)
+def test_interrupted_equals_uninterrupted(
+    uninterrupted: Path,
+    nmt: Command,
+    tiny: list[str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    number: int,
+    awaited: int,
+    code: int,
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *tiny, *OPTIONS]
+    ended = interrupt(command, environment, run / "checkpoints" / f"step_{awaited:08d}", number)
+    assert ended == code
+    assert not (run / "results.json").exists()
+    again = nmt("train", f"run={run}", *tiny, *OPTIONS)
+    assert again.returncode == 0, again.stderr
+    assert "going on after step" in again.stderr
+    assert outcome(run) == outcome(uninterrupted)
+
+
+def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
+    uninterrupted: Path, nmt: Command, tiny: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = nmt("train", f"run={run}", *tiny, *OPTIONS[1:], "trainer.max_steps=40")
+    assert done.returncode == 0, done.stderr
+    weights = run / "checkpoints" / "step_00000040" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    again = nmt("train", f"run={run}", *tiny, *OPTIONS)
+    assert again.returncode == 0, again.stderr
+    assert "step_00000040" in again.stderr
+    assert "going on after step 30" in again.stderr
+    assert outcome(run)["tensors"] == outcome(uninterrupted)["tensors"]
+
+
+def test_changed_training_data_is_refused(
+    nmt: Command, tiny: list[str], copy_corpus: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for file in copy_corpus.iterdir():
+        (corpus / file.name).write_bytes(file.read_bytes())
+    options = [option.replace(str(copy_corpus), str(corpus)) for option in tiny]
+    run = tmp_path / "run"
+    assert nmt("train", f"run={run}", *options, "trainer.max_steps=4").returncode == 0
+    with (corpus / "train.a").open("a") as a, (corpus / "train.b").open("a") as b:
+        a.write("1 2 3 4\n")
+        b.write("1 2 3 4\n")
+    done = nmt("train", f"run={run}", *options, "trainer.max_steps=8")
+    assert done.returncode == 2
+    assert "has changed since the run began" in done.stderr
+
+
+def test_two_processes_cannot_share_a_run(
+    nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *tiny, "trainer.max_steps=100000"]
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (run / "config.yaml").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        second = nmt("train", f"run={run}", *tiny, "trainer.max_steps=100000")
+    finally:
+        first.kill()
+        first.wait()
+    assert second.returncode == 2
+    assert f"process {first.pid}" in second.stderr
