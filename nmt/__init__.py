@@ -1,11 +1,12 @@
 """Neural machine translation, from sentence pairs to BLEU.
 
-The modules in data-flow order. Each imports only from those above it; a test reads this list and checks that:
+The modules in import order. Each imports only from those above it; a test reads this list and checks that:
 
     errors              What a user can do wrong, and the exit code that says so.
+    files               Small files, written whole.
     runtime             Device, threads, seeds and mixed precision.
-    layers              Blocks that models share: attention, feed-forward, norms, positions.
-    loss                Summed label-smoothed negative log-likelihood, and the number of target tokens.
+    layers              Blocks that models share: dropout, positions, attention, feed-forward, residual.
+    loss                Summed label-smoothed negative log-likelihood.
     tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
     demo_forms          The kinds of words of the demo corpus, and how each inflects in both languages.
     demo_lexicon        The words themselves.

@@ -40,16 +40,24 @@ class Batch:
     """(B, T) int64, starts with BOS."""
     tgt_out: Tensor
     """(B, T) int64, ends with EOS, then padding."""
-    num_tokens: int
-    """Target tokens that count for the loss: padding does not."""
+    rows: Tensor
+    """(num_tokens,) int64: where `tgt_out`, flattened, is not padding."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Target tokens that count for the loss: padding does not."""
+        return len(self.rows)
+
+    def real(self, x: Tensor) -> Tensor:
+        """(num_tokens, ...) of x (B, T, ...): the target positions that are no padding."""
+        return x.flatten(0, 1).index_select(0, self.rows)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on `device`; the copy to a GPU does not make the host wait."""
         if device.type == "cpu":
             return self
-        tensors = (self.src, self.src_mask, self.tgt_in, self.tgt_out)
-        src, src_mask, tgt_in, tgt_out = (x.pin_memory().to(device, non_blocking=True) for x in tensors)
-        return Batch(src, src_mask, tgt_in, tgt_out, self.num_tokens)
+        tensors = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.rows)
+        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
 
 
 def plan_epoch(
@@ -96,10 +104,9 @@ def padding_share(batches: Sequence[Indices], lengths: Lengths) -> float:
 def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices) -> Batch:
     """Pad the pairs `indices` into one batch."""
     src, src_mask = pad([pairs.src(i) for i in indices])
-    targets = [pairs.tgt(i) for i in indices]
-    tgt_out, _ = pad(targets)
+    tgt_out, real = pad([pairs.tgt(i) for i in indices])
     tgt_in = torch.cat([torch.full_like(tgt_out[:, :1], BOS_ID), tgt_out[:, :-1]], dim=1)
-    return Batch(src, src_mask, tgt_in, tgt_out, num_tokens=sum(map(len, targets)))
+    return Batch(src, src_mask, tgt_in, tgt_out, rows=real.flatten().nonzero()[:, 0])
 
 
 def pad(sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> tuple[Tensor, Tensor]:

@@ -83,9 +83,9 @@ class CheckpointStore:
         files = _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state)
         self._write(self.folder(checkpoint.step), files)
 
-    def save_average(self, model: dict[str, Tensor], steps: Sequence[int], state: dict[str, Any]) -> None:
+    def save_average(self, model: dict[str, Tensor], steps: Sequence[int]) -> None:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
-        self._write(self.directory / AVERAGE, _pack(model, None, {**state, "steps": list(steps)}))
+        self._write(self.directory / AVERAGE, _pack(model, None, {"steps": list(steps)}))
 
     def load(self, step: int) -> Checkpoint:
         """Read and verify the checkpoint of `step`; never another one.

@@ -183,7 +183,3 @@ def complete(request: Sequence[str]) -> None:
 
     os.environ["COMP_LINE"] = line.replace(f" {verb}", "", 1)
     compose.complete(verb or "train", request)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,8 +10,7 @@ interpolation, no alias, no unknown key, and the dataclass of a part is looked u
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -22,14 +21,14 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config_errors import CHOSEN_BY, SCHEMA_PREFIX, explain
-from nmt.corpus import DataConfig
+from nmt.corpus import DataConfig, has_split
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError, suggest
 from nmt.evaluate import Metric
-from nmt.layers import Positions
+from nmt.files import write_atomically
 from nmt.models import ModelConfig
-from nmt.models.transformer import TransformerConfig
 from nmt.optimizer import DecayConfig, OptimizerConfig
+from nmt.pairs import Split
 from nmt.runtime import RuntimeConfig
 from nmt.tokenizer import TokenizerConfig
 from nmt.trainer import BestMetric, TrainerConfig
@@ -37,18 +36,24 @@ from nmt.trainer import BestMetric, TrainerConfig
 MAX_FILE_BYTES = 1_000_000
 MAX_FILE_DEPTH = 8
 
-RESUMABLE = (
+REPORTING = (
     "run",
+    "trainer.num_samples",
+    "data.split",
+    "decoding.*",
+    "metrics",
+    "runtime.device",
+    "runtime.threads",
+)
+"""Keys that say where and how a run is scored; the name of its directory does not depend on them."""
+
+RESUMABLE = (
+    *REPORTING,
     "trainer.max_*",
     "trainer.*_every_steps",
     "trainer.keep_*",
     "trainer.patience",
     "trainer.average*",
-    "trainer.num_samples",
-    "data.split",
-    "decoding.*",
-    "metrics",
-    "runtime.threads",
 )
 """Keys that may differ when a run goes on: they change how long it trains and what it reports."""
 
@@ -166,18 +171,20 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"the file of {part}=... says not what its keys are; "
                 f"begin it with `defaults: [SCHEMA, _self_]`, where SCHEMA is one of {schemas}"
             )
-    if not isinstance(cfg.model, TransformerConfig):
-        return
     if cfg.model.shares_vocabulary and not cfg.tokenizer.joint:
         yield (
-            f"model.tying={cfg.model.tying.value} shares one matrix between source and target, which needs "
-            "tokenizer.joint=true; set that, or model.tying=tgt_output"
+            "model.tying shares one matrix between source and target, which needs tokenizer.joint=true; "
+            "set that, or model.tying=tgt_output"
         )
-    if cfg.model.positions is Positions.learned and cfg.data.max_tokens > cfg.model.max_positions:
+    if cfg.model.longest is not None and cfg.data.max_tokens > cfg.model.longest:
         yield (
-            f"data.max_tokens must not exceed model.max_positions={cfg.model.max_positions} with learned "
+            f"data.max_tokens must not exceed model.max_positions={cfg.model.longest} with learned "
             f"positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
         )
+    for split in dict.fromkeys((Split.train, Split.validation, cfg.data.split)):
+        if not has_split(cfg.data, split):
+            other = ", or data.split=validation to score that one" if split is Split.test else ""
+            yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
 
 
 def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
@@ -249,16 +256,14 @@ def to_plain(cfg: Config) -> dict[str, Any]:
 
 
 def fingerprint(cfg: TrainConfig) -> str:
-    """Eight hexadecimal digits that stand for everything in `cfg` but the run directory."""
-    plain = {name: value for name, value in to_plain(cfg).items() if name != "run"}
-    return hashlib.sha256(yaml.safe_dump(plain).encode()).hexdigest()[:8]
+    """Eight hexadecimal digits that stand for all that decides which weights a training ends with."""
+    flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, REPORTING)}
+    return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
 
 def save_config(cfg: TrainConfig, path: Path) -> None:
     """Write `cfg` to `path`, which afterwards holds all of it or is unchanged."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True), encoding="utf-8")
-    os.replace(draft, path)
+    write_atomically(path, yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True).encode())
 
 
 def load_config(path: Path) -> TrainConfig:
@@ -329,8 +334,8 @@ def _typed(plain: Any) -> DictConfig:
 
 
 def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:
-    """Return one line "key: stored -> new" for every value that differs."""
-    return [f"{key}: {old} -> {value}" for key, old, value in _changes(stored, new)]
+    """Return one line "key: stored -> new" for every value that differs, save for the directory."""
+    return [f"{key}: {old} -> {value}" for key, old, value in _changes(stored, new) if key != "run"]
 
 
 def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> list[str]:
@@ -342,12 +347,16 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     fixed = [
         f"{key}: {old} -> {value}"
         for key, old, value in _changes(stored, new)
-        if not any(fnmatch(key, pattern) for pattern in RESUMABLE) or _moves_decay(key, stored)
+        if not _matches(key, RESUMABLE) or _moves_decay(key, stored)
     ]
     if fixed:
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
         raise UserError(f"{lines}\ngive the values of that run, or start a new one with another run=...")
     return difference(stored, new)
+
+
+def _matches(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(key, pattern) for pattern in patterns)
 
 
 def _moves_decay(key: str, stored: TrainConfig) -> bool:

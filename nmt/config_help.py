@@ -41,7 +41,7 @@ EXAMPLES = {
     "evaluate": (
         "nmt evaluate run=outputs/mine                  # the recorded score again",
         "nmt evaluate run=outputs/mine decoding.beam_size=8 data.split=validation",
-        "nmt evaluate run=outputs/mine checkpoint=best data=wmt19",
+        "nmt evaluate run=outputs/mine checkpoint=best data=wmt16",
     ),
     "translate": (
         "nmt translate run=outputs/mine < src.txt > hyp.txt",

@@ -133,9 +133,7 @@ def _collect(chunks: Iterable[tuple[Ids, Ids]], max_tokens: int | None) -> tuple
     encoded = EncodedPairs(*sides[0], *sides[1])
     account = Account(read, {f"over {max_tokens} pieces": read - len(encoded)} if max_tokens else {})
     if read and not encoded:
-        raise UserError(
-            f"no pair is left: {account}; raise data.max_tokens, or the longest sequence of the model"
-        )
+        raise UserError(f"no pair is left: {account}; raise data.max_tokens or model.max_positions")
     return encoded, account
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import torch
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
@@ -25,7 +24,7 @@ from nmt.errors import UserError
 from nmt.loss import smoothed_nll
 from nmt.models.base import TranslationModel
 from nmt.pairs import ParallelText
-from nmt.tokenizer import PAD_ID, Tokenizer
+from nmt.tokenizer import Tokenizer
 from nmt.translate import evaluating, translate
 
 
@@ -95,9 +94,8 @@ def validation_loss(model: TranslationModel, batches: Iterable[Batch], *, device
     total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     with evaluating(model):
         for batch in (batch.to(device) for batch in batches):
-            real = batch.tgt_out != PAD_ID
-            logits = model.project(model(batch.src, batch.src_mask, batch.tgt_in)[real])
-            _, nll = smoothed_nll(logits, batch.tgt_out[real], 0.0)
+            hidden = model(batch.src, batch.src_mask, batch.tgt_in)
+            _, nll = smoothed_nll(model.project(batch.real(hidden)), batch.real(batch.tgt_out), 0.0)
             total += nll
             num_tokens += batch.num_tokens
     return float(total) / num_tokens
@@ -106,10 +104,3 @@ def validation_loss(model: TranslationModel, batches: Iterable[Batch], *, device
 def perplexity(nll: float) -> float:
     """Return e to the mean negative log-likelihood per token; infinity where that overflows."""
     return math.exp(nll) if nll < 700.0 else math.inf
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write one line of UTF-8 per string, each ended by a line feed on every system; makes the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)

@@ -90,8 +90,6 @@ def sinusoids(length: int, d_model: int, *, device: torch.device | None = None) 
 class SinusoidalPositions(nn.Module):
     """Fixed positions; the table grows with the longest sequence seen and is not part of a checkpoint."""
 
-    max_length = None
-
     def __init__(self, d_model: int):
         super().__init__()
         self.d_model = d_model
@@ -101,7 +99,8 @@ class SinusoidalPositions(nn.Module):
     def forward(self, start: int, length: int) -> Tensor:
         """(length, D): positions start .. start + length - 1."""
         if start + length > len(self.table):
-            self.table = sinusoids(2 * (start + length), self.d_model, device=self.table.device)
+            with torch.inference_mode(False):  # what search makes, training may use
+                self.table = sinusoids(2 * (start + length), self.d_model, device=self.table.device)
         return self.table[start : start + length]
 
 

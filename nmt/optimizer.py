@@ -1,6 +1,6 @@
 """Optimizers, parameter groups, and learning-rate schedules as pure functions of the update number.
 
-A schedule is one config dataclass, one function `rate(step, cfg, context)` and one line in `SCHEDULES`; steps
+A schedule is one config dataclass, one function `foo(step, cfg, context)` and one line in `SCHEDULES`; steps
 count optimizer updates from 1. Nothing here touches gradients: clipping and stepping belong to `nmt.runtime`.
 
 Noam: Vaswani et al. 2017, section 5.3, equation 3. Adam: Kingma and Ba 2015.
@@ -32,8 +32,10 @@ class Algorithm(Enum):
 class OptimizerConfig:
     """The optimizer; each schedule adds its own fields."""
 
-    schedule: str = "constant"
+    schedule: str = ""
     """Row of `SCHEDULES`; set by choosing `optimizer=...`."""
+    warmup_steps: int = 4000
+    """Updates of linear growth from 0 to the peak."""
     algorithm: Algorithm = Algorithm.adam
     """adam, or adamw with decoupled weight decay."""
     beta1: float = 0.9
@@ -53,7 +55,7 @@ class OptimizerConfig:
                 raise UserError(f"optimizer.{key} must be in [0, 1), but is {getattr(self, key)}")
         if self.eps <= 0.0:
             raise UserError(f"optimizer.eps must be positive, but is {self.eps}")
-        _require_non_negative(self, "weight_decay", "clip_norm")
+        _require_non_negative(self, "warmup_steps", "weight_decay", "clip_norm")
 
 
 @dataclass
@@ -63,8 +65,6 @@ class NoamConfig(OptimizerConfig):
     schedule: str = "noam"
     factor: float = 1.0
     """Multiplies the paper's formula; the peak it gives is printed at the start of training."""
-    warmup_steps: int = 4000
-    """Updates of linear growth before the decay with the inverse square root."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,13 +77,10 @@ class PeakConfig(OptimizerConfig):
 
     peak_rate: float = 5e-4
     """Highest learning rate, reached at the end of the warm-up."""
-    warmup_steps: int = 4000
-    """Updates of linear growth from 0; 0 starts at the peak."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_positive(self, "peak_rate")
-        _require_non_negative(self, "warmup_steps")
 
 
 @dataclass
@@ -147,7 +144,8 @@ class PlateauConfig(PeakConfig):
         super().__post_init__()
         if not 0.0 < self.reduce_factor < 1.0:
             raise UserError(f"optimizer.reduce_factor must be between 0 and 1, but is {self.reduce_factor}")
-        _require_non_negative(self, "plateau_patience", "min_rate")
+        _require_positive(self, "plateau_patience")
+        _require_non_negative(self, "min_rate")
 
 
 @dataclass
@@ -236,7 +234,7 @@ def rate(step: int, cfg: OptimizerConfig, context: ScheduleContext) -> float:
 
 def peak(cfg: OptimizerConfig, context: ScheduleContext) -> float:
     """Highest learning rate of the schedule: every schedule peaks where its warm-up ends."""
-    return rate(max(int(getattr(cfg, "warmup_steps", 0)), 1), cfg, context)
+    return rate(max(cfg.warmup_steps, 1), cfg, context)
 
 
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -77,8 +77,9 @@ class ColumnsConfig(DataConfig):
     def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
         """The error for a column that `where` lacks; `columns` are those it has."""
         side = "src" if column == self.columns[0] else "tgt"
+        key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return UserError(
-            f"data.{side}={getattr(self, side)}: {where} has no column {column!r}, only {', '.join(columns)}"
+            f"data.{key}={getattr(self, key)}: {where} has no column {column!r}, only {', '.join(columns)}"
             f"{suggest(column, columns)}; set data.{side} or data.{side}_column"
         )
 

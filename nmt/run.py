@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,15 +21,17 @@ from nmt import corpus, runtime
 from nmt.batching import collate, plan_in_order
 from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig, load_config, require_checkpoint
 from nmt.corpus import DataConfig, ParallelText, Split
+from nmt.decoding import DecodingConfig
 from nmt.encoding import EncodedPairs, encode_pairs, sample_pairs
 from nmt.errors import UserError
-from nmt.evaluate import Scores, evaluate_text, perplexity, validation_loss, write_lines
+from nmt.evaluate import Scores, evaluate_text, perplexity, validation_loss
+from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.rundir import RunDirectory
 from nmt.tokenizer import Tokenizer
 from nmt.tracking import Tracker
-from nmt.trainer import AverageOf, Progress, Trainer
+from nmt.trainer import AverageOf, Progress, Trainer, regular_steps
 from nmt.translate import Translation, print_warning, translate_stream
 
 Note = Callable[[str], None]
@@ -92,6 +94,7 @@ def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
         size = sum(parameter.numel() for parameter in model.parameters())
         tracker.note(f"{cfg.model.name} with {size:,} parameters on {device} in {precision.value}")
         tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
+        run.adopt(cfg)
         with runtime.StopRequest() as stop:
             progress = trainer.fit(tracker, stop)
         tracker.note("scoring the final weights")
@@ -134,13 +137,19 @@ def pairs_of_epoch(
 ) -> Callable[[int], EncodedPairs]:
     """The encoded training pairs by epoch: the same ones, or sampled anew (subword regularisation)."""
     alpha, max_tokens = cfg.tokenizer.sampling_alpha, cfg.data.max_tokens
-    if alpha:
-        return lambda epoch: sample_pairs(
+    if not alpha:
+        pairs, account = encode_pairs(text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir())
+        note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
+        return lambda epoch: pairs
+
+    def sampled(epoch: int) -> EncodedPairs:
+        fresh, account = sample_pairs(
             text, tokenizer, max_tokens=max_tokens, alpha=alpha, seed=cfg.seed, epoch=epoch
-        )[0]
-    pairs, account = encode_pairs(text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir())
-    note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
-    return lambda epoch: pairs
+        )
+        note(f"segmented for epoch {epoch}: {account}")
+        return fresh
+
+    return sampled
 
 
 def validator(
@@ -153,7 +162,9 @@ def validator(
 ) -> Callable[[int], dict[str, float]]:
     """The function that scores the model on the validation split, searching as the final evaluation does."""
     text = evaluation_text(run, cfg.data, cfg.data, Split.validation)
-    pairs, _ = encode_pairs(text, tokenizer, max_tokens=model.max_length, cache_dir=None)
+    pairs, account = encode_pairs(text, tokenizer, max_tokens=model.max_length, cache_dir=None)
+    if account.kept < account.read:
+        tracker.note(f"validation loss without what exceeds model.max_positions: {account}")
     plan = plan_in_order(pairs.src_lengths, pairs.tgt_lengths, max_tokens=cfg.trainer.batch_tokens)
 
     def validate(step: int) -> dict[str, float]:
@@ -186,16 +197,17 @@ def conclude(
     best_steps = progress.best_steps(among=store.steps())
     results: dict[str, Any] = {"step": best_steps[0]}
     if cfg.trainer.average:
-        newest = store.steps()[-cfg.trainer.average :]
-        steps = (
-            newest if cfg.trainer.average_of is AverageOf.last else sorted(best_steps[: cfg.trainer.average])
-        )
-        store.save_average(store.average(steps), steps, {"steps": steps})
+        newest = regular_steps(store.steps(), progress, cfg.trainer)[-cfg.trainer.average :]
+        best = sorted(best_steps[: cfg.trainer.average])
+        steps = newest if cfg.trainer.average_of is AverageOf.last else best
+        if len(steps) < cfg.trainer.average:
+            print_warning(
+                f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there"
+            )
+        store.save_average(store.average(steps), steps)
         results = {"step": steps[-1], "averaged_steps": steps}
     load_weights(model, run, cfg, "final")
     for split in dict.fromkeys((Split.validation, cfg.data.split)):
-        if split is not Split.validation and not corpus.has_split(cfg.data, split):
-            continue
         text = evaluation_text(run, cfg.data, cfg.data, split)
         scores = evaluate_text(
             model, tokenizer, text, cfg.decoding, cfg.metrics, tgt_lang=cfg.data.tgt, device=device
@@ -250,21 +262,30 @@ class OpenRun:
     model: TranslationModel
     device: torch.device
 
+    def translate(
+        self, lines: Iterable[str], decoding: DecodingConfig | None = None
+    ) -> Iterator[Translation]:
+        """Translate line by line, in order, with the search of the run or another."""
+        search = decoding or self.cfg.decoding
+        return translate_stream(lines, self.model, self.tokenizer, search, device=self.device)
 
-def open_run(path: str, checkpoint: str, runtime_cfg: runtime.RuntimeConfig) -> OpenRun:
+
+def open_run(
+    path: str | Path, checkpoint: str = "final", runtime_cfg: runtime.RuntimeConfig | None = None
+) -> OpenRun:
     """Load the model of a run directory.
 
     Args:
         path: the run directory.
         checkpoint: final (what training scored at its end), best, last, average or the number of a step.
-        runtime_cfg: the device to use.
+        runtime_cfg: the device to use; by default CUDA when there is one.
 
     Raises:
         UserError: the directory holds no run, or the checkpoint is missing or damaged.
     """
     directory = RunDirectory(Path(path))
     cfg = load_config(directory.config_file)
-    device = runtime.prepare(runtime_cfg)
+    device = runtime.prepare(runtime_cfg or runtime.RuntimeConfig())
     tokenizer = directory.tokenizer()
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
@@ -308,15 +329,28 @@ def evaluation_text(run: RunDirectory, run_data: DataConfig, data: DataConfig, s
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
     """Translate one split with a trained model, print and return its scores."""
-    run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    trained = opened.cfg.data
+    if (cfg.data.src, cfg.data.tgt) != (trained.src, trained.tgt):
+        raise UserError(
+            f"the run translates {trained.src} to {trained.tgt}, "
+            f"but data is {cfg.data.src} to {cfg.data.tgt}; add data.src={trained.src} data.tgt={trained.tgt}"
+        )
     split = cfg.data.split
-    text = evaluation_text(run.directory, run.cfg.data, cfg.data, split)
+    text = evaluation_text(opened.directory, trained, cfg.data, split)
     scores = evaluate_text(
-        run.model, run.tokenizer, text, cfg.decoding, cfg.metrics, tgt_lang=cfg.data.tgt, device=run.device
+        opened.model,
+        opened.tokenizer,
+        text,
+        cfg.decoding,
+        cfg.metrics,
+        tgt_lang=cfg.data.tgt,
+        device=opened.device,
     )
-    file = run.directory.hypotheses / hypothesis_name(cfg, run.cfg)
+    print(report(split, scores), flush=True)
+    file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
     write_lines(file, scores.hypotheses)
-    print(report(split, scores, file))
+    print(f"written     {file}")
     return {split.value: scores.values, "signatures": scores.signatures}
 
 
@@ -329,20 +363,17 @@ def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
     return f"{cfg.data.split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
 
 
-def report(split: Split, scores: Scores, file: Path) -> str:
+def report(split: Split, scores: Scores) -> str:
     """What a user reads after an evaluation."""
     signatures = [f"signature   {name}|{signature}" for name, signature in scores.signatures.items()]
-    return "\n".join([score_line(split.value, scores.values), *signatures, f"written     {file}"])
+    return "\n".join([score_line(split.value, scores.values), *signatures])
 
 
 def translate(cfg: TranslateConfig) -> None:
     """Translate standard input line by line to standard output, in order."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    translations = translate_stream(
-        decoded(source), run.model, run.tokenizer, cfg.decoding, device=run.device
-    )
-    for number, translation in enumerate(translations):
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding)):
         target.write(
             "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import platform
 import socket
@@ -29,7 +28,7 @@ from nmt.checkpoint import CheckpointStore
 from nmt.config import TrainConfig, load_config, refuse_difference, save_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.errors import UserError
-from nmt.evaluate import write_lines
+from nmt.files import read_json, write_json, write_lines
 from nmt.tokenizer import Tokenizer
 
 PACKAGES = (
@@ -53,6 +52,7 @@ class RunDirectory:
         self.results_file = path / "results.json"
         self.hypotheses = path / "hypotheses"
         self._data = path / "data"
+        self._train_facts = self._data / "train.json"
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -88,16 +88,22 @@ class RunDirectory:
             yield
 
     def claim(self, cfg: TrainConfig) -> bool:
-        """Store `cfg`, or check that the directory is of the same run; return whether it is unchanged.
+        """Return whether a run of this very config is here; take the directory over when nothing is trained.
 
         Raises:
-            UserError: the directory belongs to a different config (shows the difference).
+            UserError: the directory belongs to a run with another config (shows the difference).
         """
-        known = self.config_file.exists()
-        unchanged = known and refuse_difference(load_config(self.config_file), cfg, self.path) == []
-        if not unchanged:
-            save_config(cfg, self.config_file)
-        return unchanged
+        if self.config_file.exists() and self.checkpoints.steps():
+            return not refuse_difference(load_config(self.config_file), cfg, self.path)
+        for leftover in (self._train_facts, *self.path.glob("tokenizer*.model")):
+            leftover.unlink(missing_ok=True)
+        save_config(cfg, self.config_file)
+        return False
+
+    def adopt(self, cfg: TrainConfig) -> None:
+        """From here on the run is that of `cfg`: results of an earlier, shorter training no longer hold."""
+        self.results_file.unlink(missing_ok=True)
+        save_config(cfg, self.config_file)
 
     def write_environment(self, device: torch.device, precision: str) -> None:
         """Record what this process runs on."""
@@ -123,7 +129,17 @@ class RunDirectory:
         return Tokenizer.exists(self.path)
 
     def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
-        """Keep a copy of an evaluation split, raw, so that the run can be scored without its corpus."""
+        """Keep a copy of an evaluation split, raw, so that the run can be scored without its corpus.
+
+        Raises:
+            UserError: the run has been scored on other pairs before.
+        """
+        kept = self.kept_text(split, data)
+        if kept is not None and self.checkpoints.steps() and kept != text:
+            raise UserError(
+                f"the {split.value} data of {self.path} has changed since the run began; "
+                "restore it, or start anew with another run=..."
+            )
         for file, lines in zip(self._sides(split, data), (text.src, text.tgt), strict=True):
             write_lines(file, lines)
 
@@ -147,11 +163,9 @@ class RunDirectory:
         for side in (text.src, text.tgt):
             digest.update("\n".join(side).encode() + b"\0")
         facts = {"training_pairs": len(text), "sha256": digest.hexdigest()}
-        self._data.mkdir(exist_ok=True)
-        file = self._data / "train.json"
-        if not file.exists():
-            write_json(file, facts)
-        elif (stored := read_json(file)) != facts:
+        if not self._train_facts.exists():
+            write_json(self._train_facts, facts)
+        elif (stored := read_json(self._train_facts)) != facts:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
                 f"{stored['training_pairs']:,} pairs then, "
@@ -165,21 +179,3 @@ class RunDirectory:
     def write_results(self, results: dict[str, Any]) -> None:
         """Store what the finished run scored."""
         write_json(self.results_file, results)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raise `UserError` when it is damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no JSON object")
-    return content
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object so that a reader sees the old one or the new one, never half of it."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    temporary.replace(path)

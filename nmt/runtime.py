@@ -95,8 +95,12 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
     device = resolve_device(cfg)
     if device.type == "cpu":
         _keep_freed_memory()
-    elif device.index is not None:
-        torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU then concern this one
+    else:
+        if device.index is not None:
+            torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU concern this one
+        torch.backends.cuda.enable_cudnn_sdp(
+            False
+        )  # it plans anew for every shape, and every batch has its own
     return device
 
 

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import io
 import itertools
-import os
 import random
 import re
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from typing import Any
 import sentencepiece
 
 from nmt.errors import UserError
+from nmt.files import write_atomically
 from nmt.pairs import ParallelText, one_line
 from nmt.runtime import derive_seed
 
@@ -142,14 +142,11 @@ class Tokenizer:
 
     def save(self, directory: Path) -> None:
         """Write one model file, or one for each side; a file is written whole or not at all."""
-        directory.mkdir(parents=True, exist_ok=True)
         models = {JOINT_FILE: self.src_model}
         if self.tgt_model != self.src_model:
             models = {SRC_FILE: self.src_model, TGT_FILE: self.tgt_model}
         for name, model in models.items():
-            temporary = directory / f".{name}.{os.getpid()}"
-            temporary.write_bytes(model)
-            temporary.replace(directory / name)
+            write_atomically(directory / name, model)
 
     @property
     def src_vocab_size(self) -> int:

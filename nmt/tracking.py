@@ -32,6 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmt.errors import TrainingStopped
+from nmt.files import write_lines
 
 REFRESHES_PER_SECOND = 2  # each costs some milliseconds of a core that training wants
 ESCAPE_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
@@ -104,13 +105,11 @@ class Tracker:
     ) -> None:
         """Update the display alone; cheap enough for every step.
 
-        `fraction` in [0, 1] is the share of the run that is done, by its nearest limit; by default, of steps.
+        `fraction` in [0, 1] is the share of the run that is done, by its nearest limit.
         """
         self._step = step
         if values:
             self._values.update(values)
-        if fraction is None and self.total_steps:
-            fraction = step / self.total_steps
         if fraction is not None:
             self._now = (time.monotonic(), min(fraction, 1.0))
             self._start = self._start or self._now
@@ -121,7 +120,8 @@ class Tracker:
         Raises:
             TrainingStopped: the disk is full.
         """
-        self.advance(step, values)
+        self._step = step
+        self._values.update(values)
         finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
         with self._writing():
             self._metrics.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
@@ -208,12 +208,7 @@ def rewind(path: Path, step: int) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     records = [record for line in lines if (record := _parse(line)) is not None and record["step"] <= step]
     kept = records if step else []
-    temporary = path.with_name(f".tmp-{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_lines(path, map(json.dumps, kept))
     return kept
 
 
@@ -242,7 +237,7 @@ def literal_markdown(text: str) -> str:
     return "\n".join("    " + line for line in printable(text).split("\n"))
 
 
-def perplexity(loss: float) -> str:
+def shown_perplexity(loss: float) -> str:
     """exp(`loss`) with as many digits as one reads."""
     value = math.exp(min(loss, 700.0))
     if value >= 1e6:
@@ -258,7 +253,8 @@ def duration(seconds: float) -> str:
 
 
 SHOWN: tuple[tuple[str, Callable[[float], str]], ...] = (
-    ("train/loss", lambda loss: f"loss {loss:.3f}  ppl {perplexity(loss)}"),
+    ("train/loss", "loss {:.3f}".format),
+    ("train/nll", lambda nll: f"ppl {shown_perplexity(nll)}"),
     ("train/lr", "lr {:.1e}".format),
     ("train/tgt_tokens_per_second", "{:,.0f} tok/s".format),
     ("valid/bleu", "bleu {:.1f}".format),

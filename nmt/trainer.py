@@ -1,9 +1,9 @@
 """The training loop: the update, and when to validate, save and stop.
 
 Knows batches, a model's contract, the optimizer and checkpoints; knows no text and no BLEU: validation is a
-function it is given. A step is one update of the weights, counted from 1. All it must remember is in `Progress`
-and in the tensors of a checkpoint; the random state of a step is a function of (seed, step). So a resumed run
-repeats the interrupted one.
+function it is given, whose scores it compares by name. A step is one update of the weights, counted from 1.
+All it must remember is in `Progress` and in the tensors of a checkpoint; the random state of a step is a
+function of (seed, step). So a resumed run repeats the interrupted one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from nmt.optimizer import (
     rate,
 )
 from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
-from nmt.tokenizer import PAD_ID
 from nmt.tracking import Tracker
 
 
@@ -58,7 +57,7 @@ class AverageOf(Enum):
 class TrainerConfig:
     """How long to train, on how much at a time, and what to keep. A step is one update of the weights."""
 
-    max_steps: int | None = None
+    max_steps: int | None = 20_000
     """Stop after this many updates; null: no limit."""
     max_epochs: int | None = None
     """Stop after this many passes over the training split; null: no limit."""
@@ -67,7 +66,7 @@ class TrainerConfig:
     max_minutes: float | None = None
     """Stop after this much training time, counted over resumes; null: no limit."""
     batch_tokens: int = 4096
-    """Largest number of target tokens in one batch, padding included."""
+    """Largest number of tokens in one batch, padding included, on the longer side of each pair."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
     label_smoothing: float = 0.1
@@ -84,14 +83,14 @@ class TrainerConfig:
     """Best checkpoints kept, by `best_metric`."""
     best_metric: BestMetric = BestMetric.bleu
     """Validation score that picks the best checkpoint and drives early stopping."""
-    patience: int = 0
+    patience: int = 10
     """Stop after this many validations without a better `best_metric`; 0: never."""
     average: int = 0
     """Average the weights of this many checkpoints at the end and score that; 0: score the best one."""
     average_of: AverageOf = AverageOf.last
     """Average the newest or the best checkpoints."""
     num_samples: int = 3
-    """Validation sentences whose translations are shown at every validation."""
+    """Validation sentences whose translations are shown in TensorBoard at every validation."""
 
     def __post_init__(self) -> None:
         positive = ("batch_tokens", "accumulate", "log_every_steps", "eval_every_steps", "save_every_steps")
@@ -176,12 +175,14 @@ class Trainer:
         self.store = store
         self.seed = seed
         self.progress = Progress()
+        self._started = time.perf_counter()
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Take weights, optimizer and progress from `checkpoint`."""
         self.model.load_state_dict(checkpoint.model)
         load_optimizer_tensors(self.stepper.optimizer, self.model, checkpoint.optimizer)
-        self.stepper.scaler.load_state_dict(checkpoint.state["scaler"])
+        if self.stepper.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
+            self.stepper.scaler.load_state_dict(checkpoint.state["scaler"])
         self.progress = Progress(**checkpoint.state["progress"])
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> Progress:
@@ -192,22 +193,19 @@ class Trainer:
             TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
         """
         self.model.train()
-        started = time.perf_counter() - self.progress.seconds
+        self._started = time.perf_counter() - self.progress.seconds
         while not self.finished():
             pairs = self.pairs_of_epoch(self.progress.epoch)
             plan = self.plan(pairs)
             for group in groups(plan, self.cfg.accumulate, start=self.progress.batch):
                 self._update(pairs, group)
-                self.progress.batch += len(group)
-                self.progress.seconds = time.perf_counter() - started
+                self._move_on(len(group), len(plan))
                 self._report(tracker, padding=padding_share(group, pairs.tgt_lengths))
-                if self.progress.batch == len(plan):
-                    self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
-                self._validate_and_save(tracker, save_now=stop.requested)
-                self.progress.seconds = time.perf_counter() - started
-                stop.raise_if_requested(self.progress.step)
+                self._validate_and_save(tracker, stop)
                 if self.finished():
                     break
+        self._complete(tracker)
+        stop.raise_if_requested(self.progress.step)
         return self.progress
 
     def plan(self, pairs: EncodedPairs) -> list[npt.NDArray[np.int64]]:
@@ -250,11 +248,9 @@ class Trainer:
         sums = torch.zeros(2, device=self.stepper.device)
         for batch in (batch.to(self.stepper.device) for batch in batches):
             with self.stepper.autocast():
-                hidden = self.forward(batch.src, batch.src_mask, batch.tgt_in)
-                real = batch.tgt_out != PAD_ID
-                loss, nll = smoothed_nll(
-                    self.model.project(hidden[real]), batch.tgt_out[real], self.cfg.label_smoothing
-                )
+                hidden = batch.real(self.forward(batch.src, batch.src_mask, batch.tgt_in))
+                targets = batch.real(batch.tgt_out)
+                loss, nll = smoothed_nll(self.model.project(hidden), targets, self.cfg.label_smoothing)
             self.stepper.backward(loss / num_tokens)
             sums += torch.stack([loss.detach(), nll])
         norm = self.stepper.clip()
@@ -274,9 +270,9 @@ class Trainer:
             return
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradients is {norm}"
         raise TrainingStopped(
-            f"step {step}: {what}. The weights were left as step {step - 1} made them; the last checkpoint is "
-            f"that of step {max(self.store.steps(), default=0)}. Try a lower learning rate, more "
-            "optimizer.warmup_steps, a smaller optimizer.clip_norm or runtime.precision=fp32"
+            f"step {step}: {what}. The weights were left as step {step - 1} made them; the last checkpoint "
+            f"is that of step {max(self.store.steps(), default=0)}. Try a lower learning rate, more "
+            "optimizer.warmup_steps or runtime.precision=fp32"
         )
 
     def _report(self, tracker: Tracker, *, padding: float) -> None:
@@ -301,19 +297,42 @@ class Trainer:
             tracker.log(progress.step, values)
             progress.window = {}
 
-    def _validate_and_save(self, tracker: Tracker, *, save_now: bool) -> None:
+    def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
+        """Leave `num_batches` of the plan, and at its end the epoch, behind."""
+        self.progress.batch += num_batches
+        if self.progress.batch == batches_in_epoch:
+            self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
+        self._take_time()
+
+    def _take_time(self) -> None:
+        self.progress.seconds = time.perf_counter() - self._started
+
+    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
+        """Do at this step what is due at it, and grant a request to stop."""
         step = self.progress.step
         is_among_best = False
-        if step % self.cfg.eval_every_steps == 0 or self.finished():
+        if step % self.cfg.eval_every_steps == 0:
             self._take_score(tracker)
             is_among_best = step in self.progress.best_steps()[: self.cfg.keep_best]
-        if step % self.cfg.save_every_steps == 0 or self.finished() or is_among_best or save_now:
+        stopping = stop.requested
+        if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
+            self.save()
+        if stopping:
+            stop.raise_if_requested(step)
+
+    def _complete(self, tracker: Tracker) -> None:
+        """Make sure that the last step is validated and saved."""
+        is_new = str(self.progress.step) not in self.progress.scores
+        if is_new:
+            self._take_score(tracker)
+        if is_new or self.progress.step not in self.store.steps():
             self.save()
 
     def _take_score(self, tracker: Tracker) -> None:
         """Validate, and draw the conclusions for the best score, the patience and the plateau schedule."""
         progress = self.progress
         values = self.validate(progress.step)
+        self._take_time()
         self.model.train()
         tracker.log(progress.step, values)
         score = values[f"valid/{self.cfg.best_metric.value}"] * (
@@ -330,7 +349,7 @@ class Trainer:
         else:
             progress.validations_without_lower_loss += 1
         cfg = self.optimizer_cfg
-        if isinstance(cfg, PlateauConfig) and progress.validations_without_lower_loss > cfg.plateau_patience:
+        if isinstance(cfg, PlateauConfig) and progress.validations_without_lower_loss >= cfg.plateau_patience:
             progress.num_cuts += 1
             progress.validations_without_lower_loss = 0
 
@@ -344,4 +363,10 @@ class Trainer:
         self.store.save(Checkpoint(self.progress.step, self.model.state_dict(), optimizer, state))
         steps = self.store.steps()
         best = self.progress.best_steps(among=steps)[: self.cfg.keep_best]
-        self.store.prune({*steps[-self.cfg.keep_last :], *best})
+        newest = regular_steps(steps, self.progress, self.cfg)[-self.cfg.keep_last :]
+        self.store.prune({steps[-1], *newest, *best})
+
+
+def regular_steps(steps: Sequence[int], progress: Progress, cfg: TrainerConfig) -> list[int]:
+    """Those of the saved `steps` that an uninterrupted run has, too: an interruption may save any step."""
+    return [step for step in steps if step % cfg.save_every_steps == 0 or str(step) in progress.scores]

@@ -253,7 +253,7 @@ def test_info_shows_how_the_config_is_composed() -> None:
         ("train seed=???", "seed is missing; set seed=..."),
         (
             "train model.num_heads=3",
-            "model.d_model must be divisible by model.num_heads, but 128 % 3 = 2; try model.num_heads=2",
+            "model.d_model must be divisible by model.num_heads, but 128 % 3 = 2; try model.num_heads=4",
         ),
         ("evaluate", "run is missing; say nmt evaluate run=DIR"),
         ("evaluate run=null", "run is missing; say nmt evaluate run=DIR"),

@@ -83,7 +83,7 @@ def test_long_pairs_are_dropped_with_an_account() -> None:
         encode_pairs(ParallelText(["dog " * 9], ["cat"]), TOKENIZER, max_tokens=5, cache_dir=None)
     assert str(caught.value) == (
         "no pair is left: 1 pairs read, 0 kept (over 5 pieces 1); "
-        "raise data.max_tokens, or the longest sequence of the model"
+        "raise data.max_tokens or model.max_positions"
     )
 
 

@@ -17,11 +17,12 @@ from torch.nn import functional as F
 from nmt.batching import Batch, pad
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
-from nmt.evaluate import Metric, evaluate_text, perplexity, score_text, validation_loss, write_lines
+from nmt.evaluate import Metric, evaluate_text, perplexity, score_text, validation_loss
+from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.models.transformer import TransformerConfig
 from nmt.pairs import ParallelText
-from nmt.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig
+from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, TokenizerConfig
 from nmt.translate import translate
 
 CPU = torch.device("cpu")
@@ -105,7 +106,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
     src, src_mask = pad([src for src, _ in pairs])
     tgt_out, _ = pad([tgt for _, tgt in pairs])
     tgt_in = torch.cat([torch.full_like(tgt_out[:, :1], BOS_ID), tgt_out[:, :-1]], dim=1)
-    return Batch(src, src_mask, tgt_in, tgt_out, num_tokens=sum(len(tgt) for _, tgt in pairs))
+    return Batch(src, src_mask, tgt_in, tgt_out, rows=(tgt_out != PAD_ID).flatten().nonzero()[:, 0])
 
 
 def test_validation_loss_is_the_mean_over_tokens_whatever_the_batches() -> None:

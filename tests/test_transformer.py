@@ -187,7 +187,7 @@ def test_two_vocabularies_cannot_share_a_matrix(tying: Tying) -> None:
         ({"activation_dropout": 2.0}, "model.activation_dropout must be in [0, 1), but is 2.0"),
         (
             {"d_model": 96, "num_heads": 5},
-            "model.d_model must be divisible by model.num_heads, but 96 % 5 = 1; try model.num_heads=4",
+            "model.d_model must be divisible by model.num_heads, but 96 % 5 = 1; try model.num_heads=6",
         ),
     ],
 )

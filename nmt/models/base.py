@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from nmt.errors import UserError
+
 
 @dataclass
 class ModelConfig:
@@ -23,6 +25,20 @@ class ModelConfig:
     """Family of the model; chosen together with its other fields by `model=...`."""
     d_model: int = 512
     """Width of the hidden representation."""
+
+    def __post_init__(self) -> None:
+        if self.d_model < 1:
+            raise UserError(f"model.d_model must be at least 1, but is {self.d_model}")
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Whether source and target must have one vocabulary."""
+        return False
+
+    @property
+    def longest(self) -> int | None:
+        """Longest sequence in tokens that the positions allow; None where there is no limit."""
+        return None
 
 
 @dataclass

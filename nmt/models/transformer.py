@@ -73,7 +73,8 @@ class TransformerConfig(ModelConfig):
     """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
 
     def __post_init__(self) -> None:
-        for key in ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
+        super().__post_init__()
+        for key in ("d_ff", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
             if getattr(self, key) < 1:
                 raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")
         for key in ("dropout", "attention_dropout", "activation_dropout"):
@@ -81,7 +82,7 @@ class TransformerConfig(ModelConfig):
                 raise UserError(f"model.{key} must be in [0, 1), but is {getattr(self, key)}")
         if self.d_model % self.num_heads:
             divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
-            nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
+            nearest = min(divisors, key=lambda n: (abs(n - self.num_heads), -n))
             raise UserError(
                 f"model.d_model must be divisible by model.num_heads, but {self.d_model} % {self.num_heads} "
                 f"= {self.d_model % self.num_heads}; try model.num_heads={nearest}"
@@ -89,8 +90,11 @@ class TransformerConfig(ModelConfig):
 
     @property
     def shares_vocabulary(self) -> bool:
-        """Whether source and target must have one vocabulary."""
         return self.tying in (Tying.src_tgt, Tying.src_output, Tying.all)
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_positions if self.positions is Positions.learned else None
 
 
 class SelfAttention(nn.Module):
@@ -218,7 +222,7 @@ class Transformer(TranslationModel):
 
         self.src_positions = build_positions(cfg)
         self.tgt_positions = build_positions(cfg)
-        self.max_length = self.src_positions.max_length
+        self.max_length = cfg.longest
         self.dropout = Dropout(cfg.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(cfg) for _ in range(cfg.encoder_layers))
         decoder = nn.ModuleList(DecoderLayer(cfg) for _ in range(cfg.decoder_layers))

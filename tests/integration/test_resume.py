@@ -20,7 +20,8 @@ OPTIONS = [
     "trainer.eval_every_steps=20",
     "trainer.save_every_steps=10",
     "trainer.log_every_steps=4",
-    "trainer.keep_last=10",
+    "trainer.keep_last=4",
+    "trainer.average=3",
     "trainer.accumulate=2",
     "model.dropout=0.3",
     "model.attention_dropout=0.1",
@@ -43,6 +44,7 @@ def outcome(run: Path) -> dict[str, object]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     metrics = [{k: v for k, v in line.items() if "second" not in k} for line in lines]
     tensors = [(last / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
+    tensors.append((run / "checkpoints" / "average" / "model.safetensors").read_bytes())
     return {"tensors": tensors, "progress": timeless, "metrics": metrics}
 
 
@@ -98,6 +100,31 @@ def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     assert "step_00000040" in again.stderr
     assert "going on after step 30" in again.stderr
     assert outcome(run)["tensors"] == outcome(uninterrupted)["tensors"]
+
+
+def test_a_prolonged_run_goes_on_after_an_interruption(
+    nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", f"run={run}", *tiny, *OPTIONS[1:], "trainer.max_steps=20").returncode == 0
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *tiny, *OPTIONS]
+    ended = interrupt(command, environment, run / "checkpoints" / "step_00000040", signal.SIGTERM)
+    assert ended == 128 + signal.SIGTERM
+    assert not (run / "results.json").exists()
+    again = nmt("train", f"run={run}", *tiny, *OPTIONS)
+    assert again.returncode == 0, again.stderr
+    assert json.loads((run / "results.json").read_text())["averaged_steps"][-1] == STEPS
+
+
+def test_a_start_that_failed_does_not_claim_the_directory(
+    nmt: Command, tiny: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    failed = nmt("train", f"run={run}", *tiny, "trainer.max_steps=4", "tokenizer.vocab_size=9000")
+    assert failed.returncode == 2
+    assert "tokenizer.vocab_size" in failed.stderr
+    done = nmt("train", f"run={run}", *tiny, "trainer.max_steps=4")
+    assert done.returncode == 0, done.stderr
 
 
 def test_changed_training_data_is_refused(

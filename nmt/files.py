@@ -1,0 +1,60 @@
+"""Small files, written whole: a reader sees the old content or the new, never half of it.
+
+Knows no config, no model and no corpus. Text is UTF-8 with line feeds on every system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nmt.errors import TrainingStopped, UserError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` under another name, sync it and rename it to `path`, whose folder is made if need be.
+
+    Raises:
+        TrainingStopped: the disk is full.
+        UserError: the place cannot be written.
+    """
+    draft = path.with_name(f".tmp-{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        if error.errno == errno.ENOSPC:
+            raise TrainingStopped(f"cannot write {path}: the disk is full") from error
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write each string as one line."""
+    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object for people to read."""
+    write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; raise `UserError` when it is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it holds no JSON object")
+    return content

@@ -1,0 +1,51 @@
+"""Small files are written whole, and what cannot be written or read is named."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from nmt.errors import TrainingStopped, UserError
+from nmt.files import read_json, write_atomically, write_json, write_lines
+
+
+def test_lines_end_in_line_feeds_alone(tmp_path: Path) -> None:
+    write_lines(tmp_path / "new" / "lines", ["ä", "", "b\u2028c"])
+    assert (tmp_path / "new" / "lines").read_bytes() == "ä\n\nb\u2028c\n".encode()
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    content = {"bleu": 38.5, "name": "Bär", "steps": [1, 2]}
+    write_json(tmp_path / "file.json", content)
+    assert read_json(tmp_path / "file.json") == content
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", ""])
+def test_damaged_json_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(UserError, match=r"file\.json is damaged"):
+        read_json(tmp_path / "file.json")
+
+
+def test_a_failed_write_leaves_the_old_content_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "file"
+    write_atomically(target, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(TrainingStopped, match="the disk is full"):
+        write_atomically(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*file/under: "):
+        write_atomically(tmp_path / "file" / "under", b"")
