@@ -23,7 +23,10 @@ FILES = {
     for group in GROUPS["train"]
     for file in sorted((config_dir() / group).glob("*.yaml"))
 }
-NEEDED = {"data=hub": ("data.dataset=owner/name",)}
+NEEDED = {
+    "data=hub": ("data.dataset=owner/name",),
+    "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
+}
 """What a choice leaves to the user."""
 ROOTS = ("train", "evaluate", "translate")
 every_choice = pytest.mark.parametrize("choice", FILES)

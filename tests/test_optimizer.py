@@ -146,7 +146,7 @@ def test_a_decay_without_an_end(schedule: str) -> None:
         (
             PlateauConfig,
             {"plateau_patience": -1},
-            "optimizer.plateau_patience must not be negative, but is -1",
+            "optimizer.plateau_patience must be positive, but is -1",
         ),
         (PlateauConfig, {"min_rate": -1.0}, "optimizer.min_rate must not be negative, but is -1.0"),
     ],
