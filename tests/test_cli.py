@@ -317,7 +317,7 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
     }
     for content, message in cases.items():
         (folder / "a.yaml").write_text(content, encoding="utf-8")
-        assert main(["train", "-cd", "mine", "model=a"]) == 2
+        assert main(["train", "-cd", "mine", "model=a", "experiment=none"]) == 2
         assert message in capsys.readouterr().err
 
 
