@@ -95,12 +95,6 @@ def _cut(order: Indices, lengths: Lengths, max_tokens: int) -> list[Indices]:
     return batches
 
 
-def padding_share(batches: Sequence[Indices], lengths: Lengths) -> float:
-    """Share of the positions of `batches` that is padding, on the side that has these `lengths`."""
-    positions = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    return 1.0 - sum(int(lengths[batch].sum()) for batch in batches) / positions
-
-
 def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices) -> Batch:
     """Pad the pairs `indices` into one batch."""
     src, src_mask = pad([pairs.src(i) for i in indices])

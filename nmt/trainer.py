@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nmt.batching import collate, groups, padding_share, plan_epoch
+from nmt.batching import collate, groups, plan_epoch
 from nmt.checkpoint import Checkpoint, CheckpointStore
 from nmt.encoding import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
@@ -138,7 +138,7 @@ class Progress:
     num_cuts: int = 0
     """Cuts of the learning rate on a plateau."""
     window: dict[str, float] = field(default_factory=dict)
-    """Sums since the last line of metrics: loss, nll, tokens, norm, steps, seconds."""
+    """Sums since the last line of metrics: loss, nll, tokens, positions, norm, overflows, steps, seconds."""
 
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
         """Validated steps, the highest score first, the earlier of equals first."""
@@ -200,7 +200,7 @@ class Trainer:
             for group in groups(plan, self.cfg.accumulate, start=self.progress.batch):
                 self._update(pairs, group)
                 self._move_on(len(group), len(plan))
-                self._report(tracker, padding=padding_share(group, pairs.tgt_lengths))
+                self._report(tracker)
                 self._validate_and_save(tracker, stop)
                 if self.finished():
                     break
@@ -245,6 +245,7 @@ class Trainer:
         seed_everything(self.seed, step)
         batches = [collate(pairs, indices) for indices in group]
         num_tokens = sum(batch.num_tokens for batch in batches)
+        positions = sum(batch.tgt_out.numel() for batch in batches)
         sums = torch.zeros(2, device=self.stepper.device)
         for batch in (batch.to(self.stepper.device) for batch in batches):
             with self.stepper.autocast():
@@ -261,7 +262,11 @@ class Trainer:
         seconds = time.perf_counter() - started
         progress.update_seconds += seconds
         news = {"loss": loss_sum, "nll": nll_sum, "tokens": num_tokens, "steps": 1, "seconds": seconds}
-        news |= {"norm": norm_value if updated else 0.0, "overflows": float(not updated)}
+        news |= {
+            "positions": positions,
+            "norm": norm_value if updated else 0.0,
+            "overflows": float(not updated),
+        }
         progress.window = {key: progress.window.get(key, 0.0) + value for key, value in news.items()}
 
     def _require_finite(self, step: int, loss: float, norm: float) -> None:
@@ -275,7 +280,7 @@ class Trainer:
             "optimizer.warmup_steps or runtime.precision=fp32"
         )
 
-    def _report(self, tracker: Tracker, *, padding: float) -> None:
+    def _report(self, tracker: Tracker) -> None:
         """Show every step; write a line of metrics every `log_every_steps`."""
         progress, window = self.progress, self.progress.window
         values = {
@@ -284,7 +289,7 @@ class Trainer:
             "train/lr": self.learning_rate(progress.step),
             "train/tgt_tokens_per_second": window["tokens"] / window["seconds"],
             "train/grad_norm": window["norm"] / max(window["steps"] - window["overflows"], 1),
-            "train/padding": padding,
+            "train/padding": 1.0 - window["tokens"] / window["positions"],
             "train/epoch": progress.epoch,
         }
         if self.stepper.precision is Precision.fp16:

@@ -95,6 +95,7 @@ def test_small_batches_together_are_one_large_batch(trainer: Factory, pairs: Enc
     one._update(pairs, [np.arange(13)])
     several._update(pairs, [np.arange(3), np.arange(3, 4), np.arange(4, 13)])
     assert one.progress.tokens == several.progress.tokens == int(pairs.tgt_lengths[:13].sum())
+    assert several.progress.window["positions"] < one.progress.window["positions"]  # less padding
     assert one.progress.window["loss"] == pytest.approx(several.progress.window["loss"], rel=1e-5)
     moments = [optimizer_tensors(made.stepper.optimizer, made.model) for made in (one, several)]
     torch.testing.assert_close(*moments, rtol=1e-4, atol=1e-7)
