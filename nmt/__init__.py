@@ -8,10 +8,10 @@ The modules in import order. Each imports only from those above it; a test reads
     layers              Blocks that models share: dropout, positions, attention, feed-forward, residual.
     loss                Summed label-smoothed negative log-likelihood.
     tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
-    demo_forms          The kinds of words of the demo corpus, and how each inflects in both languages.
-    demo_lexicon        The words themselves.
-    demo_grammar        Sentences: one abstract form each, said in English and in German.
-    demo_phrases        Phrases that make sense together, drawn at random.
+    demo/forms          The kinds of words of the demo corpus, and how each inflects in both languages.
+    demo/lexicon        The words themselves.
+    demo/grammar        Sentences: one abstract form each, said in English and in German.
+    demo/phrases        Phrases that make sense together, drawn at random.
     demo                The demo corpus: the same sentence pairs and splits on every machine.
     pairs               Sentence pairs, and what every data config states.
     textfiles           Pairs from files: parallel plain text, TSV, JSONL, also compressed.

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nmt import demo
-from nmt import demo_lexicon as lex
 from nmt.demo import Pair, compose, generate, split_words
-from nmt.demo_forms import Case, Tense, Verb
-from nmt.demo_grammar import (
+from nmt.demo import lexicon as lex
+from nmt.demo.forms import Case, Tense, Verb
+from nmt.demo.grammar import (
     Clause,
     Dependent,
     Nominal,

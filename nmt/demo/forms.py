@@ -1,7 +1,7 @@
 """The kinds of words of the demo corpus, and how each kind inflects in English and in German.
 
-This module knows single words: not which ones there are (`nmt.demo_lexicon`), not how they combine
-(`nmt.demo_grammar`). `Agreement` indexes every conjugation. Tables of German endings are indexed by gender
+This module knows single words: not which ones there are (`nmt.demo.lexicon`), not how they combine
+(`nmt.demo.grammar`). `Agreement` indexes every conjugation. Tables of German endings are indexed by gender
 slot ("m", "f", "n", or "p" for every plural) and then by `Case`. Words are compared by identity.
 
 Tags are letters that say what a noun is, so that verbs and adjectives find company that makes sense: P

@@ -1,7 +1,7 @@
 """The bundled demo corpus: English-German sentence pairs drawn from a grammar, the same on every machine.
 
 This module chooses what is said: verbs, tenses, questions, dependent clauses. The phrases come from
-`nmt.demo_phrases`; how a sentence is said in either language is known to `nmt.demo_grammar`. The result
+`nmt.demo.phrases`; how a sentence is said in either language is known to `nmt.demo.grammar`. The result
 depends on the seed alone: every choice is drawn from one `random.Random`, and nothing iterates over a set.
 
 No English and no German sentence occurs twice in the corpus. The validation and test splits are new
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from nmt import demo_lexicon as lex
-from nmt.demo_forms import Tense, Verb
-from nmt.demo_grammar import (
+from nmt.demo import lexicon as lex
+from nmt.demo.forms import Tense, Verb
+from nmt.demo.grammar import (
     Clause,
     Dependent,
     NounPhrase,
@@ -25,7 +25,7 @@ from nmt.demo_grammar import (
     Sentence,
     relative_pronoun,
 )
-from nmt.demo_phrases import Draw
+from nmt.demo.phrases import Draw
 
 SIZES = {"train": 24_000, "validation": 500, "test": 500}
 MIN_COUNT = 20
