@@ -191,10 +191,11 @@ def _register_resolvers(overrides: Sequence[Override], scratch: str) -> None:
     def sweep() -> str:
         # Without the values that are tried, so that trying some more of them finds the finished trials again.
         lines = sorted(line for key, line in fixed.items() if not key.startswith("hydra."))
-        return f"{file_name(','.join(swept) or 'single')}-{_digest(' '.join(lines))}"
+        return f"{file_name('+'.join(swept) or 'single')}-{_digest(' '.join(lines))}"
 
     def trial(task: ListConfig) -> str:
-        return file_name(",".join(line for line in task if line.partition("=")[0] not in fixed) or "trial")
+        lines = [line.replace("=", "-", 1) for line in task if line.partition("=")[0] not in fixed]
+        return file_name("+".join(lines) or "trial")
 
     resolvers: dict[str, Callable[..., Any]] = {"sweep": sweep, "trial": trial, "scratch": lambda: scratch}
     for name, resolver in resolvers.items():
@@ -217,8 +218,11 @@ def _as_hydra_app(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def file_name(text: str) -> str:
-    """Return `text` as the name of a directory: safe, not too long, and different for different texts."""
-    safe = re.sub(r"[^\w.,=+-]", "_", text).lstrip(".") or "_"
+    """Return `text` as the name of a directory: not too long, and different for different texts.
+
+    It consists of what Hydra and a shell leave alone, so that `run=NAME` needs no quotes.
+    """
+    safe = re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII).lstrip(".") or "_"
     if safe == text and len(safe) <= MAX_NAME:
         return safe
     return f"{safe[: MAX_NAME - 9]}-{_digest(text)}"

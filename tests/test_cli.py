@@ -363,9 +363,9 @@ def test_a_sweep_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     shown = capsys.readouterr()
     assert shown.out == (
-        "trial   status  BLEU\nseed=1  done    31.00\nseed=2  done    32.00\nseed=3  done    33.00\n"
+        "trial   status  BLEU\nseed-1  done    31.00\nseed-2  done    32.00\nseed-3  done    33.00\n"
     )
-    assert shown.err == "[1/3] seed=1\n[2/3] seed=2\n[3/3] seed=3\n"
+    assert shown.err == "[1/3] seed-1\n[2/3] seed-2\n[3/3] seed-3\n"
 
 
 def test_a_sweep_outlives_its_trials(capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,9 +379,9 @@ def test_a_sweep_outlives_its_trials(capsys: pytest.CaptureFixture[str]) -> None
     assert sweep(trials(), train) == 3
     shown = capsys.readouterr()
     assert shown.out.splitlines()[1:] == [
-        "seed=1  failed  the loss is nan",
-        "seed=2  failed  MemoryError: no room",
-        "seed=3  done    -",
+        "seed-1  failed  the loss is nan",
+        "seed-2  failed  MemoryError: no room",
+        "seed-3  done    -",
     ]
     assert "error: the loss is nan\nat step 3\n" in shown.err
     assert "Traceback" in shown.err

@@ -12,6 +12,7 @@ from nmt.corpus import HubData
 from nmt.decoding import DecodingConfig, LengthPenalty
 from nmt.errors import UserError
 from nmt.evaluate import Metric
+from nmt.overrides import parse_overrides
 from nmt.pairs import Split
 
 
@@ -64,8 +65,9 @@ def test_the_same_arguments_name_the_same_directory_and_others_another() -> None
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("model.num_heads=2,optimizer.factor=0.5", "model.num_heads=2,optimizer.factor=0.5"),
-        ("data.path=../a b", "data.path=.._a_b-"),
+        ("model.num_heads-2+optimizer.factor-0.5", "model.num_heads-2+optimizer.factor-0.5"),
+        ("metrics=[bleu,chrf]", "metrics__bleu_chrf_-"),
+        ("data.path-../a b", "data.path-.._a_b-"),
         ("..", "_-"),
         ("x" * 200, "x" * (MAX_NAME - 9) + "-"),
     ],
@@ -75,6 +77,7 @@ def test_names_of_directories_are_safe_and_not_too_long(text: str, name: str) ->
     assert made == name if name == text else made.startswith(name)
     assert len(made) <= MAX_NAME
     assert Path(made).name == made
+    assert [override.value() for override in parse_overrides([f"run=outputs/{made}"])] == [f"outputs/{made}"]
 
 
 def test_names_of_directories_differ_where_the_texts_do() -> None:
@@ -90,10 +93,10 @@ def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
     trials = sweep("model.num_heads=2,4", "optimizer.factor=0.5,1.0", "seed=3")
     names = [trial.name for trial in trials]
     assert names == [
-        "model.num_heads=2,optimizer.factor=0.5",
-        "model.num_heads=2,optimizer.factor=1.0",
-        "model.num_heads=4,optimizer.factor=0.5",
-        "model.num_heads=4,optimizer.factor=1.0",
+        "model.num_heads-2+optimizer.factor-0.5",
+        "model.num_heads-2+optimizer.factor-1.0",
+        "model.num_heads-4+optimizer.factor-0.5",
+        "model.num_heads-4+optimizer.factor-1.0",
     ]
     configs, run_dirs = zip(*(trial.to_training() for trial in trials), strict=True)
     assert [(c.model.num_heads, c.optimizer.factor) for c in configs] == [
@@ -106,7 +109,7 @@ def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
     assert [run_dir.name for run_dir in run_dirs] == names
     (parent,) = {run_dir.parent for run_dir in run_dirs}
     assert parent.parent == Path("outputs/multirun")
-    assert parent.name.startswith("model.num_heads,optimizer.factor-")
+    assert parent.name.startswith("model.num_heads+optimizer.factor-")
 
 
 def test_a_sweep_is_found_again_when_it_grows_and_not_when_it_changes() -> None:
@@ -120,8 +123,8 @@ def test_a_sweep_is_found_again_when_it_grows_and_not_when_it_changes() -> None:
 def test_a_sweep_goes_where_it_is_told() -> None:
     trials = sweep("model=transformer_tiny,transformer_small", "hydra.sweep.dir=my/sweep")
     assert [trial.to_training()[1] for trial in trials] == [
-        Path("my/sweep/model=transformer_tiny"),
-        Path("my/sweep/model=transformer_small"),
+        Path("my/sweep/model-transformer_tiny"),
+        Path("my/sweep/model-transformer_small"),
     ]
 
 
@@ -195,7 +198,7 @@ def test_translate_starts_from_the_search_of_its_run() -> None:
 def test_an_evaluation_is_swept_without_a_trace(tmp_path: Path) -> None:
     store("runs/a")
     trials = compose("evaluate", ["run=runs/a", "-m", "decoding.beam_size=1,5"])
-    assert [trial.name for trial in trials] == ["decoding.beam_size=1", "decoding.beam_size=5"]
+    assert [trial.name for trial in trials] == ["decoding.beam_size-1", "decoding.beam_size-5"]
     assert [trial.to_config(EvaluateConfig).decoding.beam_size for trial in trials] == [1, 5]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 

@@ -181,4 +181,6 @@ def test_a_sweep_goes_on_after_a_failed_trial(nmt: Command, tiny: list[str], tmp
     assert "model.d_model must be divisible by model.num_heads" in done.stderr
     finished = sorted(path.parent.name for path in tmp_path.glob("sweep/*/results.json"))
     assert len(finished) == 2
-    assert all("model.num_heads=4" in name for name in finished)
+    assert all("model.num_heads-4" in name for name in finished)
+    again = nmt("evaluate", f"run={tmp_path}/sweep/{finished[0]}")
+    assert again.returncode == 0, again.stderr
