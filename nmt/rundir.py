@@ -91,11 +91,19 @@ class RunDirectory:
         """Return whether a run of this very config is here; take the directory over when nothing is trained.
 
         Raises:
-            UserError: the directory belongs to a run with another config (shows the difference).
+            UserError: the directory belongs to a run with another config (shows the difference), or holds
+                a tokenizer or checkpoints but no config.yaml, and so is not known to be a run.
         """
-        if self.config_file.exists() and self.checkpoints.steps():
+        trained = bool(self.checkpoints.steps())
+        if not self.config_file.exists():
+            if trained or self.has_tokenizer():
+                raise UserError(
+                    f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
+                    "so it is not a run directory; nothing there was touched; choose another run=..."
+                )
+        elif trained:
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
-        for leftover in (self._train_facts, *self.path.glob("tokenizer*.model")):
+        for leftover in (self._train_facts, *self.path.glob("tokenizer*.model")):  # of a start that failed
             leftover.unlink(missing_ok=True)
         save_config(cfg, self.config_file)
         return False
