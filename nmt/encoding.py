@@ -169,10 +169,12 @@ def _write_entry(entry: Path, pairs: EncodedPairs, account: Account) -> None:
         content = {"read": account.read, "dropped": account.dropped, "files": files}
         sealed = {"content": content, "crc32": _crc32_of(content)}
         (temporary / "entry.json").write_text(json.dumps(sealed), encoding="utf-8")
-        shutil.rmtree(entry, ignore_errors=True)  # a damaged one
-        os.rename(temporary, entry)
-    except OSError:  # no space, no permission, or another process was faster
-        shutil.rmtree(temporary, ignore_errors=True)
+        if _open_entry(entry) is None:  # and not the whole one of a process that was faster
+            shutil.rmtree(entry, ignore_errors=True)
+            os.rename(temporary, entry)
+    except OSError:  # no space, no permission, or another process was faster still
+        pass
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _open_entry(entry: Path) -> tuple[EncodedPairs, Account] | None:
@@ -184,10 +186,15 @@ def _open_entry(entry: Path) -> tuple[EncodedPairs, Account] | None:
             return None
         if any(_measure(entry / name) != measure for name, measure in content["files"].items()):
             return None
-    except (OSError, ValueError, TypeError, KeyError):
+        # Copy on write: a reader may treat the arrays as its own, and the file stays as it is.
+        arrays = [np.load(entry / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS]
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+    ):  # an array, too, may vanish
         return None
-    # Copy on write: a reader may treat the arrays as its own, and the file stays as it is.
-    arrays = [np.load(entry / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS]
     plain = [np.asarray(array) for array in arrays]  # views without the cost of np.memmap per slice
     return EncodedPairs(*plain), Account(content["read"], content["dropped"])
 

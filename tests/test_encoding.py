@@ -173,6 +173,34 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     assert as_lists(encoded) == expected(TEXT)
 
 
+def test_an_entry_that_vanishes_while_it_is_opened_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another process takes it for damaged, removes it and writes it anew."""
+    encode_pairs(TEXT, TOKENIZER, max_tokens=None, cache_dir=tmp_path)
+    [entry] = entries(tmp_path)
+    measure = encoding._measure
+
+    def measure_and_remove(path: Path) -> list[int]:
+        found = measure(path)
+        path.unlink()
+        return found
+
+    monkeypatch.setattr(encoding, "_measure", measure_and_remove)
+    assert encoding._open_entry(tmp_path / entry) is None
+    encoded, _ = encode_pairs(TEXT, TOKENIZER, max_tokens=None, cache_dir=tmp_path)
+    assert as_lists(encoded) == expected(TEXT)
+
+
+def test_a_whole_entry_is_left_alone(tmp_path: Path) -> None:
+    encoded, account = encode_pairs(TEXT, TOKENIZER, max_tokens=None, cache_dir=tmp_path)
+    [entry] = entries(tmp_path)
+    before = (tmp_path / entry).stat().st_ino
+    encoding._write_entry(tmp_path / entry, encoded, account)
+    assert (tmp_path / entry).stat().st_ino == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def _encode_in_a_process(cache: Path, results: Any) -> None:
     encoded, _ = encode_pairs(TEXT, TOKENIZER, max_tokens=None, cache_dir=cache)
     results.put(as_lists(encoded) == expected(TEXT))
