@@ -5,7 +5,9 @@ The modules in import order. Each imports only from those above it; a test reads
     errors              What a user can do wrong, and the exit code that says so.
     files               Small files, written whole.
     runtime             Device, threads, seeds and mixed precision.
-    layers              Blocks that models share: dropout, positions, attention, feed-forward, residual.
+    layers              Blocks that models share: dropout, feed-forward, residual.
+    positions           How a model tells positions apart.
+    attention           Multi-head attention, and how to see its weights.
     loss                Summed label-smoothed negative log-likelihood.
     tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
     demo/forms          The kinds of words of the demo corpus, and how each inflects in both languages.
@@ -22,6 +24,8 @@ The modules in import order. Each imports only from those above it; a test reads
     optimizer           Optimizers, and learning-rate schedules as pure functions of the step.
     checkpoint          Write atomically, verify, read, keep and average tensors.
     models/base         The contract that every model fulfils.
+    models/vocabulary   Embeddings and output layer, and which of them are one matrix.
+    models/stack        Residual sublayers and layers that Transformers are stacked from.
     models/transformer  The encoder-decoder Transformer.
     models              The table of model families.
     batching            Encoded pairs to token-budget batches; the plan of an epoch is a pure function.
@@ -32,7 +36,8 @@ The modules in import order. Each imports only from those above it; a test reads
     config_errors       What Hydra and OmegaConf raise, as one readable sentence.
     config              The root configs of the verbs, their checks, and the config.yaml of a run.
     rundir              A run directory: its files, its lock, and which config it belongs to.
-    run                 Wiring: train, evaluate and translate; opening a finished run.
+    run                 Opening a finished run; the wiring of evaluate and translate.
+    training            The wiring of train.
     config_help         `nmt VERB --help`: every key with its default and its docstring.
     overrides           The arguments of a verb, and what is refused before anything is composed.
     compose             From the command line of one verb to its configs, through Hydra.

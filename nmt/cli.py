@@ -1,7 +1,7 @@
 """`nmt VERB [overrides]`: choose the verb, show errors, set the exit code.
 
-Knows no config and no model: a verb's arguments go to `nmt.compose`, its configs to `nmt.run`. Both are
-imported only once a verb is known, so that `nmt --help` answers at once.
+Knows no config and no model: a verb's arguments go to `nmt.compose`, its configs to `nmt.training` or
+`nmt.run`. They are imported only once a verb is known, so that `nmt --help` answers at once.
 
 Exit codes: 0 done, 1 a bug of ours, 2 the user's config or data, 3 a sweep with failed trials, 4 training
 stopped, 128 + N after signal N.
@@ -104,9 +104,9 @@ def run_verb(verb: str, argv: list[str]) -> int:
 def train(trial: Composed) -> dict[str, Any]:
     """Train one config and return its results."""
     cfg, run_dir = trial.to_training()
-    from nmt import run
+    from nmt import training
 
-    return run.train(cfg, run_dir)
+    return training.train(cfg, run_dir)
 
 
 def evaluate(trial: Composed) -> dict[str, Any]:

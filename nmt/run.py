@@ -1,16 +1,15 @@
-"""The wiring of the three verbs: train, evaluate, translate.
+"""Opening a finished run, and the wiring of the verbs that start from one: evaluate and translate.
 
 Each function here takes the config apart and hands every component its own part; no component sees the whole.
-Results go to stdout, progress and remarks to stderr.
+Results go to stdout, remarks to stderr.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,110 +17,17 @@ from typing import Any, BinaryIO
 import torch
 
 from nmt import corpus, runtime
-from nmt.batching import collate, plan_in_order
 from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig, load_config, require_checkpoint
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.decoding import DecodingConfig
-from nmt.encoding import EncodedPairs, encode_pairs, sample_pairs
 from nmt.errors import UserError
-from nmt.evaluate import Scores, evaluate_text, perplexity, validation_loss
+from nmt.evaluate import Scores, evaluate_text
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
-from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.rundir import RunDirectory
 from nmt.tokenizer import Tokenizer
-from nmt.tracking import Tracker
-from nmt.trainer import AverageOf, Progress, Trainer, regular_steps
-from nmt.translate import Translation, print_warning, translate_stream
-
-Note = Callable[[str], None]
-
-
-def cache_dir() -> Path:
-    """Where encoded corpora are kept: $NMT_CACHE, or ~/.cache/nmt."""
-    return Path(os.environ.get("NMT_CACHE") or Path.home() / ".cache" / "nmt")
-
-
-# ---- train
-
-
-def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
-    """Train until a limit, score the outcome and return what results.json holds; report a finished run."""
-    run = RunDirectory(run_dir)
-    with run.locked():
-        unchanged = run.claim(cfg)
-        results = run.results() if unchanged else None
-        if results is None:
-            results = _train(cfg, run)
-            run.write_results(results)
-        else:
-            print(f"{run.path} is finished:")
-    print(summary(results, run))
-    return results
-
-
-def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
-    device = runtime.prepare(cfg.runtime)
-    precision = runtime.resolve_precision(cfg.runtime, device)
-    run.write_environment(device, precision.value)
-    run.checkpoints.clean()
-    checkpoint = run.checkpoints.latest(print_warning)
-    resume_step = checkpoint.step if checkpoint else 0
-    with Tracker(run.path, resume_step=resume_step, total_steps=cfg.trainer.max_steps) as tracker:
-        tracker.config_text(run.config_file.read_text(encoding="utf-8"))
-        text = training_text(cfg, run, tracker.note)
-        tokenizer = tokenizer_of(cfg, run, text, tracker.note)
-        model = initial_model(cfg, tokenizer).to(device)
-        schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
-        optimizer = build_optimizer(cfg.optimizer, model)
-        trainer = Trainer(
-            cfg.trainer,
-            cfg.optimizer,
-            schedule,
-            model=model,
-            stepper=runtime.Stepper(
-                optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
-            ),
-            pairs_of_epoch=pairs_of_epoch(cfg, text, tokenizer, tracker.note),
-            validate=validator(cfg, run, model, tokenizer, device, tracker),
-            store=run.checkpoints,
-            seed=cfg.seed,
-            compile=cfg.runtime.compile,
-        )
-        if checkpoint:
-            trainer.resume(checkpoint)
-            tracker.note(f"going on after step {checkpoint.step} of {run.path}")
-        size = sum(parameter.numel() for parameter in model.parameters())
-        tracker.note(f"{cfg.model.name} with {size:,} parameters on {device} in {precision.value}")
-        tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
-        run.adopt(cfg)
-        with runtime.StopRequest() as stop:
-            progress = trainer.fit(tracker, stop)
-        tracker.note("scoring the final weights")
-        return conclude(cfg, run, model, tokenizer, progress, device)
-
-
-def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> ParallelText:
-    """The filtered training split; the evaluation splits are copied into the run beside it."""
-    text, account = corpus.filter_pairs(corpus.load(cfg.data, Split.train), cfg.data)
-    note(f"training data: {account}")
-    run.require_same_data(text)
-    for split in (Split.validation, Split.test):
-        if split is Split.validation or corpus.has_split(cfg.data, split):
-            kept = corpus.load(cfg.data, split)
-            run.keep_text(split, kept, cfg.data)
-            shared = corpus.overlap(text, kept)
-            also = f", {shared:,} of them also in the training data" if shared else ""
-            note(f"{split.value} data: {len(kept):,} pairs{also}")
-    return text
-
-
-def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: ParallelText, note: Note) -> Tokenizer:
-    """The tokenizer of the run, trained now if it has none yet."""
-    if not run.has_tokenizer():
-        note(f"training a {cfg.tokenizer.kind.value} tokenizer")
-        Tokenizer.train(cfg.tokenizer, text, seed=cfg.seed).save(run.path)
-    return run.tokenizer()
+from nmt.trainer import Progress
+from nmt.translate import Translation, translate_stream
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
@@ -130,126 +36,6 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
     return build_model(
         cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
     )
-
-
-def pairs_of_epoch(
-    cfg: TrainConfig, text: ParallelText, tokenizer: Tokenizer, note: Note
-) -> Callable[[int], EncodedPairs]:
-    """The encoded training pairs by epoch: the same ones, or sampled anew (subword regularisation)."""
-    alpha, max_tokens = cfg.tokenizer.sampling_alpha, cfg.data.max_tokens
-    if not alpha:
-        pairs, account = encode_pairs(text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir())
-        note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
-        return lambda epoch: pairs
-
-    def sampled(epoch: int) -> EncodedPairs:
-        fresh, account = sample_pairs(
-            text, tokenizer, max_tokens=max_tokens, alpha=alpha, seed=cfg.seed, epoch=epoch
-        )
-        note(f"segmented for epoch {epoch}: {account}")
-        return fresh
-
-    return sampled
-
-
-def validator(
-    cfg: TrainConfig,
-    run: RunDirectory,
-    model: TranslationModel,
-    tokenizer: Tokenizer,
-    device: torch.device,
-    tracker: Tracker,
-) -> Callable[[int], dict[str, float]]:
-    """The function that scores the model on the validation split, searching as the final evaluation does."""
-    text = evaluation_text(run, cfg.data, cfg.data, Split.validation)
-    pairs, account = encode_pairs(text, tokenizer, max_tokens=model.max_length, cache_dir=None)
-    if account.kept < account.read:
-        tracker.note(f"validation loss without what exceeds model.max_positions: {account}")
-    plan = plan_in_order(pairs.src_lengths, pairs.tgt_lengths, max_tokens=cfg.trainer.batch_tokens)
-
-    def validate(step: int) -> dict[str, float]:
-        loss = validation_loss(model, (collate(pairs, indices) for indices in plan), device=device)
-        scores = evaluate_text(
-            model, tokenizer, text, cfg.decoding, cfg.metrics, tgt_lang=cfg.data.tgt, device=device
-        )
-        write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
-        for i in range(min(cfg.trainer.num_samples, len(text))):
-            sample = (
-                f"source       {text.src[i]}\nreference    {text.tgt[i]}\ntranslation  {scores.hypotheses[i]}"
-            )
-            tracker.text(step, f"valid/sample_{i + 1}", sample)
-        named = {f"valid/{name}": value for name, value in scores.values.items()}
-        return {"valid/loss": loss, "valid/perplexity": perplexity(loss), **named}
-
-    return validate
-
-
-def conclude(
-    cfg: TrainConfig,
-    run: RunDirectory,
-    model: TranslationModel,
-    tokenizer: Tokenizer,
-    progress: Progress,
-    device: torch.device,
-) -> dict[str, Any]:
-    """Score the final weights on the validation split and `data.split`; return what results.json holds."""
-    store = run.checkpoints
-    best_steps = progress.best_steps(among=store.steps())
-    results: dict[str, Any] = {"step": best_steps[0]}
-    if cfg.trainer.average:
-        newest = regular_steps(store.steps(), progress, cfg.trainer)[-cfg.trainer.average :]
-        best = sorted(best_steps[: cfg.trainer.average])
-        steps = newest if cfg.trainer.average_of is AverageOf.last else best
-        if len(steps) < cfg.trainer.average:
-            print_warning(
-                f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there"
-            )
-        store.save_average(store.average(steps), steps)
-        results = {"step": steps[-1], "averaged_steps": steps}
-    load_weights(model, run, cfg, "final")
-    for split in dict.fromkeys((Split.validation, cfg.data.split)):
-        text = evaluation_text(run, cfg.data, cfg.data, split)
-        scores = evaluate_text(
-            model, tokenizer, text, cfg.decoding, cfg.metrics, tgt_lang=cfg.data.tgt, device=device
-        )
-        write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
-        results |= {split.value: scores.values, "signatures": scores.signatures}
-    results["train_seconds"] = round(progress.seconds, 1)
-    results["tgt_tokens_per_second"] = round(progress.tokens / max(progress.update_seconds, 1e-9), 1)
-    return results
-
-
-def summary(results: dict[str, Any], run: RunDirectory) -> str:
-    """What a user reads at the end of a training."""
-    averaged = results.get("averaged_steps")
-    minutes, speed = results["train_seconds"] / 60, results["tgt_tokens_per_second"]
-    weights = (
-        f"average of steps {', '.join(map(str, averaged))}"
-        if averaged
-        else f"step {results['step']}, the best"
-    )
-    lines = [
-        f"run         {run.path}",
-        f"weights     {weights}",
-        *(score_line(split.value, results[split.value]) for split in Split if split.value in results),
-        *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),
-        f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
-        "",
-        "Next:",
-        f"  nmt translate run={run.path} < source.txt > translation.txt",
-        f"  nmt evaluate run={run.path} decoding.beam_size=8",
-        f"  tensorboard --logdir {run.path.parent}",
-    ]
-    return "\n".join(lines)
-
-
-def score_line(name: str, values: dict[str, float]) -> str:
-    """One line with every metric of one split."""
-    labels = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-    return f"{name:<12}" + "  ".join(f"{labels[metric]} {value:.2f}" for metric, value in values.items())
-
-
-# ---- evaluate and translate
 
 
 @dataclass
@@ -361,6 +147,12 @@ def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
         return f"{cfg.data.split.value}.{cfg.data.tgt}"
     settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
     return f"{cfg.data.split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
+
+
+def score_line(name: str, values: dict[str, float]) -> str:
+    """One line with every metric of one split."""
+    labels = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+    return f"{name:<12}" + "  ".join(f"{labels[metric]} {value:.2f}" for metric, value in values.items())
 
 
 def report(split: Split, scores: Scores) -> str:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmt.layers import Activation, NormOrder, Positions
+from nmt.layers import Activation, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
-from nmt.models.transformer import TransformerConfig, Tying
+from nmt.models.transformer import TransformerConfig
+from nmt.models.vocabulary import Tying
+from nmt.positions import Positions
 from nmt.tokenizer import BOS_ID
 
 VOCAB_SIZE = 23

@@ -11,17 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from nmt.layers import (
-    Activation,
-    Attention,
-    Dropout,
-    FeedForward,
-    NormOrder,
-    Residual,
-    SinusoidalPositions,
-    recorded_attention,
-    sinusoids,
-)
+from nmt.attention import Attention, Role, recorded_attention
+from nmt.layers import Activation, Dropout, FeedForward, NormOrder, Residual
+from nmt.positions import SinusoidalPositions, sinusoids
 
 
 @pytest.mark.parametrize(("rate", "threshold"), [(0.1, 26), (0.3, 77), (0.5, 128), (0.001, 1), (0.999, 255)])
@@ -92,8 +84,8 @@ def test_sinusoids_follow_the_paper(d_model: int) -> None:
 
 def test_sinusoidal_positions_grow() -> None:
     positions = SinusoidalPositions(6)
-    assert_close(positions(1500, 3), sinusoids(1503, 6)[1500:])
-    assert_close(positions(3, 2), sinusoids(5, 6)[3:])
+    assert_close(positions(1503), sinusoids(1503, 6))
+    assert_close(positions(5), sinusoids(5, 6))
     assert positions.state_dict() == {}
 
 
@@ -119,7 +111,7 @@ def naive_attention(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -
 @torch.no_grad()
 @pytest.mark.parametrize("num_heads", [1, 3])
 def test_attention_is_softmax_of_scaled_products(num_heads: int) -> None:
-    layer = Attention(12, num_heads, dropout=0.0)
+    layer = Attention(12, num_heads, dropout=0.0, role=Role.encoder)
     for bias in (layer.query.bias, layer.key_value.bias, layer.output.bias):
         bias.normal_()
     x, source = torch.randn(2, 4, 12), torch.randn(2, 5, 12)
@@ -140,7 +132,7 @@ def test_attention_is_softmax_of_scaled_products(num_heads: int) -> None:
 
 
 def test_attention_without_a_mask_sees_everything() -> None:
-    layer, x = Attention(8, 2, dropout=0.0), torch.randn(2, 5, 8)
+    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder), torch.randn(2, 5, 8)
     everything = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     for training in (True, False):
         layer.train(training)
@@ -150,7 +142,7 @@ def test_attention_without_a_mask_sees_everything() -> None:
 @torch.no_grad()
 def test_attention_dropout_drops_whole_weights() -> None:
     """With values of one each, what comes out is the sum of the weights that are left."""
-    layer = Attention(4, 1, dropout=0.5)
+    layer = Attention(4, 1, dropout=0.5, role=Role.encoder)
     torch.nn.init.eye_(layer.output.weight)
     x, keys, values = torch.zeros(1, 1, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 4)
     sums = {float(layer(x, keys, values, None)[0, 0, 0]) for _ in range(20)}
@@ -162,7 +154,7 @@ def test_attention_dropout_drops_whole_weights() -> None:
 @pytest.mark.parametrize("norm_order", NormOrder)
 @pytest.mark.parametrize("training", [True, False])
 def test_recording_ends_with_its_block(norm_order: NormOrder, training: bool) -> None:
-    layer, x = Attention(8, 2, dropout=0.0).train(training), torch.randn(1, 3, 8)
+    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder).train(training), torch.randn(1, 3, 8)
     residual = Residual(8, norm_order, dropout=0.0)
     with recorded_attention(layer) as recorded:
         for _ in range(2):

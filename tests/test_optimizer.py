@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from nmt.errors import UserError
-from nmt.layers import Positions
 from nmt.models.base import TranslationModel
-from nmt.models.transformer import Tying
+from nmt.models.vocabulary import Tying
 from nmt.optimizer import (
     SCHEDULES,
     Algorithm,
@@ -34,6 +33,7 @@ from nmt.optimizer import (
     peak,
     rate,
 )
+from nmt.positions import Positions
 
 WARMUP = 40
 CONTEXT = ScheduleContext(d_model=128, max_steps=400)

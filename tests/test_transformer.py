@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from nmt.attention import recorded_attention
 from nmt.errors import UserError
-from nmt.layers import Activation, NormOrder, Positions, recorded_attention, sinusoids
+from nmt.layers import Activation, NormOrder
 from nmt.models import build_model
-from nmt.models.transformer import Transformer, TransformerConfig, Tying
+from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.models.vocabulary import Tying
+from nmt.positions import Positions, sinusoids
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
 TinyModel = Callable[..., Transformer]
@@ -45,7 +48,7 @@ def twin_of(model: Transformer, cfg: TransformerConfig) -> nn.Transformer:
     for name in [name for name in weights if ".query." in name]:
         query, key_value = weights.pop(name), weights.pop(name.replace("query", "key_value"))
         weights[name.replace("query.", "in_proj_")] = torch.cat([query, key_value])
-    for name in ("src_embedding.weight", "tgt_embedding.weight", "output.weight"):
+    for name in ("src_embedding.tokens.weight", "tgt_embedding.tokens.weight", "output.weight"):
         del weights[name]
 
     sizes, pre = (cfg.d_model, cfg.num_heads, cfg.d_ff, 0.0), cfg.norm_order is NormOrder.pre
@@ -91,7 +94,7 @@ def test_equals_the_transformer_of_torch(
     src, src_mask, tgt_in = sentences(3, 6, 5)
 
     embedded = [
-        embedding(ids) * math.sqrt(cfg.d_model) + sinusoids(ids.shape[1], cfg.d_model)
+        embedding.tokens(ids) * math.sqrt(cfg.d_model) + sinusoids(ids.shape[1], cfg.d_model)
         for embedding, ids in ((model.src_embedding, src), (model.tgt_embedding, tgt_in))
     ]
     hidden_from_torch = twin_of(model, cfg)(
@@ -150,8 +153,8 @@ def test_attention_weights_of_every_step(tiny_model: TinyModel, sentences: Sente
 def test_tying_shares_one_matrix(tiny_model: TinyModel, tying: Tying, shared: list[str]) -> None:
     model, other = tiny_model(tying=tying), tiny_model(tying=tying)
     model.load_state_dict(other.state_dict())  # which must not break the sharing
-    names = ("src_embedding", "tgt_embedding", "output")
-    weights = {name: model.get_parameter(f"{name}.weight") for name in names}
+    names = {"src_embedding": ".tokens.weight", "tgt_embedding": ".tokens.weight", "output": ".weight"}
+    weights = {name: model.get_parameter(f"{name}{end}") for name, end in names.items()}
     distinct = {id(weight) for weight in weights.values()}
     assert len(distinct) == 3 - max(len(shared) - 1, 0)
     assert len({id(weights[name]) for name in shared}) == min(len(shared), 1)
@@ -240,7 +243,7 @@ def test_initial_weights(tiny_model: TinyModel) -> None:
     ):
         limit = math.sqrt(6 / fan_sum)
         assert 0.97 * limit < float(model.get_parameter(name).detach().abs().max()) <= limit
-    assert float(model.src_embedding.weight.detach().std()) == pytest.approx(128**-0.5, rel=0.05)
+    assert float(model.src_embedding.tokens.weight.detach().std()) == pytest.approx(128**-0.5, rel=0.05)
 
 
 def test_compiles_into_one_graph_for_all_lengths(tiny_model: TinyModel, sentences: Sentences) -> None:

@@ -1,7 +1,8 @@
-"""The contract that every translation model fulfils: `forward`, `project`, `start`, `step`, `reorder`.
+"""The contract that every model fulfils: `forward`, `project`, `start`, `step`, `reorder`, `attention`.
 
-Training calls `forward` and `project`; search calls `start`, `step` and `reorder`. The rest of the package
-knows a model by nothing else, and nothing here knows a family of models, a token id or text.
+Training calls `forward` and `project`; search calls `start`, `step` and `reorder`; `attention` shows what a
+model looks at. The rest of the package knows a model by nothing else, and nothing here knows a family of
+models, a token id or text.
 
 Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
 The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import cast
 
 from torch import Tensor, nn
 
+from nmt.attention import Recorder, Role, recorded_attention
 from nmt.errors import UserError
 
 
@@ -68,6 +71,18 @@ def _select(tensors: dict[str, Tensor], index: Tensor | None) -> dict[str, Tenso
     return {name: tensor.index_select(0, index) for name, tensor in tensors.items()}
 
 
+@dataclass
+class AttentionMaps:
+    """The attention weights of one forward pass, float32, one tensor per layer; empty where there is none."""
+
+    encoder: list[Tensor] = field(default_factory=list)
+    """(B, H, S, S): from each source position to the source."""
+    decoder: list[Tensor] = field(default_factory=list)
+    """(B, H, T, T): from each target position to the target up to it."""
+    cross: list[Tensor] = field(default_factory=list)
+    """(B, H, T, S): from each target position, which predicts the token after it, to the source."""
+
+
 class TranslationModel(nn.Module, ABC):
     """p(target | source), one target token at a time."""
 
@@ -104,3 +119,12 @@ class TranslationModel(nn.Module, ABC):
         `sentences[b']`. None keeps all of them as they are.
         """
         return state.select(rows, sentences)
+
+    def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
+        """Return the weights with which `forward` attends, given the same arguments."""
+        with recorded_attention(self) as recorded:
+            self(src, src_mask, tgt_in)
+        maps: dict[Role, list[Tensor]] = {role: [] for role in Role}
+        for name, weights in recorded.items():
+            maps[cast(Recorder, self.get_submodule(name)).role].extend(weights)
+        return AttentionMaps(**{role.value: layers for role, layers in maps.items()})

@@ -1,0 +1,109 @@
+"""Multi-head attention, and how to see its weights.
+
+Nothing here knows a vocabulary, a batch or a model family. Shapes: B sentences, T positions of the queries,
+S positions of the keys, D d_model, H heads, C = D / H channels of a head. Masks are boolean and True means
+"may be attended"; every query must have something to attend to.
+
+Attention: Vaswani et al. 2017, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.layers import Dropout
+
+
+class Role(Enum):
+    """Which part of a model attends to which."""
+
+    encoder = "encoder"
+    """The source to itself."""
+    decoder = "decoder"
+    """The target to itself."""
+    cross = "cross"
+    """The target to the source."""
+
+
+class Recorder(nn.Module):
+    """What computes attention weights, and hands them out on request: the base of every kind of attention."""
+
+    def __init__(self, role: Role):
+        super().__init__()
+        self.role = role
+        self.recorded: list[Tensor] | None = None
+
+    def record(self, weights: Tensor) -> None:
+        """Keep `weights` (B, H, T, S), or (B, T, S) of a single head, when somebody asked for them."""
+        if self.recorded is not None:
+            weights = weights if weights.dim() == 4 else weights[:, None]
+            self.recorded.append(weights.detach().float())
+
+
+class Attention(Recorder):
+    """Multi-head scaled dot-product attention over keys and values that the caller computes and may keep.
+
+    `attended` projects and splits what is attended to; `forward` asks with one query per row of x. In search,
+    the K hypotheses of a sentence ask as K queries over the one stored copy of its source.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, *, dropout: float, role: Role):
+        super().__init__(role)
+        self.num_heads = num_heads
+        self.query = nn.Linear(d_model, d_model)
+        self.key_value = nn.Linear(d_model, 2 * d_model)
+        self.output = nn.Linear(d_model, d_model)
+        self.dropout = Dropout(dropout)
+        for weight in (self.query.weight, *self.key_value.weight.chunk(2), self.output.weight):
+            nn.init.xavier_uniform_(weight)
+        for layer in (self.query, self.key_value, self.output):
+            nn.init.zeros_(layer.bias)
+
+    def attended(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H, S, C) of x (B, S, D)."""
+        keys, values = self.key_value(x).chunk(2, dim=-1)
+        return self._split(keys), self._split(values)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S)."""
+        queries = self._split(self.query(x))
+        if self.recorded is not None or (x.device.type == "cpu" and self.training):
+            context = self._written_out(queries, keys, values, mask)
+        else:
+            rate = self.dropout.rate if self.training else 0.0
+            context = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=rate)
+        output: Tensor = self.output(context.transpose(1, 2).flatten(2))
+        return output
+
+    def _written_out(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """The definition: shows its weights, and on CPU it trains faster than the fused function."""
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # scaled first: fp16 has room
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        weights = scores.softmax(dim=-1)
+        self.record(weights)
+        context: Tensor = self.dropout(weights).to(values.dtype) @ values
+        return context
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+@contextmanager
+def recorded_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call."""
+    recorders = {name: module for name, module in model.named_modules() if isinstance(module, Recorder)}
+    weights: dict[str, list[Tensor]] = {name: [] for name in recorders}
+    for name, recorder in recorders.items():
+        recorder.recorded = weights[name]
+    try:
+        yield weights
+    finally:
+        for recorder in recorders.values():
+            recorder.recorded = None

@@ -1,0 +1,64 @@
+"""The embeddings and the output layer of a model, and which of them are one matrix.
+
+Knows sizes of vocabularies, not their tokens.
+
+Tying: Press and Wolf 2017; all three matrices: Vaswani et al. 2017, section 3.4.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from torch import nn
+
+from nmt.errors import UserError
+
+
+class Tying(Enum):
+    """Which of the source embedding, the target embedding and the output layer are one matrix."""
+
+    none = "none"
+    src_tgt = "src_tgt"
+    src_output = "src_output"
+    tgt_output = "tgt_output"
+    all = "all"
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Whether source and target must have one vocabulary."""
+        return self in (Tying.src_tgt, Tying.src_output, Tying.all)
+
+
+class Vocabulary(NamedTuple):
+    """The three matrices (V, D) that know how many tokens there are."""
+
+    src: nn.Embedding
+    tgt: nn.Embedding
+    output: nn.Linear
+
+
+def build_vocabulary(tying: Tying, d_model: int, *, src_vocab_size: int, tgt_vocab_size: int) -> Vocabulary:
+    """Make the matrices, normal with standard deviation D^-0.5, and tie them.
+
+    Raises:
+        UserError: one matrix cannot serve vocabularies of two sizes.
+    """
+    if tying.shares_vocabulary and src_vocab_size != tgt_vocab_size:
+        raise UserError(
+            f"model.tying={tying.value} shares one matrix between source and target, but the "
+            f"vocabularies have {src_vocab_size} and {tgt_vocab_size} entries; "
+            "set tokenizer.joint=true or model.tying=tgt_output"
+        )
+    src = nn.Embedding(src_vocab_size, d_model)
+    tgt = nn.Embedding(tgt_vocab_size, d_model)
+    output = nn.Linear(d_model, tgt_vocab_size, bias=False)
+    for layer in (src, tgt, output):
+        nn.init.normal_(layer.weight, std=d_model**-0.5)
+    if tying in (Tying.src_tgt, Tying.all):
+        tgt.weight = src.weight
+    if tying in (Tying.tgt_output, Tying.all):
+        output.weight = tgt.weight
+    if tying is Tying.src_output:
+        output.weight = src.weight
+    return Vocabulary(src, tgt, output)

@@ -1,0 +1,73 @@
+"""How a model tells positions apart.
+
+Nothing here knows a vocabulary, a batch or a model family. Shapes: T positions, D d_model.
+
+Sinusoids: Vaswani et al. 2017, section 3.5. Learned positions: Gehring et al. 2017, section 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import UserError
+
+
+class Positions(Enum):
+    """How a model tells positions apart."""
+
+    sinusoidal = "sinusoidal"
+    learned = "learned"
+
+
+def sinusoids(length: int, d_model: int, *, device: torch.device | None = None) -> Tensor:
+    """(length, D): sines in even and cosines in odd channels, wavelengths from 2 pi to 10000 * 2 pi.
+
+    The angles are float64: in float32 they lose three digits by position 1000.
+    """
+    position = torch.arange(length, device=device, dtype=torch.float64)[:, None]
+    channel = torch.arange(0, d_model, 2, device=device, dtype=torch.float64)
+    angle = position * torch.exp(channel * (-math.log(10000.0) / d_model))
+    table = torch.empty(length, d_model, device=device)
+    table[:, 0::2] = torch.sin(angle)
+    table[:, 1::2] = torch.cos(angle)[:, : d_model // 2]  # an odd D has one sine more
+    return table
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed positions; the table grows with the longest sequence seen and is not part of a checkpoint."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.d_model = d_model
+        self.register_buffer("table", sinusoids(512, d_model), persistent=False)
+        self.table: Tensor
+
+    def forward(self, length: int) -> Tensor:
+        """(length, D): positions 0 .. length - 1."""
+        if length > len(self.table):
+            with torch.inference_mode(False):  # what search makes, training may use
+                self.table = sinusoids(2 * length, self.d_model, device=self.table.device)
+        return self.table[:length]
+
+
+class LearnedPositions(nn.Module):
+    """One trained vector per position; sequences may not be longer than `max_length`."""
+
+    def __init__(self, d_model: int, max_length: int):
+        super().__init__()
+        self.max_length = max_length
+        self.table = nn.Embedding(max_length, d_model)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+
+    def forward(self, length: int) -> Tensor:
+        """(length, D): positions 0 .. length - 1; raises `UserError` beyond `max_length`."""
+        if length > self.max_length:
+            raise UserError(
+                f"a sequence of {length} tokens exceeds model.max_positions={self.max_length}; "
+                "shorten the text, or train a model with more positions"
+            )
+        return self.table.weight[:length]
