@@ -2,47 +2,53 @@
 
 The modules in import order. Each imports only from those above it; a test reads this list and checks that:
 
-    errors              What a user can do wrong, and the exit code that says so.
-    files               Small files, written whole.
-    runtime             Device, threads, seeds and mixed precision.
-    layers              Blocks that models share: dropout, feed-forward, residual.
-    positions           How a model tells positions apart.
-    attention           Multi-head attention, and how to see its weights.
-    loss                Summed label-smoothed negative log-likelihood.
-    tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
-    demo/forms          The kinds of words of the demo corpus, and how each inflects in both languages.
-    demo/lexicon        The words themselves.
-    demo/grammar        Sentences: one abstract form each, said in English and in German.
-    demo/phrases        Phrases that make sense together, drawn at random.
-    demo                The demo corpus: the same sentence pairs and splits on every machine.
-    pairs               Sentence pairs, and what every data config states.
-    textfiles           Pairs from files: parallel plain text, TSV, JSONL, also compressed.
-    hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
-    corpus              One split from whichever source the config names; filters for training pairs.
-    tokenizer           Train, save, load and apply SentencePiece; sole owner of the special ids.
-    encoding            The ids of a whole split, memory-mapped and cached by content.
-    optimizer           Optimizers, and learning-rate schedules as pure functions of the step.
-    checkpoint          Write atomically, verify, read, keep and average tensors.
-    models/base         The contract that every model fulfils.
-    models/vocabulary   Embeddings and output layer, and which of them are one matrix.
-    models/stack        Residual sublayers and layers that Transformers are stacked from.
-    models/transformer  The encoder-decoder Transformer.
-    models              The table of model families.
-    batching            Encoded pairs to token-budget batches; the plan of an epoch is a pure function.
-    decoding            Greedy and beam search over the model contract.
-    translate           Lines in, translations out, order kept.
-    evaluate            Loss, and sacreBLEU metrics with their signatures, on one split.
-    trainer             The update; when to validate, save and stop.
-    config_errors       What Hydra and OmegaConf raise, as one readable sentence.
-    config              The root configs of the verbs, their checks, and the config.yaml of a run.
-    rundir              A run directory: its files, its lock, and which config it belongs to.
-    run                 Opening a finished run; the wiring of evaluate and translate.
-    training            The wiring of train.
-    config_help         `nmt VERB --help`: every key with its default and its docstring.
-    overrides           The arguments of a verb, and what is refused before anything is composed.
-    compose             From the command line of one verb to its configs, through Hydra.
-    cli                 `nmt VERB [overrides]`, errors and exit codes.
-    __main__            `python -m nmt`.
+    errors                What a user can do wrong, and the exit code that says so.
+    files                 Small files, written whole.
+    runtime               Device, threads, seeds and mixed precision.
+    layers                Blocks that models share: dropout, feed-forward, residual.
+    positions             How a model tells positions apart.
+    attention             Multi-head attention, and how to see its weights.
+    loss                  Summed label-smoothed negative log-likelihood.
+    tracking              One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
+    demo/forms            The kinds of words of the demo corpus, and how each inflects in both languages.
+    demo/lexicon          The words themselves.
+    demo/grammar          Sentences: one abstract form each, said in English and in German.
+    demo/phrases          Phrases that make sense together, drawn at random.
+    demo                  The demo corpus: the same sentence pairs and splits on every machine.
+    pairs                 Sentence pairs, and what every data config states.
+    textfiles             Pairs from files: parallel plain text, TSV, JSONL, also compressed.
+    hub                   Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
+    corpus                One split from whichever source the config names; filters for training pairs.
+    tokenizer             Train, save, load and apply SentencePiece; sole owner of the special ids.
+    encoding              The ids of a whole split, memory-mapped and cached by content.
+    optimizer             Optimizers, and learning-rate schedules as pure functions of the step.
+    checkpoint            Write atomically, verify, read, keep and average tensors.
+    models/base           The contract that every model fulfils.
+    models/vocabulary     Embeddings and output layer, and which of them are one matrix.
+    models/stack          Residual sublayers and layers that Transformers are stacked from.
+    models/transformer    The encoder-decoder Transformer.
+    models/decoder_only   The decoder-only Transformer: one stack over source and target, or over a text.
+    models                The table of model families.
+    batching              Encoded pairs to token-budget batches; the plan of an epoch is a pure function.
+    hypotheses            What every way of finding translations has in common.
+    beam_search           Greedy and beam search over the model contract.
+    sampling              Translations and continuations drawn from the distribution of a model.
+    decoding              The table of strategies.
+    translate             Lines in, translations out, order kept.
+    evaluate              Loss, and sacreBLEU metrics with their signatures, on one split.
+    trainer               The update; when to validate, save and stop.
+    config_errors         What Hydra and OmegaConf raise, as one readable sentence.
+    config                The root configs of the verbs, and their checks.
+    config_files          The config.yaml of a run.
+    tasks                 Translation and language modelling: all that differs between them.
+    rundir                A run directory: its files, its lock, and which config it belongs to.
+    run                   Opening a finished run; the wiring of evaluate, translate and generate.
+    training              The wiring of train.
+    config_help           `nmt VERB --help`: every key with its default and its docstring.
+    overrides             The arguments of a verb, and what is refused before anything is composed.
+    compose               From the command line of one verb to its configs, through Hydra.
+    cli                   `nmt VERB [overrides]`, errors and exit codes.
+    __main__              `python -m nmt`.
 
 Shape letters: B sentences, S source length, T target length, D d_model, H heads, K beams, V vocabulary,
 N = B * K hypotheses (the beams of a sentence are adjacent: row b * K + k). Batch first everywhere. Masks are

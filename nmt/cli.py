@@ -26,6 +26,7 @@ VERBS = {
     "train": "train a model and score it; the same command again continues or reports",
     "evaluate": "score a trained model: its recorded score again, or on other data",
     "translate": "translate standard input to standard output, line by line",
+    "generate": "continue a text with a trained language model",
 }
 HELP = f"""\
 nmt {__version__}: neural machine translation, from text to BLEU
@@ -38,6 +39,7 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
   nmt train experiment=multi30k_en_de        train a recipe
   nmt evaluate run=RUN                       score the run directory RUN
   nmt translate run=RUN < src.txt > hyp.txt  translate with it
+  nmt generate run=RUN prompt="A man"        continue a text with a language model
 
 nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
 """
@@ -126,10 +128,20 @@ def translate(trial: Composed) -> dict[str, Any]:
     return {}
 
 
+def generate(trial: Composed) -> dict[str, Any]:
+    """Continue a text."""
+    from nmt import run
+    from nmt.config import GenerateConfig
+
+    run.generate(trial.to_config(GenerateConfig))
+    return {}
+
+
 ACTIONS: dict[str, Callable[[Composed], dict[str, Any]]] = {
     "train": train,
     "evaluate": evaluate,
     "translate": translate,
+    "generate": generate,
 }
 
 

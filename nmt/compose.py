@@ -34,16 +34,18 @@ from omegaconf.errors import OmegaConfBaseException
 from nmt import config_help
 from nmt.config import (
     EvaluateConfig,
+    GenerateConfig,
     Root,
+    Task,
     TrainConfig,
     TranslateConfig,
     check,
-    fingerprint,
-    load_config,
     to_config,
 )
 from nmt.config_errors import CHOSEN_BY, SCHEMA_PREFIX, explain
+from nmt.config_files import fingerprint, load_config
 from nmt.corpus import DemoData
+from nmt.decoding import BeamConfig
 from nmt.errors import UserError, suggest
 from nmt.overrides import (
     FROM_RUN,
@@ -90,7 +92,8 @@ class Composed:
             return Path(self.sweep_dir, self.name)
         if cfg.run is not None:
             return Path(cfg.run)
-        data = file_name(f"{self.choices.get('data')}-{cfg.data.src}-{cfg.data.tgt}")
+        languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
+        data = file_name("-".join([str(self.choices.get("data")), *languages]))
         return Path("outputs", data, f"{file_name(str(self.choices.get('model')))}-{fingerprint(cfg)}")
 
 
@@ -150,12 +153,13 @@ def register(stored: TrainConfig | None) -> None:
         for name, cls in classes.items():
             store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=cls)
     if stored is None:  # help and completion need no run
-        stored = TrainConfig(data=DemoData())
+        stored = TrainConfig(data=DemoData(), decoding=BeamConfig())
     runtime = stored.runtime
     if runtime.device.startswith("cuda"):  # a run is not bound to the GPU it was trained on
         runtime = dataclasses.replace(runtime, device="auto")
     store.store(name=f"{SCHEMA_PREFIX}evaluate", node=EvaluateConfig(runtime=runtime, metrics=stored.metrics))
     store.store(name=f"{SCHEMA_PREFIX}translate", node=TranslateConfig(runtime=runtime))
+    store.store(name=f"{SCHEMA_PREFIX}generate", node=GenerateConfig(runtime=runtime))
     store.store(group="data", name=FROM_RUN, node=stored.data)
     store.store(group="decoding", name=FROM_RUN, node=stored.decoding)
 

@@ -1,31 +1,23 @@
-"""The root configs of the three verbs, the checks across components, and the config.yaml of a run.
+"""The root configs of the verbs, and the checks across components.
 
 Each component states its own fields, ranges and defaults beside its code; here they come together. Knows
-dataclasses and their YAML; knows no command line, and no component ever sees a root config.
-
-A stored config.yaml is plain, resolved data. It may come from a stranger, so it is read strictly: no
-interpolation, no alias, no unknown key, and the dataclass of a part is looked up by its name in a table.
+dataclasses; knows no file and no command line, and no component ever sees a root config.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from enum import Enum
+from typing import TypeVar, cast
 
-import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config_errors import CHOSEN_BY, SCHEMA_PREFIX, explain
-from nmt.corpus import DataConfig, has_split
+from nmt.config_errors import CHOSEN_BY, SCHEMA_PREFIX
+from nmt.corpus import DataConfig, TextData, has_split
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError, suggest
 from nmt.evaluate import Metric
-from nmt.files import write_atomically
 from nmt.models import ModelConfig
 from nmt.optimizer import DecayConfig, OptimizerConfig
 from nmt.pairs import Split
@@ -33,31 +25,14 @@ from nmt.runtime import RuntimeConfig
 from nmt.tokenizer import TokenizerConfig
 from nmt.trainer import BestMetric, TrainerConfig
 
-MAX_FILE_BYTES = 1_000_000
-MAX_FILE_DEPTH = 8
-
-REPORTING = (
-    "run",
-    "trainer.num_samples",
-    "data.split",
-    "decoding.*",
-    "metrics",
-    "runtime.device",
-    "runtime.threads",
-)
-"""Keys that say where and how a run is scored; the name of its directory does not depend on them."""
-
-RESUMABLE = (
-    *REPORTING,
-    "trainer.max_*",
-    "trainer.*_every_steps",
-    "trainer.keep_*",
-    "trainer.patience",
-    "trainer.average*",
-)
-"""Keys that may differ when a run goes on: they change how long it trains and what it reports."""
-
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
+
+
+class Task(Enum):
+    """What a model learns; the code of each is in `nmt.tasks`."""
+
+    translation = "translation"
+    language_model = "language_model"
 
 
 def _default_metrics() -> list[Metric]:
@@ -70,6 +45,8 @@ class TrainConfig:
 
     run: str | None = None
     """Run directory; null names it outputs/DATA-SRC-TGT/MODEL-HASH. The same command again resumes it."""
+    task: Task = Task.translation
+    """translation, or language_model: the target side alone, as one long text."""
     seed: int = 1
     """Fixes the initial weights, the order of the data and dropout."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -84,7 +61,7 @@ class TrainConfig:
     """The optimizer and the schedule of its learning rate."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How long to train, and what to keep."""
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    decoding: DecodingConfig = MISSING
     """How translations are searched for, in validation and at the end."""
     metrics: list[Metric] = field(default_factory=_default_metrics)
     """Scores of a validation: bleu, chrf, ter."""
@@ -118,6 +95,29 @@ class EvaluateConfig:
 
 
 @dataclass
+class GenerateConfig:
+    """Continue a text with a trained language model; runtime starts from that of the run."""
+
+    run: str = MISSING
+    """Run directory."""
+    checkpoint: str = "final"
+    """final (the one that results.json is about), best, last, average, or the number of a step."""
+    prompt: str = ""
+    """How the text begins; empty: the model begins."""
+    max_tokens: int = 200
+    """Tokens to add."""
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    """Where and how the arithmetic runs."""
+    decoding: DecodingConfig = MISSING
+    """How tokens are drawn."""
+
+    def __post_init__(self) -> None:
+        require_checkpoint(self.checkpoint)
+        if self.max_tokens < 1:
+            raise UserError(f"max_tokens must be at least 1, but is {self.max_tokens}")
+
+
+@dataclass
 class TranslateConfig:
     """Translate standard input to standard output; decoding and runtime start from those of the run."""
 
@@ -134,8 +134,8 @@ class TranslateConfig:
         require_checkpoint(self.checkpoint)
 
 
-Config = TrainConfig | EvaluateConfig | TranslateConfig
-Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig)
+Config = TrainConfig | EvaluateConfig | TranslateConfig | GenerateConfig
+Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig)
 
 
 def to_config(cfg: DictConfig, root: type[Root]) -> Root:
@@ -173,18 +173,32 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             )
     if cfg.model.shares_vocabulary and not cfg.tokenizer.joint:
         yield (
-            "model.tying shares one matrix between source and target, which needs tokenizer.joint=true; "
-            "set that, or model.tying=tgt_output"
+            f"model.name={cfg.model.name} shares one matrix between source and target, which needs "
+            "tokenizer.joint=true; set that, or model.tying=tgt_output where the model has it"
         )
-    if cfg.model.longest is not None and cfg.data.max_tokens > cfg.model.longest:
+    yield from _misfits_of_task(cfg)
+    longest = cfg.model.longest if cfg.task is Task.translation else cfg.model.longest_text
+    if longest is not None and cfg.data.max_tokens > longest:
         yield (
-            f"data.max_tokens must not exceed model.max_positions={cfg.model.longest} with learned "
-            f"positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
+            f"data.max_tokens must not exceed {longest}, which is what model.max_positions leaves with "
+            f"learned positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
         )
     for split in dict.fromkeys((Split.train, Split.validation, cfg.data.split)):
         if not has_split(cfg.data, split):
             other = ", or data.split=validation to score that one" if split is Split.test else ""
             yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
+
+
+def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
+    if cfg.task is Task.language_model and cfg.model.needs_source:
+        yield (
+            f"task=language_model needs a model without a source, but model.name={cfg.model.name} has an "
+            "encoder; choose model=gpt"
+        )
+    if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
+        yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
+    if cfg.task is Task.translation and isinstance(cfg.data, TextData):
+        yield "data=text has one language; add task=language_model, or choose data with two"
 
 
 def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
@@ -196,7 +210,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             f"trainer.batch_tokens must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
             f"but is {cfg.trainer.batch_tokens}; set trainer.batch_tokens higher or data.max_tokens lower"
         )
-    if _decay_follows_limit(cfg):
+    if decay_follows_limit(cfg):
         decay = cast(DecayConfig, cfg.optimizer)
         if cfg.trainer.max_steps is None:
             yield (
@@ -211,15 +225,28 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
 
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
-    best = cfg.trainer.best_metric
-    if best is not BestMetric.loss and best.value not in [metric.value for metric in cfg.metrics]:
+    best = best_metric(cfg)
+    if best is BestMetric.loss:
+        return
+    if cfg.task is Task.language_model:
+        yield f"trainer.best_metric={best.value} scores translations; with task=language_model set it to loss"
+    elif best.value not in [metric.value for metric in cfg.metrics]:
         yield (
             f"trainer.best_metric={best.value} is not computed: metrics is {_shown(cfg.metrics)}; "
             "set trainer.best_metric to one of them or to loss"
         )
 
 
-def _decay_follows_limit(cfg: TrainConfig) -> bool:
+def best_metric(cfg: TrainConfig) -> BestMetric:
+    """What `trainer.best_metric` stands for, auto spelt out."""
+    if cfg.trainer.best_metric is not BestMetric.auto:
+        return cfg.trainer.best_metric
+    scored = [metric.value for metric in cfg.metrics] if cfg.task is Task.translation else []
+    usable = [BestMetric(name) for name in scored if name in {known.value for known in BestMetric}]
+    return usable[0] if usable else BestMetric.loss
+
+
+def decay_follows_limit(cfg: TrainConfig) -> bool:
     """Whether the learning rate depends on `trainer.max_steps`."""
     return isinstance(cfg.optimizer, DecayConfig) and cfg.optimizer.decay_steps is None
 
@@ -247,135 +274,3 @@ def _refuse(problems: list[str]) -> None:
         raise UserError(problems[0])
     if problems:
         raise UserError("\n  - ".join([f"{len(problems)} settings cannot be used:", *problems]))
-
-
-def to_plain(cfg: Config) -> dict[str, Any]:
-    """Return a config as nested dicts of numbers, strings, lists and None."""
-    plain = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
-    return cast(dict[str, Any], plain)
-
-
-def fingerprint(cfg: TrainConfig) -> str:
-    """Eight hexadecimal digits that stand for all that decides which weights a training ends with."""
-    flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, REPORTING)}
-    return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
-
-
-def save_config(cfg: TrainConfig, path: Path) -> None:
-    """Write `cfg` to `path`, which afterwards holds all of it or is unchanged."""
-    write_atomically(path, yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True).encode())
-
-
-def load_config(path: Path) -> TrainConfig:
-    """Read what `save_config` wrote.
-
-    Raises:
-        UserError: the file is missing, not plain, or does not fit this version; names the file and the key.
-    """
-    try:
-        text = _read_text(path)
-        _require_plain(text)
-        return to_config(_typed(OmegaConf.to_container(OmegaConf.create(text))), TrainConfig)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: {explain(error)}") from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-
-
-def _read_text(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise UserError(f"a config is smaller than {MAX_FILE_BYTES:,} bytes, but this file is not")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
-
-
-def _require_plain(text: str) -> None:
-    """Refuse what makes YAML more than data: references, interpolation, boundless nesting."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark else 0
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_FILE_DEPTH:
-            raise UserError(f"line {line}: a config is nested less than {MAX_FILE_DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent):
-            raise UserError(
-                f"line {line}: a stored config has no alias, but here is *{event.anchor}; write it out"
-            )
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
-            raise UserError(
-                f"line {line}: a stored config is resolved, but here is {event.value!r}; write it out"
-            )
-
-
-def _typed(plain: Any) -> DictConfig:
-    """Return the values of a stored config under the types of the dataclasses that it names."""
-    if not isinstance(plain, dict):
-        raise UserError("a config is a mapping of keys to values, but this file is not")
-    schema = OmegaConf.structured(TrainConfig)
-    for part, (name_field, classes) in CHOSEN_BY.items():
-        values = plain.get(part)
-        name = values.get(name_field) if isinstance(values, dict) else None
-        if not isinstance(name, str) or name not in classes:
-            near = suggest(str(name), classes)
-            raise UserError(f"{part}.{name_field} must be one of {', '.join(classes)}, but is {name!r}{near}")
-        schema[part] = classes[name]
-    for part in schema:
-        if OmegaConf.is_dict(schema[part]) and not isinstance(plain.get(part, {}), dict):
-            raise UserError(f"{part} must be a group of keys, but is {plain[part]!r}")
-    return cast(DictConfig, OmegaConf.merge(schema, plain))
-
-
-def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:
-    """Return one line "key: stored -> new" for every value that differs, save for the directory."""
-    return [f"{key}: {old} -> {value}" for key, old, value in _changes(stored, new) if key != "run"]
-
-
-def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> list[str]:
-    """Return `difference`, unless the run in `run_dir` cannot go on under the new config.
-
-    Raises:
-        UserError: a value differs that is not of `RESUMABLE`; shows those that are not.
-    """
-    fixed = [
-        f"{key}: {old} -> {value}"
-        for key, old, value in _changes(stored, new)
-        if not _matches(key, RESUMABLE) or _moves_decay(key, stored)
-    ]
-    if fixed:
-        lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
-        raise UserError(f"{lines}\ngive the values of that run, or start a new one with another run=...")
-    return difference(stored, new)
-
-
-def _matches(key: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch(key, pattern) for pattern in patterns)
-
-
-def _moves_decay(key: str, stored: TrainConfig) -> bool:
-    return key == "trainer.max_steps" and _decay_follows_limit(stored)
-
-
-def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
-    before, after = dict(_flat(to_plain(stored))), dict(_flat(to_plain(new)))
-    keys = [*before, *(key for key in after if key not in before)]
-    return [
-        (key, before.get(key, "unset"), after.get(key, "unset"))
-        for key in keys
-        if before.get(key, "unset") != after.get(key, "unset")
-    ]
-
-
-def _flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in plain.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

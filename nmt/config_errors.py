@@ -27,6 +27,7 @@ from omegaconf.errors import (
 )
 
 from nmt.corpus import SOURCES
+from nmt.decoding import STRATEGIES
 from nmt.errors import suggest
 from nmt.models import MODELS
 from nmt.optimizer import SCHEDULES
@@ -38,6 +39,7 @@ CHOSEN_BY: dict[str, tuple[str, dict[str, type]]] = {
     "model": ("name", {name: cls for name, (cls, _) in MODELS.items()}),
     "optimizer": ("schedule", {name: cls for name, (cls, _) in SCHEDULES.items()}),
     "data": ("name", {name: cls for name, (cls, _) in SOURCES.items()}),
+    "decoding": ("strategy", {name: cls for name, (cls, _) in STRATEGIES.items()}),
 }
 """Parts with more than one dataclass -> the field that says which, and what its values stand for."""
 

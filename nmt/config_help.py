@@ -47,6 +47,10 @@ EXAMPLES = {
         "nmt translate run=outputs/mine < src.txt > hyp.txt",
         "nmt translate run=outputs/mine decoding=greedy",
     ),
+    "generate": (
+        "nmt generate run=outputs/mine prompt='Two men'",
+        "nmt generate run=outputs/mine max_tokens=500 decoding.temperature=0.7 decoding.seed=2",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from nmt import demo, hub, textfiles
 from nmt.errors import UserError
 from nmt.hub import HubData
 from nmt.pairs import DataConfig, ParallelText, Split
-from nmt.textfiles import FilesData
+from nmt.textfiles import FilesData, TextData
 
 __all__ = [
     "SOURCES",
@@ -26,6 +26,7 @@ __all__ = [
     "HubData",
     "ParallelText",
     "Split",
+    "TextData",
     "filter_pairs",
     "has_split",
     "load",
@@ -63,6 +64,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], ParallelText]]
     "demo": (DemoData, read_demo),
     "hub": (HubData, hub.read),
     "files": (FilesData, textfiles.read),
+    "text": (TextData, textfiles.read_text),
 }
 
 

@@ -1,271 +1,40 @@
-"""Greedy and beam search: from a trained model to target token ids.
-
-Search knows a model only through `start`, `step` and `reorder`, so nothing here asks which family of models
-it has. It does not know text either: `nmt.translate` tokenises and detokenises.
-
-Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentence are adjacent: row b * K + k.
-Before the first token each sentence has one beam, the empty hypothesis.
-Scores: natural-log probability of the hypothesis, summed over its tokens (EOS counted, BOS not), divided by a
-penalty that grows with its length. Only finished hypotheses need it: open ones are all of one length.
-Stopping: a sentence is done when it has K finished hypotheses, when no open one can still beat the worst of
-those to be returned, or at its own length limit, where EOS is forced and paid for. It then leaves the batch.
-
-With K = 1 the result equals greedy search, with K as large as the space it is the optimum, and a batch gives
-what its sentences give one by one; all three are tested.
-
-Beam search: Sutskever et al. 2014, section 3.2. GNMT length penalty: Wu et al. 2016, equation 14.
-"""
+"""The table of strategies, and the one function that finds translations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from nmt.errors import UserError
+from nmt.beam_search import BeamConfig, LengthPenalty, beam_search
+from nmt.hypotheses import DecodingConfig, Hypothesis
 from nmt.models.base import TranslationModel
-from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.sampling import SamplingConfig, sample
 
-BLOCK_SIZE = 64
-"""Tokens of which the best is known before all are looked at."""
+__all__ = [
+    "STRATEGIES",
+    "BeamConfig",
+    "DecodingConfig",
+    "Hypothesis",
+    "LengthPenalty",
+    "SamplingConfig",
+    "decode",
+]
 
+Strategy = Callable[[TranslationModel, Tensor, Tensor, Any], list[list[Hypothesis]]]
 
-class LengthPenalty(Enum):
-    """What the log probability of a finished hypothesis of `length` tokens is divided by."""
-
-    gnmt = "gnmt"
-    """((5 + length) / 6) ** alpha"""
-    average = "average"
-    """length ** alpha"""
-    none = "none"
-    """1, whatever alpha is"""
-
-
-@dataclass
-class DecodingConfig:
-    """How translations are searched for."""
-
-    beam_size: int = 5
-    """Hypotheses kept open per sentence; 1 is greedy search."""
-    length_penalty: LengthPenalty = LengthPenalty.gnmt
-    """gnmt, average or none."""
-    alpha: float = 1.0
-    """Strength of the length penalty; 0 switches it off."""
-    max_length_ratio: float = 2.0
-    """Longest translation in tokens per source token ..."""
-    max_length_offset: int = 10
-    """... plus this many, both with EOS, for each sentence by itself."""
-    num_best: int = 1
-    """Hypotheses returned per sentence."""
-    batch_tokens: int = 8192
-    """Source tokens of a batch, with padding, times beam_size."""
-    max_source_tokens: int = 1024
-    """Longer source lines are cut here, with a warning; EOS included."""
-
-    def __post_init__(self) -> None:
-        for key in ("beam_size", "num_best", "batch_tokens", "max_source_tokens"):
-            if getattr(self, key) < 1:
-                raise UserError(f"decoding.{key} must be at least 1, but is {getattr(self, key)}")
-        for key in ("alpha", "max_length_ratio", "max_length_offset"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                value = getattr(self, key)
-                raise UserError(f"decoding.{key} must be finite and not negative, but is {value}")
-        if self.num_best > self.beam_size:
-            raise UserError(
-                f"decoding.num_best must not exceed decoding.beam_size, but {self.num_best} > "
-                f"{self.beam_size}; try decoding.beam_size={self.num_best}"
-            )
+STRATEGIES: dict[str, tuple[type[DecodingConfig], Strategy]] = {
+    "beam": (BeamConfig, beam_search),
+    "sampling": (SamplingConfig, sample),
+}
 
 
-@dataclass
-class Hypothesis:
-    """A finished translation in token ids."""
-
-    ids: list[int]
-    """Without BOS and EOS."""
-    score: float
-    """Log probability divided by the length penalty."""
-    log_prob: float
-    """Log probability of the ids and EOS."""
-
-
-def search(
+def decode(
     model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: DecodingConfig
 ) -> list[list[Hypothesis]]:
-    """Return the `num_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
+    """Return at most `num_best` hypotheses of every sentence, best first, found as `cfg` says.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     """
-    results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
-    beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
-    state = model.start(src, src_mask)
-    last = src.new_full((len(src),), BOS_ID)
-    while True:
-        log_probs = model.step(last, state).float().log_softmax(dim=-1)
-        beams.extend(log_probs)
-        staying = beams.retire(results)
-        if staying is not None and not len(staying):
-            return results
-        state = model.reorder(state, beams.rows(staying), staying)
-        last = beams.last_tokens()
-
-
-def length_limits(src_mask: Tensor, max_length: int | None, cfg: DecodingConfig) -> Tensor:
-    """Return the most target tokens (B,), EOS included, that each sentence may get, whatever its batch."""
-    lengths: list[int] = src_mask.sum(1).tolist()
-    limits = [int(cfg.max_length_ratio * length) + cfg.max_length_offset for length in lengths]
-    if max_length is not None:
-        limits = [min(limit, max_length) for limit in limits]
-    return torch.tensor([max(limit, 1) for limit in limits], device=src_mask.device)
-
-
-def penalty(length: Tensor | int, cfg: DecodingConfig) -> Tensor | float:
-    """Return what the log probability of a hypothesis of `length` tokens, EOS included, is divided by."""
-    base: dict[LengthPenalty, Tensor | float] = {
-        LengthPenalty.gnmt: (5.0 + length) / 6.0,
-        LengthPenalty.average: length,
-        LengthPenalty.none: 1.0,
-    }
-    power: Tensor | float = base[cfg.length_penalty] ** cfg.alpha
-    return power
-
-
-class Open(NamedTuple):
-    """The hypotheses of each sentence that may still grow, best first; -inf stands where there is none."""
-
-    log_probs: Tensor
-    """(B, K)"""
-    parents: Tensor
-    """(B, K) number of the beam that each one continues"""
-    ids: Tensor
-    """(B, K, t)"""
-
-
-class Finished(NamedTuple):
-    """The best hypotheses of each sentence that have ended, best first; -inf stands where there is none."""
-
-    scores: Tensor
-    """(B, num_best)"""
-    log_probs: Tensor
-    """(B, num_best)"""
-    ids: Tensor
-    """(B, num_best, t) without EOS, padded"""
-
-
-class Beams:
-    """The hypotheses of the sentences that are still in search."""
-
-    def __init__(self, limits: Tensor, cfg: DecodingConfig):
-        self.cfg = cfg
-        self.length = 0
-        self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
-        self.limits = limits  # (B,)
-        self.last_lengths = frozenset(limits.tolist())
-        self.num_parents = 1
-        empty = limits.new_zeros(len(limits), 1, 0)
-        self.open = Open(torch.zeros(len(limits), 1, device=limits.device), empty.sum(2), empty)
-        self.num_finished = torch.zeros_like(limits)  # (B,)
-        missing = limits.new_full((len(limits), cfg.num_best), -torch.inf, dtype=torch.float32)
-        self.finished = Finished(missing, missing, empty.expand(-1, cfg.num_best, -1))
-
-    def last_tokens(self) -> Tensor:
-        """Return the token (B * K,) that each open hypothesis ends with."""
-        return self.open.ids[:, :, -1].flatten()
-
-    def extend(self, log_probs: Tensor) -> None:
-        """Let every open hypothesis grow by one token, given `log_probs` (B * K, V), which is overwritten.
-
-        Of the 2K best continuations of a sentence at most K are ends, one per beam, so that K open ones
-        remain. An end counts only among the K best, as an open hypothesis does.
-        """
-        self.length += 1
-        self.num_parents = self.open.log_probs.shape[1]
-        beam_size, vocab_size = self.cfg.beam_size, log_probs.shape[1]
-        log_probs = log_probs.view(-1, self.num_parents, vocab_size)
-        self._forbid(log_probs)
-        best, parents, tokens = best_continuations(self.open.log_probs, log_probs, 2 * beam_size)
-        ends = tokens == EOS_ID
-        self._collect(best.masked_fill(~ends, -torch.inf)[:, :beam_size], parents[:, :beam_size])
-
-        growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]
-        parents = parents.gather(1, growing)
-        ids = torch.cat([take(self.open.ids, parents), tokens.gather(1, growing)[:, :, None]], dim=2)
-        self.open = Open(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
-
-    def _forbid(self, log_probs: Tensor) -> None:
-        """Rule out PAD and BOS everywhere, all but EOS in sentences at their limit; in place, (B, K, V)."""
-        log_probs[:, :, PAD_ID] = -torch.inf
-        log_probs[:, :, BOS_ID] = -torch.inf
-        if self.length in self.last_lengths:
-            others = torch.arange(log_probs.shape[2], device=log_probs.device) != EOS_ID
-            log_probs.masked_fill_((self.limits == self.length)[:, None, None] & others, -torch.inf)
-
-    def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
-        """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
-        self.num_finished = self.num_finished + (log_probs > -torch.inf).sum(1)
-        scores = log_probs / penalty(self.length, self.cfg)
-        scores = torch.cat([self.finished.scores, scores], dim=1)
-        log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
-        ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
-        scores, kept = scores.topk(self.cfg.num_best)
-        ids = F.pad(take(ids, kept), (0, 1), value=PAD_ID)
-        self.finished = Finished(scores, log_probs.gather(1, kept), ids)
-
-    def retire(self, results: list[list[Hypothesis]]) -> Tensor | None:
-        """Move sentences that are done to `results`; return the places (B',) of the others, None for all."""
-        # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
-        reachable = self.open.log_probs[:, 0] / penalty(self.limits, self.cfg)
-        decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable)
-        done = decided | (self.limits == self.length)
-        if not done.any():  # the one place in a step where the host waits for the device
-            return None
-        finished = (x[done].tolist() for x in self.finished)
-        for sentence, *best in zip(self.sentences[done].tolist(), *finished, strict=True):
-            results[sentence] = [
-                Hypothesis([token for token in ids if token != PAD_ID], score, log_prob)
-                for score, log_prob, ids in zip(*best, strict=True)
-                if score > -float("inf")
-            ]
-        staying = (~done).nonzero().squeeze(1)
-        self.sentences, self.limits = self.sentences[staying], self.limits[staying]
-        self.num_finished = self.num_finished[staying]
-        self.open = Open(*(x[staying] for x in self.open))
-        self.finished = Finished(*(x[staying] for x in self.finished))
-        return staying
-
-    def rows(self, staying: Tensor | None) -> Tensor | None:
-        """Return the rows (B' * K,) of the last step that open hypotheses continue, None if none moved."""
-        if staying is None:
-            if self.cfg.beam_size == 1:
-                return None
-            staying = torch.arange(len(self.sentences), device=self.sentences.device)
-        return (staying[:, None] * self.num_parents + self.open.parents).flatten()
-
-
-def best_continuations(before: Tensor, log_probs: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `num` largest before[b, k] + log_probs[b, k, v] of each b with their k and v: (B, num) each.
-
-    The same as `topk` over all K * V sums in less time: the best `num` stand in the `num` blocks of the
-    vocabulary with the largest maxima, so only those are searched. There are never more than K * V results.
-    """
-    num_beams, vocab_size = log_probs.shape[1:]
-    if vocab_size % BLOCK_SIZE:
-        log_probs = F.pad(log_probs, (0, -vocab_size % BLOCK_SIZE), value=-torch.inf)
-    num_blocks = log_probs.shape[2] // BLOCK_SIZE
-    blocks = log_probs.view(-1, num_beams * num_blocks, BLOCK_SIZE)
-    maxima = blocks.amax(2).view(-1, num_beams, num_blocks) + before[:, :, None]
-    chosen = maxima.flatten(1).topk(min(num, num_beams * num_blocks)).indices
-    sums = take(blocks, chosen) + before.gather(1, chosen // num_blocks)[:, :, None]
-    best, places = sums.flatten(1).topk(min(num, num_beams * vocab_size))
-    chosen = chosen.gather(1, places // BLOCK_SIZE)
-    tokens = chosen % num_blocks * BLOCK_SIZE + places % BLOCK_SIZE
-    return best, chosen // num_blocks, tokens.clamp(max=vocab_size - 1)  # only -inf may come from the padding
-
-
-def take(hypotheses: Tensor, places: Tensor) -> Tensor:
-    """Return the hypotheses `places` (B, J) of each sentence: (B, J, t) of (B, K, t)."""
-    return hypotheses.gather(1, places[:, :, None].expand(-1, -1, hypotheses.shape[2]))
+    return STRATEGIES[cfg.strategy][1](model, src, src_mask, cfg)

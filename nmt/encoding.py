@@ -29,7 +29,7 @@ from nmt.corpus import Account
 from nmt.errors import UserError
 from nmt.pairs import ParallelText
 from nmt.runtime import derive_seed
-from nmt.tokenizer import Tokenizer
+from nmt.tokenizer import BOS_ID, Tokenizer
 
 FORMAT_VERSION = 1
 """Raised when the meaning of a cache entry changes."""
@@ -104,6 +104,29 @@ def sample_pairs(
         for number, chunk in enumerate(_chunks(text))
     )
     return _collect(chunks, max_tokens)
+
+
+def joined(pairs: EncodedPairs) -> EncodedPairs:
+    """Source, BOS and target of each pair as one target without a source: both are to be predicted."""
+    arrays, num_src, num_tgt = pairs.arrays, pairs.src_lengths, pairs.tgt_lengths
+    offsets = _offsets(num_src + 1 + num_tgt)
+    starts = offsets[:-1]
+    ids = np.full(offsets[-1], BOS_ID, np.int32)
+    for side, lengths, first in (("src", num_src, starts), ("tgt", num_tgt, starts + num_src + 1)):
+        shift = np.repeat(first - arrays[f"{side}_offsets"][:-1], lengths)
+        ids[np.arange(len(shift)) + shift] = arrays[f"{side}_ids"]
+    return _targets(ids, offsets)
+
+
+def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:
+    """The targets as one text, cut after `first` tokens and then after every `length`, without a source."""
+    ids = pairs.arrays["tgt_ids"]
+    cuts = np.arange(first, len(ids), length, dtype=np.int64)
+    return _targets(ids, np.unique(np.concatenate([[0], cuts, [len(ids)]])))
+
+
+def _targets(ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> EncodedPairs:
+    return EncodedPairs(np.empty(0, np.int32), np.zeros_like(offsets), ids, offsets)
 
 
 def _encode(text: ParallelText, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[EncodedPairs, Account]:

@@ -25,6 +25,7 @@ GROUPS = {
     "train": ("data", "model", "optimizer", "tokenizer", "trainer", "decoding", "experiment"),
     "evaluate": ("data", "decoding"),
     "translate": ("decoding",),
+    "generate": ("decoding",),
 }
 """The groups from which each verb composes its config."""
 

@@ -1,4 +1,4 @@
-"""Opening a finished run, and the wiring of the verbs that start from one: evaluate and translate.
+"""Opening a finished run, and the wiring of the verbs that start from one: evaluate, translate, generate.
 
 Each function here takes the config apart and hands every component its own part; no component sees the whole.
 Results go to stdout, remarks to stderr.
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-
 from nmt import corpus, runtime
-from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig, load_config, require_checkpoint
+from nmt.config import EvaluateConfig, GenerateConfig, Task, TrainConfig, TranslateConfig, require_checkpoint
+from nmt.config_files import load_config
 from nmt.corpus import DataConfig, ParallelText, Split
-from nmt.decoding import DecodingConfig
+from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.errors import UserError
-from nmt.evaluate import Scores, evaluate_text
+from nmt.evaluate import Scores
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.rundir import RunDirectory
+from nmt.tasks import TASKS, Evaluation, Trained, continued
 from nmt.tokenizer import Tokenizer
 from nmt.trainer import Progress
-from nmt.translate import Translation, translate_stream
+from nmt.translate import Translation, print_warning, translate_stream
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
@@ -39,14 +39,10 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
 
 
 @dataclass
-class OpenRun:
-    """A trained model with all that is needed to use it."""
+class OpenRun(Trained):
+    """A trained model and the directory that it was opened from."""
 
     directory: RunDirectory
-    cfg: TrainConfig
-    tokenizer: Tokenizer
-    model: TranslationModel
-    device: torch.device
 
     def translate(
         self, lines: Iterable[str], decoding: DecodingConfig | None = None
@@ -75,7 +71,7 @@ def open_run(
     tokenizer = directory.tokenizer()
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
-    return OpenRun(directory, cfg, tokenizer, model.to(device).eval(), device)
+    return OpenRun(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
@@ -104,13 +100,13 @@ def _step_of(name: str, run: RunDirectory) -> int:
     return step
 
 
-def evaluation_text(run: RunDirectory, run_data: DataConfig, data: DataConfig, split: Split) -> ParallelText:
+def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> ParallelText:
     """The pairs of `split`: the copy kept in the run as long as `data` is what the run was trained with."""
-    if dataclasses.replace(data, split=run_data.split) == run_data and split is not Split.train:
+    if dataclasses.replace(data, split=cfg.data.split) == cfg.data and split is not Split.train:
         kept = run.kept_text(split, data)
         if kept is not None:
             return kept
-    return corpus.load(data, split)
+    return TASKS[cfg.task].part(corpus.load(data, split))
 
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
@@ -123,16 +119,8 @@ def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
             f"but data is {cfg.data.src} to {cfg.data.tgt}; add data.src={trained.src} data.tgt={trained.tgt}"
         )
     split = cfg.data.split
-    text = evaluation_text(opened.directory, trained, cfg.data, split)
-    scores = evaluate_text(
-        opened.model,
-        opened.tokenizer,
-        text,
-        cfg.decoding,
-        cfg.metrics,
-        tgt_lang=cfg.data.tgt,
-        device=opened.device,
-    )
+    text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
+    scores = Evaluation(opened, text, print_warning).scores(cfg.decoding, cfg.metrics)
     print(report(split, scores), flush=True)
     file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
     write_lines(file, scores.hypotheses)
@@ -150,9 +138,10 @@ def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
 
 
 def score_line(name: str, values: dict[str, float]) -> str:
-    """One line with every metric of one split."""
-    labels = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-    return f"{name:<12}" + "  ".join(f"{labels[metric]} {value:.2f}" for metric, value in values.items())
+    """One line with the scores of one split."""
+    labels = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "perplexity": "perplexity"}
+    shown = (f"{label} {values[score]:.2f}" for score, label in labels.items() if score in values)
+    return f"{name:<12}{'  '.join(shown)}"
 
 
 def report(split: Split, scores: Scores) -> str:
@@ -165,6 +154,8 @@ def translate(cfg: TranslateConfig) -> None:
     """Translate standard input line by line to standard output, in order."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    if opened.cfg.task is not Task.translation:
+        raise UserError(f"{cfg.run} is a language model; continue a text with it: nmt generate run={cfg.run}")
     for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding)):
         target.write(
             "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
@@ -190,3 +181,15 @@ def output_lines(number: int, translation: Translation, num_best: int) -> Iterat
         return
     for candidate in (translation, *translation.alternatives):
         yield f"{number} ||| {candidate.text} ||| {candidate.score:.4f}"
+
+
+def generate(cfg: GenerateConfig) -> None:
+    """Print the prompt and what the model adds to it."""
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    if opened.cfg.task is not Task.language_model:
+        raise UserError(f"{cfg.run} is no language model, but translates: nmt translate run={cfg.run}")
+    if not isinstance(cfg.decoding, SamplingConfig):
+        raise UserError(
+            f"nmt generate draws tokens one by one: decoding=sampling, not {cfg.decoding.strategy}"
+        )
+    print(cfg.prompt + continued(opened, cfg.prompt, cfg.decoding, cfg.max_tokens))

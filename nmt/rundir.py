@@ -25,7 +25,8 @@ import torch
 
 from nmt import __version__
 from nmt.checkpoint import CheckpointStore
-from nmt.config import TrainConfig, load_config, refuse_difference, save_config
+from nmt.config import TrainConfig
+from nmt.config_files import load_config, refuse_difference, save_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.errors import UserError
 from nmt.files import read_json, write_json, write_lines

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt.errors import UserError, suggest
-from nmt.pairs import ColumnsConfig, ParallelText, Split, one_line
+from nmt.pairs import ColumnsConfig, DataConfig, ParallelText, Split, one_line
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -53,6 +53,43 @@ class FilesData(ColumnsConfig):
         return path
 
 
+@dataclass
+class TextData(DataConfig):
+    """Text in one language, plain or as .gz, for `task=language_model`; a line may be blank."""
+
+    name: str = "text"
+    src: str = "none"
+    """There is no source."""
+    tgt: str = "en"
+    """Language of the text."""
+    split: Split = Split.validation
+    """The split scored at the end of training and by `nmt evaluate`."""
+    train: str | None = None
+    """Path of the training text."""
+    validation: str | None = None
+    """Path of the text scored during training; null: parts of the training text are held out for it."""
+    test: str | None = None
+    """Path of the text scored at the end, with data.split=test."""
+    held_out: float = 0.1
+    """Without a validation text: the tail of each block that is held out, as a share of the block."""
+    blocks: int = 10
+    """Blocks of equally many lines that the training text is then cut into."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.held_out < 1.0:
+            raise UserError(f"data.held_out must be in (0, 1), but is {self.held_out}")
+        if self.blocks < 1:
+            raise UserError(f"data.blocks must be at least 1, but is {self.blocks}")
+
+    def place(self, split: Split) -> str | None:
+        """The path of the split."""
+        if split is Split.validation and self.validation is None:
+            return self.train
+        path: str | None = getattr(self, split.value)
+        return path
+
+
 def read(cfg: FilesData, split: Split) -> ParallelText:
     """Read one split, aligned and unfiltered; `cfg.place(split)` must be set."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
@@ -69,6 +106,33 @@ def read(cfg: FilesData, split: Split) -> ParallelText:
     pattern = place if "{lang}" in place else f"{place}.{{lang}}"
     src, tgt = (_find(pattern.replace("{lang}", column), key) for column in cfg.columns)
     return _read_parallel(src, tgt, key)
+
+
+def read_text(cfg: TextData, split: Split) -> ParallelText:
+    """Read one split of a text without a source."""
+    held_out = split is Split.validation and cfg.validation is None
+    key = cfg.key(Split.train if held_out else split)
+    place = cfg.train if held_out else cfg.place(split)
+    lines = read_lines(_find(os.path.expanduser(place or ""), key), key)
+    if cfg.validation is None and split is not Split.test:
+        lines = _share(lines, cfg, held_out)
+    return ParallelText([""] * len(lines), lines)
+
+
+def _share(lines: list[str], cfg: TextData, held_out: bool) -> list[str]:
+    """The heads of the blocks, or the tails that are held out for validation."""
+    share = []
+    for block in range(cfg.blocks):
+        start, end = (len(lines) * number // cfg.blocks for number in (block, block + 1))
+        cut = end - round((end - start) * cfg.held_out)
+        share += lines[cut:end] if held_out else lines[start:cut]
+    if not share:
+        part = "held out" if held_out else "left for training"
+        raise UserError(
+            f"{cfg.key(Split.train)}={cfg.train} has {len(lines)} lines in data.blocks={cfg.blocks}; none of "
+            f"them is {part} with data.held_out={cfg.held_out}; set data.validation, or fewer blocks"
+        )
+    return share
 
 
 def read_lines(path: Path, key: str) -> list[str]:

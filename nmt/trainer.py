@@ -41,6 +41,8 @@ from nmt.tracking import Tracker
 class BestMetric(Enum):
     """The validation score that decides which checkpoint is the best one."""
 
+    auto = "auto"
+    """The first of `metrics` that is here, too, and for a language model the loss."""
     bleu = "bleu"
     chrf = "chrf"
     loss = "loss"
@@ -81,7 +83,7 @@ class TrainerConfig:
     """Newest checkpoints kept."""
     keep_best: int = 1
     """Best checkpoints kept, by `best_metric`."""
-    best_metric: BestMetric = BestMetric.bleu
+    best_metric: BestMetric = BestMetric.auto
     """Validation score that picks the best checkpoint and drives early stopping."""
     patience: int = 10
     """Stop after this many validations without a better `best_metric`; 0: never."""

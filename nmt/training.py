@@ -6,35 +6,23 @@ stdout, progress and remarks to stderr.
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nmt import corpus, runtime
-from nmt.batching import collate, plan_in_order
-from nmt.config import TrainConfig
+from nmt.config import TrainConfig, best_metric
 from nmt.corpus import ParallelText, Split
-from nmt.encoding import EncodedPairs, encode_pairs, sample_pairs
-from nmt.evaluate import evaluate_text, perplexity, validation_loss
 from nmt.files import write_lines
-from nmt.models import TranslationModel
 from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
 from nmt.rundir import RunDirectory
+from nmt.tasks import TASKS, Evaluation, Note, Trained
 from nmt.tokenizer import Tokenizer
 from nmt.tracking import Tracker
 from nmt.trainer import AverageOf, Progress, Trainer, regular_steps
 from nmt.translate import print_warning
-
-Note = Callable[[str], None]
-
-
-def cache_dir() -> Path:
-    """Where encoded corpora are kept: $NMT_CACHE, or ~/.cache/nmt."""
-    return Path(os.environ.get("NMT_CACHE") or Path.home() / ".cache" / "nmt")
 
 
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
@@ -48,7 +36,7 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
             run.write_results(results)
         else:
             print(f"{run.path} is finished:")
-    print(summary(results, run))
+    print(summary(cfg, results, run))
     return results
 
 
@@ -61,21 +49,23 @@ def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
     resume_step = checkpoint.step if checkpoint else 0
     with Tracker(run.path, resume_step=resume_step, total_steps=cfg.trainer.max_steps) as tracker:
         tracker.config_text(run.config_file.read_text(encoding="utf-8"))
+        task = TASKS[cfg.task]
         text = training_text(cfg, run, tracker.note)
         tokenizer = tokenizer_of(cfg, run, text, tracker.note)
         model = initial_model(cfg, tokenizer).to(device)
+        trained = Trained(cfg, tokenizer, model, device)
         schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
         optimizer = build_optimizer(cfg.optimizer, model)
         trainer = Trainer(
-            cfg.trainer,
+            dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
             cfg.optimizer,
             schedule,
             model=model,
             stepper=runtime.Stepper(
                 optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
             ),
-            pairs_of_epoch=pairs_of_epoch(cfg, text, tokenizer, tracker.note),
-            validate=validator(cfg, run, model, tokenizer, device, tracker),
+            pairs_of_epoch=task.training_pairs(cfg, text, tokenizer, tracker.note),
+            validate=validator(trained, run, tracker),
             store=run.checkpoints,
             seed=cfg.seed,
             compile=cfg.runtime.compile,
@@ -90,17 +80,18 @@ def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
         with runtime.StopRequest() as stop:
             progress = trainer.fit(tracker, stop)
         tracker.note("scoring the final weights")
-        return conclude(cfg, run, model, tokenizer, progress, device)
+        return conclude(trained, run, progress, tracker.note)
 
 
 def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> ParallelText:
     """The filtered training split; the evaluation splits are copied into the run beside it."""
-    text, account = corpus.filter_pairs(corpus.load(cfg.data, Split.train), cfg.data)
+    task = TASKS[cfg.task]
+    text, account = task.filter(task.part(corpus.load(cfg.data, Split.train)), cfg.data)
     note(f"training data: {account}")
     run.require_same_data(text)
     for split in (Split.validation, Split.test):
         if split is Split.validation or corpus.has_split(cfg.data, split):
-            kept = corpus.load(cfg.data, split)
+            kept = task.part(corpus.load(cfg.data, split))
             run.keep_text(split, kept, cfg.data)
             shared = corpus.overlap(text, kept)
             also = f", {shared:,} of them also in the training data" if shared else ""
@@ -116,67 +107,25 @@ def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: ParallelText, note: 
     return run.tokenizer()
 
 
-def pairs_of_epoch(
-    cfg: TrainConfig, text: ParallelText, tokenizer: Tokenizer, note: Note
-) -> Callable[[int], EncodedPairs]:
-    """The encoded training pairs by epoch: the same ones, or sampled anew (subword regularisation)."""
-    alpha, max_tokens = cfg.tokenizer.sampling_alpha, cfg.data.max_tokens
-    if not alpha:
-        pairs, account = encode_pairs(text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir())
-        note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
-        return lambda epoch: pairs
-
-    def sampled(epoch: int) -> EncodedPairs:
-        fresh, account = sample_pairs(
-            text, tokenizer, max_tokens=max_tokens, alpha=alpha, seed=cfg.seed, epoch=epoch
-        )
-        note(f"segmented for epoch {epoch}: {account}")
-        return fresh
-
-    return sampled
-
-
-def validator(
-    cfg: TrainConfig,
-    run: RunDirectory,
-    model: TranslationModel,
-    tokenizer: Tokenizer,
-    device: torch.device,
-    tracker: Tracker,
-) -> Callable[[int], dict[str, float]]:
-    """The function that scores the model on the validation split, searching as the final evaluation does."""
-    text = evaluation_text(run, cfg.data, cfg.data, Split.validation)
-    pairs, account = encode_pairs(text, tokenizer, max_tokens=model.max_length, cache_dir=None)
-    if account.kept < account.read:
-        tracker.note(f"validation loss without what exceeds model.max_positions: {account}")
-    plan = plan_in_order(pairs.src_lengths, pairs.tgt_lengths, max_tokens=cfg.trainer.batch_tokens)
+def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable[[int], dict[str, float]]:
+    """The function that scores the model on the validation split, as the final evaluation does."""
+    cfg = trained.cfg
+    text = evaluation_text(run, cfg, cfg.data, Split.validation)
+    evaluation = Evaluation(trained, text, tracker.note)
 
     def validate(step: int) -> dict[str, float]:
-        loss = validation_loss(model, (collate(pairs, indices) for indices in plan), device=device)
-        scores = evaluate_text(
-            model, tokenizer, text, cfg.decoding, cfg.metrics, tgt_lang=cfg.data.tgt, device=device
-        )
+        scores = evaluation.scores(cfg.decoding, cfg.metrics)
         write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
-        for i in range(min(cfg.trainer.num_samples, len(text))):
-            sample = (
-                f"source       {text.src[i]}\nreference    {text.tgt[i]}\ntranslation  {scores.hypotheses[i]}"
-            )
-            tracker.text(step, f"valid/sample_{i + 1}", sample)
-        named = {f"valid/{name}": value for name, value in scores.values.items()}
-        return {"valid/loss": loss, "valid/perplexity": perplexity(loss), **named}
+        for number, sample in enumerate(TASKS[cfg.task].samples(text, scores)[: cfg.trainer.num_samples], 1):
+            tracker.text(step, f"valid/sample_{number}", sample)
+        return {f"valid/{name}": value for name, value in scores.values.items()}
 
     return validate
 
 
-def conclude(
-    cfg: TrainConfig,
-    run: RunDirectory,
-    model: TranslationModel,
-    tokenizer: Tokenizer,
-    progress: Progress,
-    device: torch.device,
-) -> dict[str, Any]:
+def conclude(trained: Trained, run: RunDirectory, progress: Progress, note: Note) -> dict[str, Any]:
     """Score the final weights on the validation split and `data.split`; return what results.json holds."""
+    cfg = trained.cfg
     store = run.checkpoints
     best_steps = progress.best_steps(among=store.steps())
     results: dict[str, Any] = {"step": best_steps[0]}
@@ -190,12 +139,10 @@ def conclude(
             )
         store.save_average(store.average(steps), steps)
         results = {"step": steps[-1], "averaged_steps": steps}
-    load_weights(model, run, cfg, "final")
+    load_weights(trained.model, run, cfg, "final")
     for split in dict.fromkeys((Split.validation, cfg.data.split)):
-        text = evaluation_text(run, cfg.data, cfg.data, split)
-        scores = evaluate_text(
-            model, tokenizer, text, cfg.decoding, cfg.metrics, tgt_lang=cfg.data.tgt, device=device
-        )
+        text = evaluation_text(run, cfg, cfg.data, split)
+        scores = Evaluation(trained, text, note).scores(cfg.decoding, cfg.metrics)
         write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
     results["train_seconds"] = round(progress.seconds, 1)
@@ -203,7 +150,7 @@ def conclude(
     return results
 
 
-def summary(results: dict[str, Any], run: RunDirectory) -> str:
+def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
     """What a user reads at the end of a training."""
     averaged = results.get("averaged_steps")
     minutes, speed = results["train_seconds"] / 60, results["tgt_tokens_per_second"]
@@ -220,8 +167,7 @@ def summary(results: dict[str, Any], run: RunDirectory) -> str:
         f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
         "",
         "Next:",
-        f"  nmt translate run={run.path} < source.txt > translation.txt",
-        f"  nmt evaluate run={run.path} decoding.beam_size=8",
+        *(f"  {command.format(run=run.path)}" for command in TASKS[cfg.task].next_commands),
         f"  tensorboard --logdir {run.path.parent}",
     ]
     return "\n".join(lines)

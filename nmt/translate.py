@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from nmt.batching import pad, plan_in_order
-from nmt.decoding import DecodingConfig, Hypothesis, search
+from nmt.decoding import DecodingConfig, Hypothesis, decode
 from nmt.models.base import TranslationModel
 from nmt.tokenizer import EOS_ID, Tokenizer
 
@@ -67,10 +67,10 @@ def translate(
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
     with evaluating(model):
-        for batch in plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.beam_size):
+        for batch in plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence):
             numbers = places[batch].tolist()
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            for i, hypotheses in zip(numbers, search(model, src, src_mask, cfg), strict=True):
+            for i, hypotheses in zip(numbers, decode(model, src, src_mask, cfg), strict=True):
                 translations[i] = _detokenised(hypotheses, tokenizer)
     return translations
 

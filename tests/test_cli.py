@@ -21,7 +21,8 @@ from omegaconf import OmegaConf
 import nmt
 from nmt.cli import VERBS, bleu, main, sweep
 from nmt.compose import Composed, compose
-from nmt.config import TrainConfig, save_config
+from nmt.config import TrainConfig
+from nmt.config_files import save_config
 from nmt.errors import Interrupted, TrainingStopped
 from nmt.overrides import GROUPS, config_dir
 
@@ -120,10 +121,10 @@ def test_info_shows_how_the_config_is_composed() -> None:
     [
         (
             "trian",
-            "there is no verb 'trian'; did you mean 'train'?; the verbs are train, evaluate, translate",
+            "there is no verb 'trian'; did you mean 'train'?; the verbs are train, evaluate, translate, generate",
         ),
-        ("seed=1", "the verb comes first: nmt train|evaluate|translate seed=1 ..."),
-        ("--cfg", "the verb comes first: nmt train|evaluate|translate --cfg ..."),
+        ("seed=1", "the verb comes first: nmt train|evaluate|translate|generate seed=1 ..."),
+        ("--cfg", "the verb comes first: nmt train|evaluate|translate|generate --cfg ..."),
         ("-sc", "say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of bash, fish, zsh"),
         (
             "-sc install=ksh",
@@ -410,8 +411,8 @@ def test_the_bleu_of_a_trial(results: dict[str, Any], shown: str) -> None:
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("nmt ", {"train", "evaluate", "translate"}),
-        ("nmt tr", {"train", "evaluate", "translate"}),
+        ("nmt ", {"train", "evaluate", "translate", "generate"}),
+        ("nmt tr", {"train", "evaluate", "translate", "generate"}),
         ("nmt train optimizer.w", {"optimizer.warmup_steps=", "optimizer.weight_decay="}),
         ("nmt train model=transformer_b", {"model=transformer_base", "model=transformer_big"}),
         ("nmt evaluate decoding=g", {"decoding=greedy"}),

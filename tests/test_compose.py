@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from nmt.compose import MAX_NAME, Composed, compose, file_name
-from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig, fingerprint, save_config
+from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig
+from nmt.config_files import fingerprint, save_config
 from nmt.corpus import HubData
-from nmt.decoding import DecodingConfig, LengthPenalty
+from nmt.decoding import BeamConfig, LengthPenalty
 from nmt.errors import UserError
 from nmt.evaluate import Metric
 from nmt.overrides import parse_overrides
@@ -152,7 +153,7 @@ def test_evaluate_overrides_what_it_took() -> None:
     found = evaluation(
         "run=runs/a", "decoding.beam_size=8", "data.split=validation", "checkpoint=500", "metrics=[chrf]"
     )
-    assert found.decoding == DecodingConfig(beam_size=8, alpha=0.7)
+    assert found.decoding == BeamConfig(beam_size=8, alpha=0.7)
     assert isinstance(found.data, HubData)
     assert (found.data.dataset, found.data.split) == ("bentrevett/multi30k", Split.validation)
     assert (found.checkpoint, found.metrics) == ("500", [Metric.chrf])
@@ -163,13 +164,13 @@ def test_evaluate_chooses_anew() -> None:
     found = evaluation("run=runs/a", "data=wmt19", "data.path=elsewhere", "decoding=greedy")
     assert isinstance(found.data, HubData)
     assert (found.data.dataset, found.data.path) == ("wmt/wmt19", "elsewhere")
-    assert found.decoding == DecodingConfig(beam_size=1, length_penalty=LengthPenalty.gnmt)
+    assert found.decoding == BeamConfig(beam_size=1, length_penalty=LengthPenalty.gnmt)
 
 
 def test_evaluate_reads_the_run_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     store("runs/a", "decoding.beam_size=3")
     monkeypatch.setenv("RUN", "runs/a")
-    assert evaluation("run=${oc.env:RUN}").decoding.beam_size == 3
+    assert evaluation("run=${oc.env:RUN}").decoding == BeamConfig(beam_size=3)
 
 
 @pytest.mark.parametrize(("device", "found"), [("cuda:3", "auto"), ("cpu", "cpu"), ("auto", "auto")])
@@ -182,8 +183,8 @@ def test_a_run_is_not_bound_to_its_gpu(device: str, found: str) -> None:
 def test_two_runs_in_one_process_do_not_mix() -> None:
     store("runs/a", "decoding.beam_size=3")
     store("runs/b", "data.src=de", "data.tgt=en")
-    assert evaluation("run=runs/a").decoding.beam_size == 3
-    assert evaluation("run=runs/b").decoding.beam_size == 5
+    assert evaluation("run=runs/a").decoding == BeamConfig(beam_size=3)
+    assert evaluation("run=runs/b").decoding == BeamConfig()
     assert evaluation("run=runs/b").data.src == "de"
 
 
@@ -191,7 +192,7 @@ def test_translate_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
     (composed,) = compose("translate", ["run=runs/a", "decoding.alpha=0.5"])
     assert composed.to_config(TranslateConfig) == TranslateConfig(
-        run="runs/a", decoding=DecodingConfig(beam_size=3, alpha=0.5)
+        run="runs/a", decoding=BeamConfig(beam_size=3, alpha=0.5)
     )
 
 
@@ -199,7 +200,8 @@ def test_an_evaluation_is_swept_without_a_trace(tmp_path: Path) -> None:
     store("runs/a")
     trials = compose("evaluate", ["run=runs/a", "-m", "decoding.beam_size=1,5"])
     assert [trial.name for trial in trials] == ["decoding.beam_size-1", "decoding.beam_size-5"]
-    assert [trial.to_config(EvaluateConfig).decoding.beam_size for trial in trials] == [1, 5]
+    searches = [trial.to_config(EvaluateConfig).decoding for trial in trials]
+    assert searches == [BeamConfig(beam_size=1), BeamConfig(beam_size=5)]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 

@@ -15,21 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.compose import Composed, compose
-from nmt.config import (
-    EvaluateConfig,
-    TrainConfig,
-    TranslateConfig,
-    check,
-    difference,
-    fingerprint,
-    load_config,
-    refuse_difference,
-    save_config,
-    to_plain,
-)
-from nmt.corpus import FilesData, HubData
+from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig, best_metric, check
+from nmt.config_files import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
+from nmt.corpus import SOURCES, FilesData, HubData
 from nmt.errors import UserError
 from nmt.evaluate import Metric
+from nmt.models import MODELS
 from nmt.optimizer import SCHEDULES, CosineConfig
 from nmt.trainer import BestMetric
 
@@ -107,13 +98,13 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
     [
         ({"model__d_modle": 1}, "unknown key model.d_modle; did you mean model.d_model?"),
         ({"model___target_": "os.system"}, "unknown key model._target_; "),
-        ({"colour": "red"}, "unknown key colour; the keys here are run, seed, "),
+        ({"colour": "red"}, "unknown key colour; the keys here are run, task, seed, "),
         ({"model__d_model": "many"}, "model.d_model must be a whole number, but is 'many'"),
         ({"trainer": 5}, "trainer must be a group of keys, but is 5"),
         ({"model__norm_order": "prae"}, "model.norm_order must be one of pre, post, but is 'prae'"),
         ({"model__d_model": -1}, "model.d_model must be at least 1, but is -1"),
-        ({"model__name": "rnnn"}, "model.name must be one of transformer, but is 'rnnn'"),
-        ({"data__name": 5}, "data.name must be one of demo, hub, files, but is 5"),
+        ({"model__name": "rnnn"}, f"model.name must be one of {', '.join(MODELS)}, but is 'rnnn'"),
+        ({"data__name": 5}, f"data.name must be one of {', '.join(SOURCES)}, but is 5"),
         ({"optimizer__schedule": "noma"}, "but is 'noma'; did you mean 'noam'?"),
         ({"optimizer": ...}, "optimizer.schedule must be one of noam, "),
         ({"optimizer": [1]}, "optimizer.schedule must be one of noam, "),
@@ -177,13 +168,13 @@ def test_a_damaged_config_is_read_or_refused(
     [
         (
             ("tokenizer.joint=false",),
-            "model.tying shares one matrix between source and target, which needs tokenizer.joint=true; "
-            "set that, or model.tying=tgt_output",
+            "model.name=transformer shares one matrix between source and target, which needs "
+            "tokenizer.joint=true; set that, or model.tying=tgt_output where the model has it",
         ),
         (
             ("model.positions=learned", "model.max_positions=100"),
-            "data.max_tokens must not exceed model.max_positions=100 with learned positions, but is 256; "
-            "lower the one or raise the other",
+            "data.max_tokens must not exceed 100, which is what model.max_positions leaves with learned "
+            "positions, but is 256; lower the one or raise the other",
         ),
         (
             ("experiment=none", "trainer.max_steps=null"),
@@ -205,9 +196,31 @@ def test_a_damaged_config_is_read_or_refused(
             "optimizer.warmup_steps=100; lower optimizer.warmup_steps",
         ),
         (
-            ("metrics=[chrf]",),
+            ("metrics=[chrf]", "trainer.best_metric=bleu"),
             "trainer.best_metric=bleu is not computed: metrics is [chrf]; "
             "set trainer.best_metric to one of them or to loss",
+        ),
+        (
+            ("model=gpt", "data.max_tokens=512"),
+            "data.max_tokens must not exceed 511, which is what model.max_positions leaves with learned "
+            "positions, but is 512; lower the one or raise the other",
+        ),
+        (
+            ("task=language_model",),
+            "task=language_model needs a model without a source, but model.name=transformer has an encoder; "
+            "choose model=gpt",
+        ),
+        (
+            ("task=language_model", "model=gpt", "trainer.best_metric=bleu"),
+            "trainer.best_metric=bleu scores translations; with task=language_model set it to loss",
+        ),
+        (
+            ("task=language_model", "model=gpt", "tokenizer.sampling_alpha=0.1"),
+            "tokenizer.sampling_alpha is for task=translation; set it to 0",
+        ),
+        (
+            ("data=text", "data.train=x.txt"),
+            "data=text has one language; add task=language_model, or choose data with two",
         ),
     ],
 )
@@ -226,6 +239,9 @@ def test_combinations_that_no_component_can_see(overrides: tuple[str, ...], mess
         ("model.positions=learned", "model.max_positions=256"),
         ("optimizer=cosine", "trainer.max_steps=null", "trainer.max_epochs=3", "optimizer.decay_steps=900"),
         ("metrics=[chrf]", "trainer.best_metric=loss"),
+        ("metrics=[chrf]",),
+        ("task=language_model", "model=gpt", "data.max_tokens=1024"),
+        ("task=language_model", "model=gpt", "data=text", "data.train=x.txt"),
     ],
 )
 def test_combinations_that_are_right(overrides: tuple[str, ...]) -> None:
@@ -241,7 +257,7 @@ def test_all_problems_come_in_one_message() -> None:
         "  - model.dropout must be in [0, 1), but is 2.0",
         "  - trainer.accumulate must be at least 1, but is 0",
     ]
-    cfg = config("tokenizer.joint=false", "metrics=[chrf]")
+    cfg = config("tokenizer.joint=false", "metrics=[chrf]", "trainer.best_metric=bleu")
     with pytest.raises(UserError, match="2 settings cannot be used"):
         check(cfg)
 
@@ -343,4 +359,20 @@ def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
 def test_configs_are_instances_of_the_chosen_dataclasses() -> None:
     assert isinstance(config("data=multi30k").data, HubData)
     assert isinstance(config("data=files").data, FilesData)
-    assert config().trainer.best_metric is BestMetric.bleu
+
+
+@pytest.mark.parametrize(
+    ("overrides", "best"),
+    [
+        ((), BestMetric.bleu),
+        (("metrics=[chrf,bleu]",), BestMetric.chrf),
+        (("metrics=[ter,chrf]",), BestMetric.chrf),
+        (("metrics=[ter]",), BestMetric.loss),
+        (("task=language_model", "model=gpt"), BestMetric.loss),
+        (("trainer.best_metric=loss",), BestMetric.loss),
+    ],
+)
+def test_the_best_checkpoint_is_that_of_the_first_metric(
+    overrides: tuple[str, ...], best: BestMetric
+) -> None:
+    assert best_metric(config(*overrides)) is best

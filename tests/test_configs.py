@@ -13,8 +13,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from nmt.compose import Composed, compose
-from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig, check, fingerprint
+from nmt.config import EvaluateConfig, GenerateConfig, TrainConfig, TranslateConfig, check
 from nmt.config_errors import CHOSEN_BY
+from nmt.config_files import fingerprint
 from nmt.config_help import field_docs
 from nmt.overrides import GROUPS, config_dir
 
@@ -26,9 +27,10 @@ FILES = {
 NEEDED = {
     "data=hub": ("data.dataset=owner/name",),
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
+    "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
 }
 """What a choice leaves to the user."""
-ROOTS = ("train", "evaluate", "translate")
+ROOTS = ("train", "evaluate", "translate", "generate")
 every_choice = pytest.mark.parametrize("choice", FILES)
 
 
@@ -118,7 +120,7 @@ def test_no_file_is_left_out() -> None:
     assert len(FILES) + len(ROOTS) + 1 == len([*config_dir().rglob("*.yaml")])
 
 
-@pytest.mark.parametrize("root", [TrainConfig, EvaluateConfig, TranslateConfig])
+@pytest.mark.parametrize("root", [TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig])
 def test_every_key_has_a_docstring(root: type) -> None:
     classes = [root, *(cls for _, parts in CHOSEN_BY.values() for cls in parts.values())]
     classes += [type(value) for value in vars(composed().to_config(TrainConfig)).values()]

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from nmt.layers import Activation, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
+from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import Tying
 from nmt.positions import Positions
@@ -33,6 +34,9 @@ transformer = partial(
     dropout=0.0,
     max_positions=32,
 )
+decoder_only = partial(
+    DecoderOnlyConfig, d_model=D_MODEL, d_ff=32, num_heads=2, num_layers=2, dropout=0.0, max_positions=32
+)
 VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
     "transformer": {
         "plain": transformer,
@@ -49,7 +53,16 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "deep_decoder": partial(transformer, encoder_layers=1, decoder_layers=3),
         "one_head": partial(transformer, num_heads=1),
         "dropouts": partial(transformer, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
-    }
+    },
+    "decoder_only": {
+        "plain": decoder_only,
+        "causal": partial(decoder_only, prefix=Prefix.causal),
+        "source_learned": partial(decoder_only, prefix=Prefix.causal, loss_on=LossOn.both),
+        "post_norm": partial(decoder_only, norm_order=NormOrder.post, positions=Positions.sinusoidal),
+        "own_output": partial(decoder_only, tying=Tying.src_tgt, activation=Activation.swiglu),
+        "deep": partial(decoder_only, num_layers=4, num_heads=4),
+        "dropouts": partial(decoder_only, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
+    },
 }
 CASES = [
     pytest.param(make, id=f"{family}-{label}")

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from nmt.batching import Batch, pad
-from nmt.decoding import DecodingConfig
+from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.evaluate import Metric, evaluate_text, perplexity, score_text, validation_loss
 from nmt.files import write_lines
@@ -140,7 +140,7 @@ def test_evaluate_scores_the_translations_of_the_source() -> None:
     text = ParallelText([f"a dog {i} runs" for i in range(30)], [f"ein Hund {i} rennt" for i in range(30)])
     tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=30), text, seed=1)
     model = transformer(tokenizer.tgt_vocab_size)
-    cfg = DecodingConfig(beam_size=2)
+    cfg = BeamConfig(beam_size=2)
     scores = evaluate_text(model, tokenizer, text, cfg, [Metric.bleu, Metric.chrf], tgt_lang="de", device=CPU)
     translations = translate(text.src, model, tokenizer, cfg, device=CPU)
     assert scores.hypotheses == [translation.text for translation in translations]

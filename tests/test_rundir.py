@@ -9,7 +9,8 @@ import torch
 
 from nmt.checkpoint import Checkpoint
 from nmt.compose import compose
-from nmt.config import TrainConfig, load_config
+from nmt.config import TrainConfig
+from nmt.config_files import load_config
 from nmt.errors import UserError
 from nmt.rundir import RunDirectory
 

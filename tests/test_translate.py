@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.decoding import DecodingConfig
+from nmt.decoding import BeamConfig
 from nmt.models.base import State, TranslationModel
 from nmt.pairs import ParallelText
 from nmt.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
@@ -82,28 +82,28 @@ def texts(translations: list[Translation]) -> list[str]:
 def test_one_translation_per_line_in_order(
     tokenizer: Tokenizer, model: CopyModel, batch_tokens: int, beam_size: int
 ) -> None:
-    cfg = DecodingConfig(beam_size, batch_tokens=batch_tokens)
+    cfg = BeamConfig(beam_size=beam_size, batch_tokens=batch_tokens)
     translations = translate(LINES, model, tokenizer, cfg, device=CPU)
     assert texts(translations) == [line.strip() for line in LINES]
     assert all((t.score < 0.0) == bool(t.text) for t in translations)
 
 
 def test_batches_of_similar_lengths_keep_the_budget(tokenizer: Tokenizer, model: CopyModel) -> None:
-    translate(LINES * 20, model, tokenizer, DecodingConfig(beam_size=4, batch_tokens=1600), device=CPU)
+    translate(LINES * 20, model, tokenizer, BeamConfig(beam_size=4, batch_tokens=1600), device=CPU)
     assert sum(num for num, _ in model.seen) == 20 * sum(bool(line.strip()) for line in LINES)
     assert all(num * length * 4 <= 1600 for num, length in model.seen)
     assert len(model.seen) < 20
 
 
 def test_nothing_to_translate(tokenizer: Tokenizer, model: CopyModel) -> None:
-    assert translate([], model, tokenizer, DecodingConfig(), device=CPU) == []
+    assert translate([], model, tokenizer, BeamConfig(), device=CPU) == []
     blank = ["", " ", "\u200b"]  # the last only turns out blank when it is normalised
-    assert texts(translate(blank, model, tokenizer, DecodingConfig(), device=CPU)) == ["", "", ""]
+    assert texts(translate(blank, model, tokenizer, BeamConfig(), device=CPU)) == ["", "", ""]
     assert model.seen == []
 
 
 def test_alternatives_follow_the_best(tokenizer: Tokenizer, model: CopyModel) -> None:
-    cfg = DecodingConfig(beam_size=4, num_best=3)
+    cfg = BeamConfig(beam_size=4, num_best=3)
     blank, best = translate(["", "a dog"], model, tokenizer, cfg, device=CPU)
     assert blank.alternatives == []
     assert best.text == "a dog"
@@ -115,7 +115,7 @@ def test_alternatives_follow_the_best(tokenizer: Tokenizer, model: CopyModel) ->
 def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokenizer, model: CopyModel) -> None:
     warnings: list[str] = []
     lines = ["run", "a man in the snow", "a dog"]
-    cfg = DecodingConfig(max_source_tokens=8)
+    cfg = BeamConfig(max_source_tokens=8)
     translations = translate(lines, model, tokenizer, cfg, device=CPU, warn=warnings.append)
     kept = tokenizer.decode(tokenizer.encode_src([lines[1]])[0][:7])
     assert texts(translations) == ["run", kept, "a dog"]
@@ -135,7 +135,7 @@ def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokeniz
 def test_warnings_go_to_standard_error(
     tokenizer: Tokenizer, model: CopyModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    translate(["a man in the snow"], model, tokenizer, DecodingConfig(max_source_tokens=8), device=CPU)
+    translate(["a man in the snow"], model, tokenizer, BeamConfig(max_source_tokens=8), device=CPU)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("warning: only the first 8 tokens of line 1 are translated")
@@ -146,15 +146,15 @@ def test_search_is_in_eval_mode_and_the_mode_is_restored(
     tokenizer: Tokenizer, model: CopyModel, training: bool
 ) -> None:
     model.train(training)
-    translate(LINES, model, tokenizer, DecodingConfig(), device=CPU)
+    translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
     assert model.modes == {(False, False)}
     assert model.training is training
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4, 100])
 def test_a_stream_gives_what_one_call_gives(tokenizer: Tokenizer, model: CopyModel, chunk: int) -> None:
-    streamed = translate_stream(iter(LINES), model, tokenizer, DecodingConfig(), device=CPU, chunk=chunk)
-    assert list(streamed) == translate(LINES, model, tokenizer, DecodingConfig(), device=CPU)
+    streamed = translate_stream(iter(LINES), model, tokenizer, BeamConfig(), device=CPU, chunk=chunk)
+    assert list(streamed) == translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
 
 
 def test_a_stream_reads_no_further_than_its_chunk_and_counts_lines_on(
@@ -169,7 +169,7 @@ def test_a_stream_reads_no_further_than_its_chunk_and_counts_lines_on(
             taken += 1
             yield "a man in the snow" if taken % 5 == 0 else "a dog"
 
-    cfg = DecodingConfig(max_source_tokens=8)
+    cfg = BeamConfig(max_source_tokens=8)
     stream = translate_stream(endless(), model, tokenizer, cfg, device=CPU, warn=warnings.append, chunk=4)
     assert next(stream).text == "a dog"
     assert taken == 4

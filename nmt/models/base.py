@@ -40,8 +40,23 @@ class ModelConfig:
 
     @property
     def longest(self) -> int | None:
-        """Longest sequence in tokens that the positions allow; None where there is no limit."""
+        """Longest source or target in tokens that the positions allow; None where there is no limit."""
         return None
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether there must be a source; a model that needs none is a language model, too."""
+        return True
+
+    @property
+    def longest_text(self) -> int | None:
+        """Longest target in tokens where there is no source; None where there is no limit."""
+        return self.longest
+
+    @property
+    def learns_source(self) -> bool:
+        """Whether the model is to predict the source, too, as one text with the target."""
+        return False
 
 
 @dataclass
@@ -87,13 +102,14 @@ class TranslationModel(nn.Module, ABC):
     """p(target | source), one target token at a time."""
 
     max_length: int | None = None
-    """Longest sequence, source or target, that the positions allow; None where there is no limit."""
+    """Longest source or target that the positions allow; None where there is no limit."""
 
     @abstractmethod
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Return the hidden states (B, T, D) of every target position at once (teacher forcing).
 
-        `src` (B, S) ids, `src_mask` (B, S) bool, `tgt_in` (B, T) ids from BOS on; none sees a later one.
+        `src` (B, S) ids, `src_mask` (B, S) bool, `tgt_in` (B, T) ids from BOS on; none sees a later one. A
+        model that needs no source takes one without columns: S = 0.
         """
 
     @abstractmethod

@@ -77,14 +77,17 @@ class SelfAttention(nn.Module):
         out: Tensor = self.residual(x, lambda y: self.attention(y, *self.attention.attended(y), mask))
         return out
 
-    def step(self, x: Tensor, cache: dict[str, Tensor], layer: str) -> Tensor:
-        """x (N, 1, D): append its keys and values to those of the positions before, attend to all of them."""
+    def step(self, x: Tensor, cache: dict[str, Tensor], layer: str, mask: Tensor | None = None) -> Tensor:
+        """x (N, T, D), most often T = 1: append its keys and values to those of the S - T positions before.
+
+        All of them are attended to, or those that `mask`, which broadcasts to (N, H, T, S), allows.
+        """
 
         def attend(y: Tensor) -> Tensor:
             for name, new in zip(("keys", "values"), self.attention.attended(y), strict=True):
                 slot = f"{layer}.{name}"
                 cache[slot] = torch.cat([cache[slot], new], dim=2) if slot in cache else new
-            context: Tensor = self.attention(y, cache[f"{layer}.keys"], cache[f"{layer}.values"], None)
+            context: Tensor = self.attention(y, cache[f"{layer}.keys"], cache[f"{layer}.values"], mask)
             return context
 
         out: Tensor = self.residual(x, attend)
@@ -130,6 +133,11 @@ class SelfAttentionLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (B, S, D); mask broadcasts to (B, H, S, S)."""
         out: Tensor = self.feed_forward(self.self_attention(x, mask))
+        return out
+
+    def step(self, x: Tensor, cache: dict[str, Tensor], layer: str, mask: Tensor) -> Tensor:
+        """The same for x (N, T, D) after the positions that `cache` holds; see `SelfAttention.step`."""
+        out: Tensor = self.feed_forward(self.self_attention.step(x, cache, layer, mask))
         return out
 
 

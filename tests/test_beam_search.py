@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.decoding import DecodingConfig, Hypothesis, LengthPenalty, best_continuations, search
+from nmt.beam_search import BeamConfig, LengthPenalty, beam_search, best_continuations
 from nmt.errors import UserError
+from nmt.hypotheses import Hypothesis
 from nmt.models import build_model
 from nmt.models.base import State, TranslationModel
 from nmt.models.transformer import TransformerConfig
@@ -75,7 +76,7 @@ def sentences(num: int, *, longest: int = 9, vocab_size: int = 11, seed: int = 1
     return torch.randint(4, vocab_size, src_mask.shape, generator=generator) * src_mask, src_mask
 
 
-def penalty(length: int, cfg: DecodingConfig) -> float:
+def penalty(length: int, cfg: BeamConfig) -> float:
     penalties: dict[LengthPenalty, float] = {
         LengthPenalty.gnmt: ((5 + length) / 6) ** cfg.alpha,
         LengthPenalty.average: length**cfg.alpha,
@@ -84,7 +85,7 @@ def penalty(length: int, cfg: DecodingConfig) -> float:
     return penalties[cfg.length_penalty]
 
 
-def enumerate_all(model: TableModel, src: Tensor, cfg: DecodingConfig, limit: int) -> list[Scored]:
+def enumerate_all(model: TableModel, src: Tensor, cfg: BeamConfig, limit: int) -> list[Scored]:
     words = [token for token in range(model.table.shape[1]) if token not in (PAD_ID, BOS_ID, EOS_ID)]
     everything = itertools.chain.from_iterable(itertools.product(words, repeat=n) for n in range(limit))
     scored = [
@@ -93,7 +94,7 @@ def enumerate_all(model: TableModel, src: Tensor, cfg: DecodingConfig, limit: in
     return sorted(scored, reverse=True)
 
 
-def plain_beam_search(model: TableModel, src: Tensor, cfg: DecodingConfig, limit: int) -> list[Scored]:
+def plain_beam_search(model: TableModel, src: Tensor, cfg: BeamConfig, limit: int) -> list[Scored]:
     """The same rule without batches, caches, early stop or tensors of hypotheses."""
     open_beams: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[Scored] = []
@@ -132,11 +133,18 @@ def test_a_beam_as_wide_as_the_space_finds_the_optimum(
     kind: LengthPenalty, alpha: float, num_best: int
 ) -> None:
     # V = 5 with PAD, BOS and EOS leaves two words; T = 4 with EOS: 1 + 2 + 4 + 8 = 15 strings
-    cfg = DecodingConfig(15, kind, alpha, max_length_ratio=0.0, max_length_offset=4, num_best=num_best)
+    cfg = BeamConfig(
+        beam_size=15,
+        length_penalty=kind,
+        alpha=alpha,
+        max_length_ratio=0.0,
+        max_length_offset=4,
+        num_best=num_best,
+    )
     for seed in range(10):
         model = TableModel(vocab_size=5, seed=seed)
         src, src_mask = sentences(3, seed=seed)
-        for b, found in enumerate(search(model, src, src_mask, cfg)):
+        for b, found in enumerate(beam_search(model, src, src_mask, cfg)):
             everything = enumerate_all(model, src[b : b + 1], cfg, limit=4)
             assert len(everything) == 15
             assert_same(found, everything[:num_best])
@@ -145,12 +153,14 @@ def test_a_beam_as_wide_as_the_space_finds_the_optimum(
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 4, 5, 6])
 def test_narrow_beams_equal_a_plain_beam_search(kind: LengthPenalty, alpha: float, beam_size: int) -> None:
-    one = DecodingConfig(beam_size, kind, alpha, max_length_ratio=1.0, max_length_offset=2)
+    one = BeamConfig(
+        beam_size=beam_size, length_penalty=kind, alpha=alpha, max_length_ratio=1.0, max_length_offset=2
+    )
     many = replace(one, num_best=beam_size)
     for vocab_size in (5, 11):
         model = TableModel(vocab_size, seed=beam_size, eos_bias=1.0)
         src, src_mask = sentences(8, longest=5, seed=vocab_size)
-        best, ranked = search(model, src, src_mask, one), search(model, src, src_mask, many)
+        best, ranked = beam_search(model, src, src_mask, one), beam_search(model, src, src_mask, many)
         for b in range(len(src)):
             sentence = src[b : b + 1, src_mask[b]]
             expected = plain_beam_search(model, sentence, many, limit=sentence.shape[1] + 2)
@@ -161,8 +171,8 @@ def test_narrow_beams_equal_a_plain_beam_search(kind: LengthPenalty, alpha: floa
 def test_one_beam_equals_greedy_search() -> None:
     model = TableModel(vocab_size=11)
     src, src_mask = sentences(50)
-    cfg = DecodingConfig(beam_size=1, max_length_ratio=1.0, max_length_offset=2)
-    for b, [found] in enumerate(search(model, src, src_mask, cfg)):
+    cfg = BeamConfig(beam_size=1, max_length_ratio=1.0, max_length_offset=2)
+    for b, [found] in enumerate(beam_search(model, src, src_mask, cfg)):
         sentence = src[b : b + 1, src_mask[b]]
         state = model.start(sentence, torch.ones_like(sentence, dtype=torch.bool))
         ids = [BOS_ID]
@@ -190,14 +200,14 @@ def test_the_batch_mates_of_a_sentence_do_not_matter(
 ) -> None:
     model = make_model()
     src, src_mask = sentences(64, longest=20)
-    cfg = DecodingConfig(beam_size, num_best=min(2, beam_size))
+    cfg = BeamConfig(beam_size=beam_size, num_best=min(2, beam_size))
     shuffled = torch.randperm(64, generator=torch.Generator().manual_seed(5))
 
     def search_in_batches_of(size: int, order: Tensor) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[] for _ in range(64)]
         for part in torch.split(order, size):
             longest = int(src_mask[part].sum(1).max())
-            results = search(model, src[part, :longest], src_mask[part, :longest], cfg)
+            results = beam_search(model, src[part, :longest], src_mask[part, :longest], cfg)
             for b, hypotheses in zip(part.tolist(), results, strict=True):
                 found[b] = hypotheses
         return found
@@ -214,7 +224,7 @@ def test_the_batch_mates_of_a_sentence_do_not_matter(
 def test_log_probability_is_the_models_own_and_best_come_first() -> None:
     model = TableModel(vocab_size=11)
     src, src_mask = sentences(20)
-    for b, hypotheses in enumerate(search(model, src, src_mask, DecodingConfig(num_best=5))):
+    for b, hypotheses in enumerate(beam_search(model, src, src_mask, BeamConfig(num_best=5))):
         assert len({tuple(h.ids) for h in hypotheses}) == 5
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         for hypothesis in hypotheses:
@@ -227,9 +237,9 @@ def test_log_probability_is_the_models_own_and_best_come_first() -> None:
 def test_each_sentence_has_its_own_length_limit_where_the_end_is_forced(beam_size: int) -> None:
     model = TableModel(vocab_size=11, eos_bias=-50.0)  # would never end
     src, src_mask = sentences(30)
-    cfg = DecodingConfig(beam_size, max_length_ratio=1.5, max_length_offset=1)
+    cfg = BeamConfig(beam_size=beam_size, max_length_ratio=1.5, max_length_offset=1)
     for model.max_length in (None, 6):
-        for b, [found] in enumerate(search(model, src, src_mask, cfg)):
+        for b, [found] in enumerate(beam_search(model, src, src_mask, cfg)):
             limit = int(1.5 * int(src_mask[b].sum())) + 1
             assert len(found.ids) + 1 == (limit if model.max_length is None else min(limit, 6))
             expected = model.log_prob(src[b : b + 1, src_mask[b]], found.ids)
@@ -254,8 +264,8 @@ def test_best_continuations_are_those_of_topk(vocab_size: int, num: int) -> None
 
 def test_a_limit_of_nothing_still_gives_a_translation() -> None:
     src, src_mask = sentences(2)
-    cfg = DecodingConfig(max_length_ratio=0.0, max_length_offset=0, num_best=5)
-    for hypotheses in search(TableModel(vocab_size=11), src, src_mask, cfg):
+    cfg = BeamConfig(max_length_ratio=0.0, max_length_offset=0, num_best=5)
+    for hypotheses in beam_search(TableModel(vocab_size=11), src, src_mask, cfg):
         assert [h.ids for h in hypotheses] == [[]]  # the only translation of one token is EOS
 
 
@@ -263,7 +273,7 @@ def test_unused_ids_are_never_generated_and_unk_may_be() -> None:
     model = TableModel(vocab_size=6, eos_bias=-3.0)
     model.table[:, [PAD_ID, BOS_ID]] += 3.0
     src, src_mask = sentences(30)
-    generated = {token for [found] in search(model, src, src_mask, DecodingConfig()) for token in found.ids}
+    generated = {token for [found] in beam_search(model, src, src_mask, BeamConfig()) for token in found.ids}
     assert generated == {UNK_ID, 4, 5}
 
 
@@ -271,7 +281,7 @@ def test_unused_ids_are_never_generated_and_unk_may_be() -> None:
 def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
     model = TableModel(vocab_size=11, eos_bias=2.0)
     src, src_mask = sentences(40)
-    found = search(model, src, src_mask, DecodingConfig(beam_size))
+    found = beam_search(model, src, src_mask, BeamConfig(beam_size=beam_size))
     assert model.batch_sizes[0] == 40
     assert model.batch_sizes == sorted(model.batch_sizes, reverse=True)
     assert len(set(model.batch_sizes)) > 3
@@ -304,5 +314,5 @@ def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
 )
 def test_values_out_of_range_are_refused(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        replace(DecodingConfig(), **overrides)
+        replace(BeamConfig(), **overrides)
     assert str(caught.value) == message

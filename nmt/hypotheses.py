@@ -1,0 +1,66 @@
+"""What every way of finding translations has in common: hypotheses, their limits, and the keys of a config.
+
+Shapes: B sentences, S source length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.errors import UserError
+
+
+@dataclass
+class DecodingConfig:
+    """How translations are found."""
+
+    strategy: str = ""
+    """How hypotheses grow; chosen together with its other fields by `decoding=...`."""
+    max_length_ratio: float = 2.0
+    """Longest translation in tokens per source token ..."""
+    max_length_offset: int = 10
+    """... plus this many, both with EOS, for each sentence by itself."""
+    num_best: int = 1
+    """Hypotheses returned per sentence."""
+    batch_tokens: int = 8192
+    """Source tokens of a batch, with padding, times the hypotheses that are open per sentence."""
+    max_source_tokens: int = 1024
+    """Longer source lines are cut here, with a warning; EOS included."""
+
+    def __post_init__(self) -> None:
+        for key in ("num_best", "batch_tokens", "max_source_tokens"):
+            if getattr(self, key) < 1:
+                raise UserError(f"decoding.{key} must be at least 1, but is {getattr(self, key)}")
+        for key in ("max_length_ratio", "max_length_offset"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                value = getattr(self, key)
+                raise UserError(f"decoding.{key} must be finite and not negative, but is {value}")
+
+    @property
+    def rows_per_sentence(self) -> int:
+        """Hypotheses of a sentence that are open at a time."""
+        return self.num_best
+
+
+@dataclass
+class Hypothesis:
+    """A finished translation in token ids."""
+
+    ids: list[int]
+    """Without BOS and EOS."""
+    score: float
+    """What hypotheses of one sentence are ranked by: a log probability, adjusted for the length."""
+    log_prob: float
+    """Log probability of the ids and EOS."""
+
+
+def length_limits(src_mask: Tensor, max_length: int | None, cfg: DecodingConfig) -> Tensor:
+    """Return the most target tokens (B,), EOS included, that each sentence may get, whatever its batch."""
+    lengths: list[int] = src_mask.sum(1).tolist()
+    limits = [int(cfg.max_length_ratio * length) + cfg.max_length_offset for length in lengths]
+    if max_length is not None:
+        limits = [min(limit, max_length) for limit in limits]
+    return torch.tensor([max(limit, 1) for limit in limits], device=src_mask.device)

@@ -1,0 +1,244 @@
+"""What a model learns: to translate, or to continue text. Two rows of `TASKS` are all that differs.
+
+A language model learns from the targets alone, as one long text cut into windows of `data.max_tokens`: its
+batches are batches of pairs whose sources have no columns. Everything after that, the model, the trainer and
+the checkpoints, is the same for both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from nmt.batching import collate, plan_in_order
+from nmt.config import Task, TrainConfig
+from nmt.corpus import Account, DataConfig, ParallelText, filter_pairs
+from nmt.decoding import DecodingConfig, SamplingConfig
+from nmt.encoding import EncodedPairs, encode_pairs, joined, sample_pairs, windows
+from nmt.evaluate import Metric, Scores, evaluate_text, perplexity, validation_loss
+from nmt.models import TranslationModel
+from nmt.runtime import derive_seed
+from nmt.sampling import continuation
+from nmt.tokenizer import EOS_ID, Tokenizer
+from nmt.translate import evaluating
+
+Note = Callable[[str], None]
+T = TypeVar("T")
+
+
+def cache_dir() -> Path:
+    """Where encoded corpora are kept: $NMT_CACHE, or ~/.cache/nmt."""
+    return Path(os.environ.get("NMT_CACHE") or Path.home() / ".cache" / "nmt")
+
+
+@dataclass
+class Trained:
+    """A model with what is needed to use it."""
+
+    cfg: TrainConfig
+    tokenizer: Tokenizer
+    model: TranslationModel
+    device: torch.device
+
+
+class TaskParts(NamedTuple):
+    """The code of a task."""
+
+    part: Callable[[ParallelText], ParallelText]
+    """What of a corpus it is about."""
+    filter: Callable[[ParallelText, DataConfig], tuple[ParallelText, Account]]
+    """What of that is trained on, with an account."""
+    training_pairs: Callable[[TrainConfig, ParallelText, Tokenizer, Note], Callable[[int], EncodedPairs]]
+    """The pairs of each epoch, by its number."""
+    evaluation_pairs: Callable[[Trained, ParallelText], tuple[EncodedPairs, Account]]
+    """What the loss of a split is computed on, with an account."""
+    outputs: Callable[[Trained, ParallelText, DecodingConfig, Sequence[Metric]], Scores]
+    """What the model makes of a split, and the scores of that."""
+    samples: Callable[[ParallelText, Scores], list[str]]
+    """What is shown of that."""
+    next_commands: tuple[str, ...]
+    """What a user may do with a trained model, with {run} for its directory."""
+
+
+class Evaluation:
+    """A split to score a model on, encoded once."""
+
+    def __init__(self, trained: Trained, text: ParallelText, note: Note):
+        self.task, self.trained, self.text = TASKS[trained.cfg.task], trained, text
+        self.pairs, account = self.task.evaluation_pairs(trained, text)
+        if account.kept < account.read:
+            note(f"loss without what exceeds model.max_positions: {account}")
+        lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
+        self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.batch_tokens)
+
+    def scores(self, decoding: DecodingConfig, metrics: Sequence[Metric]) -> Scores:
+        """Loss in nats per target token, perplexity, and what the task adds to them."""
+        batches = (collate(self.pairs, indices) for indices in self.plan)
+        loss = validation_loss(self.trained.model, batches, device=self.trained.device)
+        scores = self.task.outputs(self.trained, self.text, decoding, metrics)
+        return Scores(
+            {"loss": loss, "perplexity": perplexity(loss), **scores.values},
+            scores.signatures,
+            scores.hypotheses,
+        )
+
+
+# ---- translation
+
+
+def sentence_pairs(
+    cfg: TrainConfig, text: ParallelText, tokenizer: Tokenizer, note: Note
+) -> Callable[[int], EncodedPairs]:
+    """The encoded pairs, the same in each epoch or sampled anew (subword regularisation)."""
+    alpha, max_tokens = cfg.tokenizer.sampling_alpha, cfg.data.max_tokens
+    finished: Callable[[EncodedPairs], EncodedPairs] = joined if cfg.model.learns_source else _unchanged
+    if not alpha:
+        pairs, account = encode_pairs(text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir())
+        note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
+        pairs = finished(pairs)
+        return lambda epoch: pairs
+
+    def sampled(epoch: int) -> EncodedPairs:
+        fresh, account = sample_pairs(
+            text, tokenizer, max_tokens=max_tokens, alpha=alpha, seed=cfg.seed, epoch=epoch
+        )
+        note(f"segmented for epoch {epoch}: {account}")
+        return finished(fresh)
+
+    return sampled
+
+
+def _unchanged(x: T) -> T:
+    return x
+
+
+def encoded_sentences(trained: Trained, text: ParallelText) -> tuple[EncodedPairs, Account]:
+    """The pairs that the positions of the model allow."""
+    return encode_pairs(text, trained.tokenizer, max_tokens=trained.model.max_length, cache_dir=None)
+
+
+def translations(
+    trained: Trained, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
+) -> Scores:
+    """Translations of the sources, scored against the targets."""
+    return evaluate_text(
+        trained.model,
+        trained.tokenizer,
+        text,
+        decoding,
+        metrics,
+        tgt_lang=trained.cfg.data.tgt,
+        device=trained.device,
+    )
+
+
+def beside_references(text: ParallelText, scores: Scores) -> list[str]:
+    """Source, reference and translation of each pair."""
+    rows = zip(text.src, text.tgt, scores.hypotheses, strict=True)
+    return [f"source       {src}\nreference    {tgt}\ntranslation  {hyp}" for src, tgt, hyp in rows]
+
+
+# ---- language model
+
+
+def targets_alone(text: ParallelText) -> ParallelText:
+    """The same without the sources."""
+    return ParallelText([""] * len(text), text.tgt)
+
+
+def all_lines(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Account]:
+    """A text is not filtered: its lines belong together."""
+    return text, Account(len(text))
+
+
+def text_windows(
+    cfg: TrainConfig, text: ParallelText, tokenizer: Tokenizer, note: Note
+) -> Callable[[int], EncodedPairs]:
+    """Windows of the text that begin elsewhere in each epoch."""
+    pairs, _ = encode_pairs(text, tokenizer, max_tokens=None, cache_dir=cache_dir())
+    note(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
+    length = cfg.data.max_tokens
+
+    def shifted(epoch: int) -> EncodedPairs:
+        first = np.random.default_rng(derive_seed("windows", cfg.seed, epoch)).integers(length)
+        return windows(pairs, length, int(first))
+
+    return shifted
+
+
+def fixed_windows(trained: Trained, text: ParallelText) -> tuple[EncodedPairs, Account]:
+    """The text cut into windows from its beginning; nothing is left out."""
+    pairs, account = encode_pairs(text, trained.tokenizer, max_tokens=None, cache_dir=None)
+    return windows(pairs, trained.cfg.data.max_tokens), account
+
+
+def continuations(
+    trained: Trained, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
+) -> Scores:
+    """The first lines of the text, each continued by as many tokens as a window has; not scored."""
+    sampling = decoding if isinstance(decoding, SamplingConfig) else SamplingConfig()
+    prompts = [f"{line}\n" for line in text.tgt[: trained.cfg.trainer.num_samples]]
+    length = trained.cfg.data.max_tokens
+    return Scores({}, {}, [prompt + continued(trained, prompt, sampling, length) for prompt in prompts])
+
+
+def continued(trained: Trained, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
+    """`max_tokens` tokens that continue `prompt`, as text; the end of a sentence is the end of a line."""
+    *whole, unfinished = prompt.split("\n")
+    ids = [token for line in trained.tokenizer.encode_tgt(whole) for token in line]
+    ids += trained.tokenizer.encode_tgt([unfinished])[0][:-1]
+    window = trained.cfg.data.max_tokens
+    with evaluating(trained.model):
+        drawn = continuation(trained.model, ids, cfg, window=window, device=trained.device)
+        tokens = list(itertools.islice(drawn, max_tokens))
+    return decoded_text(trained.tokenizer, ids, tokens)
+
+
+def continuations_alone(text: ParallelText, scores: Scores) -> list[str]:
+    """Each line with what the model adds to it."""
+    return scores.hypotheses
+
+
+def decoded_text(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """`tokens` as text that goes on where the ids `before` end."""
+    line = list(itertools.takewhile(lambda token: token != EOS_ID, reversed(before)))[::-1]
+    lines = [list(line)]
+    for token in tokens:
+        if token == EOS_ID:
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    text = "\n".join(tokenizer.decode(ids) for ids in lines)
+    return text[len(tokenizer.decode(line)) :]
+
+
+TASKS: dict[Task, TaskParts] = {
+    Task.translation: TaskParts(
+        _unchanged,
+        filter_pairs,
+        sentence_pairs,
+        encoded_sentences,
+        translations,
+        beside_references,
+        (
+            "nmt translate run={run} < source.txt > translation.txt",
+            "nmt evaluate run={run} decoding.beam_size=8",
+        ),
+    ),
+    Task.language_model: TaskParts(
+        targets_alone,
+        all_lines,
+        text_windows,
+        fixed_windows,
+        continuations,
+        continuations_alone,
+        ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7"),
+    ),
+}
