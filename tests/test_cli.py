@@ -121,7 +121,8 @@ def test_info_shows_how_the_config_is_composed() -> None:
     [
         (
             "trian",
-            "there is no verb 'trian'; did you mean 'train'?; the verbs are train, evaluate, translate, generate",
+            "there is no verb 'trian'; did you mean 'train'?; the verbs are train, evaluate, translate, "
+            "generate",
         ),
         ("seed=1", "the verb comes first: nmt train|evaluate|translate|generate seed=1 ..."),
         ("--cfg", "the verb comes first: nmt train|evaluate|translate|generate --cfg ..."),

@@ -51,12 +51,8 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
     def build(
         *, scores: Sequence[float] = (), optimizer: OptimizerConfig = RATE, folder: str = "run", **fields: Any
     ) -> Trainer:
-        cfg = TrainerConfig(
-            **(
-                {"batch_tokens": 40, "log_every_steps": 1, "patience": 0, "best_metric": BestMetric.bleu}
-                | fields
-            )
-        )
+        plain: dict[str, Any] = {"batch_tokens": 40, "log_every_steps": 1, "patience": 0}
+        cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.bleu} | fields))
         seed_everything(1)
         model = tiny_model()
         found: Iterator[float] = iter(scores)
