@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt import encoding
 from nmt.corpus import Account, ParallelText
-from nmt.encoding import EncodedPairs, encode_pairs, sample_pairs
+from nmt.encoding import EncodedPairs, encode_pairs, joined, sample_pairs, windows
 from nmt.errors import UserError
-from nmt.tokenizer import EOS_ID, Tokenizer, TokenizerConfig
+from nmt.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig
 
 
 def corpus(size: int = 200, seed: int = 1) -> ParallelText:
@@ -241,3 +241,24 @@ def test_sampled_pairs_keep_the_limit() -> None:
     assert max(pairs.src_lengths.max(), pairs.tgt_lengths.max()) <= 25
     assert account.dropped == {"over 25 pieces": len(TEXT) - len(pairs)}
     assert account.kept < len(TEXT)
+
+
+def test_joined_pairs_are_one_target() -> None:
+    pairs, _ = encode_pairs(TEXT, TOKENIZER, max_tokens=None, cache_dir=None)
+    both = joined(pairs)
+    assert [(src, tgt) for src, tgt in as_lists(both)] == [
+        ([], [*src, BOS_ID, *tgt]) for src, tgt in as_lists(pairs)
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(length=st.integers(1, 50), first=st.integers(0, 60))
+def test_windows_hold_the_text_once(length: int, first: int) -> None:
+    pairs, _ = encode_pairs(TEXT, TOKENIZER, max_tokens=None, cache_dir=None)
+    cut = as_lists(windows(pairs, length, first % length))
+    assert [token for _, tgt in cut for token in tgt] == [t for _, tgt in as_lists(pairs) for t in tgt]
+    assert all(src == [] for src, _ in cut)
+    inner = [len(tgt) for _, tgt in cut[1:-1]]
+    assert set(inner) <= {length}
+    assert all(0 < len(tgt) <= length for _, tgt in cut)
+    assert not first % length or len(cut[0][1]) == first % length

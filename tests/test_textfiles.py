@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import random
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from nmt.errors import UserError
 from nmt.pairs import ParallelText, Split
-from nmt.textfiles import FilesData, parting_line, read, read_lines
+from nmt.textfiles import FilesData, TextData, parting_line, read, read_lines, read_text
 
 ENGLISH = ["A dog runs.", "Two cats sleep.", "It rains."]
 GERMAN = ["Ein Hund läuft.", "Zwei Katzen schlafen.", "Es regnet."]
@@ -245,3 +248,61 @@ def test_a_column_number_beyond_the_last_is_told(tmp_path: Path) -> None:
 def test_errors_in_jsonl(tmp_path: Path, line: str, expected: str) -> None:
     path = write(tmp_path, "a.jsonl", '{"en": "a", "de": "b"}\n' + line + "\n")
     assert expected.format(path=path) in error_of(FilesData(train=str(path)))
+
+
+def text_data(tmp_path: Path, lines: int, **changes: Any) -> TextData:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{i}\n" if i % 3 else "\n" for i in range(lines)), encoding="utf-8")
+    return TextData(train=str(path), **changes)
+
+
+def test_the_tails_of_blocks_are_held_out(tmp_path: Path) -> None:
+    cfg = text_data(tmp_path, 40, blocks=4, held_out=0.2)
+    train, held_out = (read_text(cfg, split).tgt for split in (Split.train, Split.validation))
+    assert held_out == ["8", "", "", "19", "28", "29", "38", ""]  # a line may be blank
+    assert len(train) == 32
+    assert train[:9] == ["", "1", "2", "", "4", "5", "", "7", "10"]
+    assert read_text(cfg, Split.train).src == [""] * 32
+
+
+def test_a_validation_text_leaves_the_training_text_whole(tmp_path: Path) -> None:
+    cfg = text_data(tmp_path, 40)
+    other = tmp_path / "other.txt"
+    other.write_text("a\nb\n", encoding="utf-8")
+    cfg = dataclasses.replace(cfg, validation=str(other), test=str(other))
+    assert len(read_text(cfg, Split.train)) == 40
+    assert read_text(cfg, Split.validation).tgt == read_text(cfg, Split.test).tgt == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("split", "held_out", "part"),
+    [(Split.validation, 0.1, "held out"), (Split.train, 0.9, "left for training")],
+)
+def test_a_text_too_short_for_its_blocks_is_told(
+    tmp_path: Path, split: Split, held_out: float, part: str
+) -> None:
+    cfg = text_data(tmp_path, 9, blocks=9, held_out=held_out)
+    message = (
+        f"data.train={cfg.train} has 9 lines in data.blocks=9; none of them is {part} with "
+        f"data.held_out={held_out}; set data.validation, or fewer blocks"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        read_text(cfg, split)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"held_out": 0.0}, "data.held_out must be in (0, 1), but is 0.0"),
+        ({"held_out": 1.0}, "data.held_out must be in (0, 1), but is 1.0"),
+        ({"blocks": 0}, "data.blocks must be at least 1, but is 0"),
+    ],
+)
+def test_text_values_out_of_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        TextData(**changes)
+
+
+def test_a_missing_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^data\.train: there is no file .*nothing\.txt"):
+        read_text(TextData(train=str(tmp_path / "nothing.txt")), Split.validation)
