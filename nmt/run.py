@@ -189,7 +189,5 @@ def generate(cfg: GenerateConfig) -> None:
     if opened.cfg.task is not Task.language_model:
         raise UserError(f"{cfg.run} is no language model, but translates: nmt translate run={cfg.run}")
     if not isinstance(cfg.decoding, SamplingConfig):
-        raise UserError(
-            f"nmt generate draws tokens one by one: decoding=sampling, not {cfg.decoding.strategy}"
-        )
+        raise UserError(f"nmt generate needs decoding=sampling, but has {cfg.decoding.strategy}")
     print(cfg.prompt + continued(opened, cfg.prompt, cfg.decoding, cfg.max_tokens))

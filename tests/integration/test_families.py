@@ -1,0 +1,51 @@
+"""Every family through the command line: it learns to copy, and an interruption leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.integration.conftest import Command
+
+FAMILIES = {
+    "gpt": ["model=gpt", "model.d_model=64", "model.d_ff=128", "model.num_layers=2"],
+}
+"""Small models; the Transformer is what all other tests here use."""
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture
+def small(tiny: list[str], family: str) -> list[str]:
+    """The overrides of `tiny` with another model."""
+    return [*(override for override in tiny if not override.startswith("model.")), *FAMILIES[family]]
+
+
+@every_family
+def test_learns_to_copy(nmt: Command, small: list[str], family: str, tmp_path: Path) -> None:
+    run = tmp_path / family
+    limits = ["trainer.max_steps=600", "trainer.eval_every_steps=300", "trainer.save_every_steps=300"]
+    done = nmt("train", f"run={run}", *small, *limits)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "results.json").read_text())["test"]["bleu"] > 98
+    again = nmt("evaluate", f"run={run}")
+    assert done.stdout.split("test ")[1].splitlines()[0] == again.stdout.split("test ")[1].splitlines()[0]
+
+
+@every_family
+def test_a_resumed_training_is_the_uninterrupted_one(
+    nmt: Command, small: list[str], family: str, tmp_path: Path
+) -> None:
+    options = [*small, "model.dropout=0.2", "trainer.save_every_steps=10", "trainer.eval_every_steps=20"]
+    for run, limits in (("whole", [20]), ("resumed", [10, 20])):
+        for limit in limits:
+            done = nmt("train", f"run={tmp_path / run}", *options, f"trainer.max_steps={limit}")
+            assert done.returncode == 0, done.stderr
+    weights = [
+        load_file(tmp_path / run / "checkpoints" / "step_00000020" / "model.safetensors")
+        for run in ("whole", "resumed")
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
