@@ -27,6 +27,7 @@ The modules in import order. Each imports only from those above it; a test reads
     models/vocabulary     Embeddings and output layer, and which of them are one matrix.
     models/stack          Residual sublayers and layers that Transformers are stacked from.
     models/transformer    The encoder-decoder Transformer.
+    models/convolutional  The convolutional model: gated convolutions, attention in every decoder layer.
     models/decoder_only   The decoder-only Transformer: one stack over source and target, or over a text.
     models                The table of model families.
     batching              Encoded pairs to token-budget batches; the plan of an epoch is a pure function.

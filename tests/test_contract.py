@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from nmt.layers import Activation, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
+from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import Tying
@@ -36,6 +37,15 @@ transformer = partial(
 )
 decoder_only = partial(
     DecoderOnlyConfig, d_model=D_MODEL, d_ff=32, num_heads=2, num_layers=2, dropout=0.0, max_positions=32
+)
+convolutional = partial(
+    ConvolutionalConfig,
+    d_model=D_MODEL,
+    encoder_layers=2,
+    decoder_layers=2,
+    dropout=0.0,
+    tying=Tying.none,
+    max_positions=32,
 )
 VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
     "transformer": {
@@ -62,6 +72,17 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "own_output": partial(decoder_only, tying=Tying.src_tgt, activation=Activation.swiglu),
         "deep": partial(decoder_only, num_layers=4, num_heads=4),
         "dropouts": partial(decoder_only, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
+    },
+    "convolutional": {
+        "plain": convolutional,
+        "sinusoidal": partial(convolutional, positions=Positions.sinusoidal, tying=Tying.src_output),
+        "kernel_1": partial(convolutional, kernel_size=1),
+        "kernel_5": partial(convolutional, kernel_size=5, tying=Tying.src_tgt),
+        "one_layer_each": partial(convolutional, encoder_layers=1, decoder_layers=1),
+        "deep_encoder": partial(convolutional, encoder_layers=3, decoder_layers=1),
+        "deep_decoder": partial(convolutional, encoder_layers=1, decoder_layers=3, kernel_size=5),
+        "tying_all": partial(convolutional, encoder_layers=1, kernel_size=5, tying=Tying.all),
+        "dropouts": partial(convolutional, dropout=0.3),
     },
 }
 CASES = [

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nmt.models.base import ModelConfig, State, TranslationModel
+from nmt.models.convolutional import Convolutional, ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from nmt.models.transformer import Transformer, TransformerConfig
 
 MODELS: dict[str, tuple[type[ModelConfig], Callable[..., TranslationModel]]] = {
     "transformer": (TransformerConfig, Transformer),
     "decoder_only": (DecoderOnlyConfig, DecoderOnly),
+    "convolutional": (ConvolutionalConfig, Convolutional),
 }
 
 __all__ = ["MODELS", "ModelConfig", "State", "TranslationModel", "build_model"]
