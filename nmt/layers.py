@@ -1,8 +1,9 @@
-"""Blocks that more than one model is built from: dropout, feed-forward, residuals.
+"""Blocks that more than one model is built from: dropout, feed-forward, norms, residuals.
 
 Nothing here knows a vocabulary, a batch or a model family. Shapes: B sentences, T positions, D d_model.
 
-Feed-forward: Vaswani et al. 2017, section 3.3. Pre-norm: Xiong et al. 2020. SwiGLU: Shazeer 2020.
+Feed-forward: Vaswani et al. 2017, section 3.3; with gates: Shazeer 2020. GELU: Hendrycks and Gimpel 2016.
+SELU: Klambauer et al. 2017. Pre-norm: Xiong et al. 2020. RMS norm: Zhang and Sennrich 2019.
 """
 
 from __future__ import annotations
@@ -22,11 +23,24 @@ class NormOrder(Enum):
     post = "post"
 
 
+class Norm(Enum):
+    """What a norm divides by: the standard deviation around the mean, or the root of the mean square."""
+
+    layer_norm = "layer_norm"
+    rms_norm = "rms_norm"
+
+
 class Activation(Enum):
-    """Non-linearity of the feed-forward block."""
+    """Non-linearity of the feed-forward block; those that end in glu multiply it with a second linear map."""
 
     relu = "relu"
     gelu = "gelu"
+    selu = "selu"
+    silu = "silu"
+    glu = "glu"
+    reglu = "reglu"
+    geglu = "geglu"
+    seglu = "seglu"
     swiglu = "swiglu"
 
 
@@ -62,24 +76,41 @@ class Dropout(nn.Module):
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.relu: F.relu,
     Activation.gelu: F.gelu,
+    Activation.selu: F.selu,
+    Activation.silu: F.silu,
+}
+GATES: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.glu: torch.sigmoid,
+    Activation.reglu: F.relu,
+    Activation.geglu: F.gelu,
+    Activation.seglu: F.selu,
     Activation.swiglu: F.silu,
 }
 
 
-class FeedForward(nn.Module):
-    """Two linear maps with a non-linearity between them, applied to every position alone."""
+def zero_bias(layer: nn.Linear) -> None:
+    """Start without a bias, where there is one."""
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
-    def __init__(self, d_model: int, d_ff: int, activation: Activation, *, dropout: float):
+
+class FeedForward(nn.Module):
+    """Two linear maps with a non-linearity between them, applied to every position alone.
+
+    A gated block has a third one, from D to d_ff, that the non-linearity is multiplied with.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: Activation, *, dropout: float, bias: bool = True):
         super().__init__()
-        self.gated = activation is Activation.swiglu
-        self.activation = ACTIVATIONS[activation]
-        self.inner = nn.Linear(d_model, 2 * d_ff if self.gated else d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.gated = activation in GATES
+        self.activation = (GATES if self.gated else ACTIVATIONS)[activation]
+        self.inner = nn.Linear(d_model, 2 * d_ff if self.gated else d_ff, bias=bias)
+        self.outer = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
         for weight in (*torch.split(self.inner.weight, d_ff), self.outer.weight):
             nn.init.xavier_uniform_(weight)
-        nn.init.zeros_(self.inner.bias)
-        nn.init.zeros_(self.outer.bias)
+        for layer in (self.inner, self.outer):
+            zero_bias(layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
@@ -93,13 +124,19 @@ class FeedForward(nn.Module):
         return output
 
 
-class Residual(nn.Module):
-    """A sublayer with its norm, dropout and residual connection."""
+NORMS: dict[Norm, Callable[[int, float], nn.Module]] = {
+    Norm.layer_norm: nn.LayerNorm,
+    Norm.rms_norm: nn.RMSNorm,
+}
 
-    def __init__(self, d_model: int, norm_order: NormOrder, *, dropout: float):
+
+class Residual(nn.Module):
+    """A sublayer with its norm (a layer norm unless given), dropout and residual connection."""
+
+    def __init__(self, d_model: int, norm_order: NormOrder, *, dropout: float, norm: nn.Module | None = None):
         super().__init__()
         self.pre = norm_order is NormOrder.pre
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = nn.LayerNorm(d_model) if norm is None else norm
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
