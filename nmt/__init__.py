@@ -5,8 +5,9 @@ The modules in import order. Each imports only from those above it; a test reads
     errors                What a user can do wrong, and the exit code that says so.
     files                 Small files, written whole.
     runtime               Device, threads, seeds and mixed precision.
-    layers                Blocks that models share: dropout, feed-forward, residual.
+    layers                Blocks that models share: dropout, feed-forward, norms, residual.
     positions             How a model tells positions apart.
+    relative_positions    How self-attention is told how far a key is from a query.
     attention             Multi-head attention, and how to see its weights.
     loss                  Summed label-smoothed negative log-likelihood.
     tracking              One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.

@@ -1,8 +1,8 @@
 """Multi-head attention, and how to see its weights.
 
 Nothing here knows a vocabulary, a batch or a model family. Shapes: B sentences, T positions of the queries,
-S positions of the keys, D d_model, H heads, C = D / H channels of a head. Masks are boolean and True means
-"may be attended"; every query must have something to attend to.
+S positions of the keys, D d_model, H heads, C channels of a head. Masks are boolean and True means "may be
+attended"; every query must have something to attend to.
 
 Attention: Vaswani et al. 2017, section 3.2.
 """
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.layers import Dropout
+from nmt.layers import Dropout, zero_bias
+from nmt.relative_positions import RelativePositions
 
 
 class Role(Enum):
@@ -51,29 +52,61 @@ class Attention(Recorder):
 
     `attended` projects and splits what is attended to; `forward` asks with one query per row of x. In search,
     the K hypotheses of a sentence ask as K queries over the one stored copy of its source.
+
+    A head has `d_k` channels for queries and keys and `d_v` for values, D / H each unless given; `bias` is
+    that of their projections. `positions` tell how far a key is from a query, for self-attention.
     """
 
-    def __init__(self, d_model: int, num_heads: int, *, dropout: float, role: Role):
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        dropout: float,
+        role: Role,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = True,
+        output_bias: bool = True,
+        positions: RelativePositions | None = None,
+    ):
         super().__init__(role)
         self.num_heads = num_heads
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(d_model, 2 * d_model)
-        self.output = nn.Linear(d_model, d_model)
+        self.widths = [num_heads * (size or d_model // num_heads) for size in (d_k, d_v)]
+        self.query = nn.Linear(d_model, self.widths[0], bias=bias)
+        self.key_value = nn.Linear(d_model, sum(self.widths), bias=bias)
+        self.output = nn.Linear(self.widths[1], d_model, bias=output_bias)
         self.dropout = Dropout(dropout)
-        for weight in (self.query.weight, *self.key_value.weight.chunk(2), self.output.weight):
+        self.positions = positions
+        for weight in (
+            self.query.weight,
+            *torch.split(self.key_value.weight, self.widths),
+            self.output.weight,
+        ):
             nn.init.xavier_uniform_(weight)
         for layer in (self.query, self.key_value, self.output):
-            nn.init.zeros_(layer.bias)
+            zero_bias(layer)
 
-    def attended(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, S, C) of x (B, S, D)."""
-        keys, values = self.key_value(x).chunk(2, dim=-1)
-        return self._split(keys), self._split(values)
+    def attended(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Keys, turned to their columns from `start` on, and values (B, H, S, C) of x (B, S, D)."""
+        keys, values = map(self._split, torch.split(self.key_value(x), self.widths, dim=-1))
+        if self.positions is not None:
+            keys = self.positions.turned(keys, start)
+        return keys, values
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S)."""
+        """(B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
+
+        With `positions`, x is the last T of the S columns.
+        """
         queries = self._split(self.query(x))
-        if self.recorded is not None or (x.device.type == "cpu" and self.training):
+        needs_weights = self.recorded is not None or (x.device.type == "cpu" and self.training)
+        if self.positions is not None:
+            num_keys = keys.shape[2]
+            queries = self.positions.turned(queries, num_keys - x.shape[1])
+            mask = self.positions.masked_bias(queries, num_keys, mask)
+            needs_weights = needs_weights or self.positions.needs_weights
+        if needs_weights:
             context = self._written_out(queries, keys, values, mask)
         else:
             rate = self.dropout.rate if self.training else 0.0
@@ -82,14 +115,18 @@ class Attention(Recorder):
         return output
 
     def _written_out(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """The definition: shows its weights, and on CPU it trains faster than the fused function."""
+        """The definition: shows its weights, and on CPU it trains faster than the fused function.
+
+        As in the fused function, the mask is boolean or a bias on the scores.
+        """
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # scaled first: fp16 has room
         if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
+            is_bias = mask.is_floating_point()
+            scores = scores + mask if is_bias else scores.masked_fill(~mask, -torch.inf)
         weights = scores.softmax(dim=-1)
         self.record(weights)
-        context: Tensor = self.dropout(weights).to(values.dtype) @ values
-        return context
+        weights = self.dropout(weights).to(values.dtype)
+        return weights @ values if self.positions is None else self.positions.summed(weights, values)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)

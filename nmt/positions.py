@@ -1,4 +1,4 @@
-"""How a model tells positions apart.
+"""How a model tells positions apart, and the two kinds that are added to its embeddings.
 
 Nothing here knows a vocabulary, a batch or a model family. Shapes: T positions, D d_model.
 
@@ -17,10 +17,15 @@ from nmt.errors import UserError
 
 
 class Positions(Enum):
-    """How a model tells positions apart."""
+    """How a model tells positions apart: by vectors added to the embeddings, or in self-attention."""
 
     sinusoidal = "sinusoidal"
     learned = "learned"
+    rotary = "rotary"
+    alibi = "alibi"
+    relative = "relative"
+    t5 = "t5"
+    none = "none"
 
 
 def sinusoids(length: int, d_model: int, *, device: torch.device | None = None) -> Tensor:

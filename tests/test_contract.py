@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmt.layers import Activation, NormOrder
+from nmt.layers import Activation, Norm, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
 from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
+from nmt.models.stack import Init
 from nmt.models.transformer import TransformerConfig
-from nmt.models.vocabulary import Tying
+from nmt.models.vocabulary import EmbeddingInit, Tying
 from nmt.positions import Positions
 from nmt.tokenizer import BOS_ID
 
@@ -47,28 +48,116 @@ convolutional = partial(
     tying=Tying.none,
     max_positions=32,
 )
+post, rms = NormOrder.post, Norm.rms_norm
 VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
     "transformer": {
         "plain": transformer,
-        "post_norm": partial(transformer, norm_order=NormOrder.post),
-        "learned": partial(transformer, positions=Positions.learned),
-        "gelu": partial(transformer, activation=Activation.gelu),
-        "swiglu": partial(transformer, activation=Activation.swiglu),
+        "post_norm": partial(transformer, norm_order=post),
+        "original": partial(
+            transformer,
+            norm_order=post,
+            norm_eps=1e-6,
+            attention_bias=False,
+            tying=Tying.none,
+            embedding_init=EmbeddingInit.xavier,
+        ),
+        "llama": partial(
+            transformer,
+            norm=rms,
+            positions=Positions.rotary,
+            activation=Activation.swiglu,
+            attention_bias=False,
+            attention_output_bias=False,
+            feed_forward_bias=False,
+            embedding_scale=False,
+        ),
+        "gpt": partial(
+            transformer,
+            positions=Positions.learned,
+            activation=Activation.selu,
+            embedding_scale=False,
+            embedding_norm=True,
+            init=Init.depth_scaled,
+        ),
+        "t5": partial(
+            transformer,
+            norm=rms,
+            positions=Positions.t5,
+            num_buckets=8,
+            max_distance=6,
+            activation=Activation.geglu,
+            d_k=4,
+        ),
+        "learned_post": partial(transformer, positions=Positions.learned, norm_order=post, final_norm=True),
+        "rotary_post": partial(
+            transformer, positions=Positions.rotary, norm_order=post, activation=Activation.gelu, d_v=3
+        ),
+        "rotary_wide_heads": partial(
+            transformer, positions=Positions.rotary, num_heads=3, d_k=6, d_v=4, embedding_norm=True
+        ),
+        "alibi": partial(transformer, positions=Positions.alibi, num_heads=4, activation=Activation.silu),
+        "alibi_post": partial(
+            transformer,
+            positions=Positions.alibi,
+            num_heads=3,
+            d_k=5,
+            d_v=6,
+            norm_order=post,
+            norm=rms,
+            final_norm=True,
+            activation=Activation.reglu,
+        ),
+        "relative": partial(transformer, positions=Positions.relative, max_distance=2, attention_bias=False),
+        "relative_post": partial(
+            transformer,
+            positions=Positions.relative,
+            d_k=6,
+            norm_order=post,
+            embedding_norm=True,
+            activation=Activation.glu,
+        ),
+        "t5_post": partial(
+            transformer,
+            positions=Positions.t5,
+            norm_order=post,
+            init=Init.depth_scaled,
+            attention_output_bias=False,
+            embedding_scale=False,
+        ),
+        "no_positions": partial(
+            transformer, positions=Positions.none, activation=Activation.seglu, final_norm=False
+        ),
+        "rms_norm": partial(transformer, norm=rms, final_norm=False, feed_forward_bias=False),
         **{
             f"tying_{tying.value}": partial(transformer, tying=tying)
-            for tying in Tying
-            if tying is not Tying.all
+            for tying in (Tying.src_tgt, Tying.src_output, Tying.tgt_output)
         },
-        "deep_encoder": partial(transformer, encoder_layers=3, decoder_layers=1),
-        "deep_decoder": partial(transformer, encoder_layers=1, decoder_layers=3),
-        "one_head": partial(transformer, num_heads=1),
+        "deep_encoder": partial(
+            transformer, encoder_layers=3, decoder_layers=1, init=Init.depth_scaled, tying=Tying.none
+        ),
+        "deep_decoder": partial(
+            transformer, encoder_layers=1, decoder_layers=3, norm_order=post, positions=Positions.none
+        ),
+        "one_head": partial(transformer, num_heads=1, positions=Positions.alibi, embedding_norm=True),
         "dropouts": partial(transformer, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
+        "dropouts_relative": partial(
+            transformer,
+            attention_dropout=0.3,
+            activation_dropout=0.3,
+            positions=Positions.relative,
+            activation=Activation.swiglu,
+        ),
     },
     "decoder_only": {
         "plain": decoder_only,
         "causal": partial(decoder_only, prefix=Prefix.causal),
         "source_learned": partial(decoder_only, prefix=Prefix.causal, loss_on=LossOn.both),
         "post_norm": partial(decoder_only, norm_order=NormOrder.post, positions=Positions.sinusoidal),
+        "rotary": partial(decoder_only, positions=Positions.rotary, norm=rms, prefix=Prefix.causal),
+        "alibi": partial(decoder_only, positions=Positions.alibi, final_norm=False, d_k=4),
+        "relative": partial(decoder_only, positions=Positions.relative, norm_order=post, final_norm=True),
+        "t5": partial(decoder_only, positions=Positions.t5, activation=Activation.geglu),
+        "no_positions": partial(decoder_only, positions=Positions.none, prefix=Prefix.causal),
         "own_output": partial(decoder_only, tying=Tying.src_tgt, activation=Activation.swiglu),
         "deep": partial(decoder_only, num_layers=4, num_heads=4),
         "dropouts": partial(decoder_only, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),

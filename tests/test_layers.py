@@ -7,13 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nmt.attention import Attention, Role, recorded_attention
-from nmt.layers import Activation, Dropout, FeedForward, NormOrder, Residual
-from nmt.positions import SinusoidalPositions, sinusoids
+from nmt.layers import ACTIVATIONS, GATES, NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
 
 
 @pytest.mark.parametrize(("rate", "threshold"), [(0.1, 26), (0.3, 77), (0.5, 128), (0.001, 1), (0.999, 255)])
@@ -72,116 +69,74 @@ def test_dropout_compiles_into_one_graph() -> None:
         assert set(compiled(torch.ones(length, 32)).unique().tolist()) == {0.0, 2.0}
 
 
-@pytest.mark.parametrize("d_model", [8, 7, 1])
-def test_sinusoids_follow_the_paper(d_model: int) -> None:
-    table = sinusoids(2000, d_model)
-    for position in (0, 1, 2, 77, 1999):
-        for channel in range(d_model):
-            angle = position / 10000 ** (2 * (channel // 2) / d_model)
-            expected = math.cos(angle) if channel % 2 else math.sin(angle)
-            assert float(table[position, channel]) == pytest.approx(expected, abs=1e-6)
+def normal_cdf(x: Tensor) -> Tensor:
+    return (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
-def test_sinusoidal_positions_grow() -> None:
-    positions = SinusoidalPositions(6)
-    assert_close(positions(1503), sinusoids(1503, 6))
-    assert_close(positions(5), sinusoids(5, 6))
-    assert positions.state_dict() == {}
+PLAIN: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.relu: lambda x: x.clamp(min=0),
+    Activation.gelu: lambda x: x * normal_cdf(x),
+    Activation.selu: lambda x: 1.0507009873554805 * torch.where(x > 0, x, 1.6732632423543772 * x.expm1()),
+    Activation.silu: lambda x: x * torch.sigmoid(x),
+}
+GATED: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.glu: torch.sigmoid,
+    Activation.reglu: PLAIN[Activation.relu],
+    Activation.geglu: PLAIN[Activation.gelu],
+    Activation.seglu: PLAIN[Activation.selu],
+    Activation.swiglu: PLAIN[Activation.silu],
+}
 
 
-def naive_attention(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
-    """One sentence, one head and one query at a time; x (B, T, D), source (B, S, D), mask (B, T, S)."""
-    d_model, size = x.shape[-1], x.shape[-1] // layer.num_heads
-    key, value = layer.key_value.weight[:d_model], layer.key_value.weight[d_model:]
-    key_bias, value_bias = layer.key_value.bias[:d_model], layer.key_value.bias[d_model:]
-    context = torch.zeros_like(x)
-    for b in range(len(x)):
-        for first in range(0, d_model, size):
-            head = slice(first, first + size)
-            for t in range(x.shape[1]):
-                query = layer.query.weight[head] @ x[b, t] + layer.query.bias[head]
-                allowed = source[b][mask[b, t]]
-                keys = allowed @ key[head].T + key_bias[head]
-                values = allowed @ value[head].T + value_bias[head]
-                scores = torch.exp(keys @ query / math.sqrt(size))
-                context[b, t, head] = (scores / scores.sum()) @ values
-    return context @ layer.output.weight.T + layer.output.bias
+def test_every_activation_is_plain_or_gated() -> None:
+    assert {*PLAIN, *GATED} == {*ACTIVATIONS, *GATES} == set(Activation)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("num_heads", [1, 3])
-def test_attention_is_softmax_of_scaled_products(num_heads: int) -> None:
-    layer = Attention(12, num_heads, dropout=0.0, role=Role.encoder)
-    for bias in (layer.query.bias, layer.key_value.bias, layer.output.bias):
-        bias.normal_()
-    x, source = torch.randn(2, 4, 12), torch.randn(2, 5, 12)
-    mask = torch.rand(2, 4, 5) < 0.6
-    mask[:, :, 0] = True
-    expected = naive_attention(layer, x, source, mask)
-
-    attended = layer.attended(source)
-    written_out = layer.train()(x, *attended, mask[:, None])
-    fused = layer.eval()(x, *attended, mask[:, None])
-    with recorded_attention(layer) as recorded:
-        shown = layer(x, *attended, mask[:, None])
-    for context in (written_out, fused, shown):
-        assert_close(context, expected)
-    (weights,) = recorded[""]
-    assert_close(weights.sum(-1), torch.ones(2, num_heads, 4))
-    assert not weights.masked_select(~mask[:, None]).any()
-
-
-def test_attention_without_a_mask_sees_everything() -> None:
-    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder), torch.randn(2, 5, 8)
-    everything = torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    for training in (True, False):
-        layer.train(training)
-        assert_close(layer(x, *layer.attended(x), None), layer(x, *layer.attended(x), everything))
-
-
-@torch.no_grad()
-def test_attention_dropout_drops_whole_weights() -> None:
-    """With values of one each, what comes out is the sum of the weights that are left."""
-    layer = Attention(4, 1, dropout=0.5, role=Role.encoder)
-    torch.nn.init.eye_(layer.output.weight)
-    x, keys, values = torch.zeros(1, 1, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 4)
-    sums = {float(layer(x, keys, values, None)[0, 0, 0]) for _ in range(20)}
-    assert len(sums) > 5
-    assert all((32 * value) % 1 == 0 for value in sums)  # each of 64 equal weights is 0 or 2 / 64
-    assert float(layer.eval()(x, keys, values, None)[0, 0, 0]) == 1.0
-
-
-@pytest.mark.parametrize("norm_order", NormOrder)
-@pytest.mark.parametrize("training", [True, False])
-def test_recording_ends_with_its_block(norm_order: NormOrder, training: bool) -> None:
-    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder).train(training), torch.randn(1, 3, 8)
-    residual = Residual(8, norm_order, dropout=0.0)
-    with recorded_attention(layer) as recorded:
-        for _ in range(2):
-            residual(x, lambda y: layer(y, *layer.attended(y), None))
-    residual(x, lambda y: layer(y, *layer.attended(y), None))
-    assert len(recorded[""]) == 2
-
-
-@pytest.mark.parametrize(("activation", "function"), [(Activation.relu, F.relu), (Activation.gelu, F.gelu)])
-def test_feed_forward(activation: Activation, function: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize("activation", PLAIN)
+def test_feed_forward(activation: Activation) -> None:
     block, x = FeedForward(6, 10, activation, dropout=0.0), torch.randn(3, 6)
     inner, outer = block.inner, block.outer
-    assert_close(block(x), function(x @ inner.weight.T + inner.bias) @ outer.weight.T + outer.bias)
+    nn.init.normal_(inner.bias)
+    nn.init.normal_(outer.bias)
+    hidden = PLAIN[activation](x @ inner.weight.T + inner.bias)
+    assert_close(block(x), hidden @ outer.weight.T + outer.bias)
 
 
-def test_swiglu() -> None:
-    block, x = FeedForward(6, 10, Activation.swiglu, dropout=0.0), torch.randn(3, 6)
-    gate, linear = block.inner.weight[:10] @ x.T, block.inner.weight[10:] @ x.T
-    expected = block.outer.weight @ (gate * torch.sigmoid(gate) * linear)
-    assert_close(block(x), expected.T)
+@pytest.mark.parametrize("activation", GATED)
+def test_gated_feed_forward(activation: Activation) -> None:
+    """Shazeer 2020, section 2: (f(x W + b) * (x V + c)) W2 + b2."""
+    block, x = FeedForward(6, 10, activation, dropout=0.0), torch.randn(3, 6)
+    nn.init.normal_(block.inner.bias)
+    nn.init.normal_(block.outer.bias)
+    (W, V), (b, c) = block.inner.weight.chunk(2), block.inner.bias.chunk(2)
+    hidden = GATED[activation](x @ W.T + b) * (x @ V.T + c)
+    assert_close(block(x), hidden @ block.outer.weight.T + block.outer.bias)
 
 
-def test_residual_normalises_before_or_after() -> None:
+@pytest.mark.parametrize("activation", [Activation.relu, Activation.swiglu])
+def test_feed_forward_without_biases(activation: Activation) -> None:
+    block = FeedForward(6, 10, activation, dropout=0.0, bias=False)
+    assert sorted(block.state_dict()) == ["inner.weight", "outer.weight"]
+    assert not block(torch.zeros(3, 6)).any()
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.1])
+def test_norms(eps: float) -> None:
     x = torch.randn(3, 6)
+    variance = x.var(-1, keepdim=True, unbiased=False)
+    layer_norm = (x - x.mean(-1, keepdim=True)) / torch.sqrt(variance + eps)
+    assert_close(NORMS[Norm.layer_norm](6, eps)(x), layer_norm)
+    rms_norm = x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
+    assert_close(NORMS[Norm.rms_norm](6, eps)(x), rms_norm)
+
+
+@pytest.mark.parametrize("norm", [None, nn.RMSNorm(6)])
+def test_residual_normalises_before_or_after(norm: nn.Module | None) -> None:
+    x = torch.randn(3, 6)
+    normalised = nn.LayerNorm(6) if norm is None else norm
     for norm_order, expected in (
-        (NormOrder.pre, x + 2 * F.layer_norm(x, (6,))),
-        (NormOrder.post, F.layer_norm(x + 2 * x, (6,))),
+        (NormOrder.pre, x + 2 * normalised(x)),
+        (NormOrder.post, normalised(x + 2 * x)),
     ):
-        residual = Residual(6, norm_order, dropout=0.0)
+        residual = Residual(6, norm_order, dropout=0.0, norm=norm)
         assert_close(residual(x, lambda y: 2 * y), expected)

@@ -1,4 +1,4 @@
-"""The Transformer against the one of torch; its attention weights, its tying, its limits and its errors."""
+"""The Transformer against the one of torch; its variations, its attention weights, its limits and errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from torch.testing import assert_close
 
 from nmt.attention import recorded_attention
 from nmt.errors import UserError
-from nmt.layers import Activation, NormOrder
+from nmt.layers import NORMS, Activation, Norm, NormOrder
 from nmt.models import build_model
+from nmt.models.stack import Init
 from nmt.models.transformer import Transformer, TransformerConfig
-from nmt.models.vocabulary import Tying
+from nmt.models.vocabulary import EmbeddingInit, Tying
 from nmt.positions import Positions, sinusoids
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
@@ -37,6 +38,8 @@ NAMES_IN_TORCH = (
     (r"feed_forward\.block\.outer", "linear2"),
 )
 
+NO_BIASES = {"attention_bias": False, "attention_output_bias": False, "feed_forward_bias": False}
+
 
 def twin_of(model: Transformer, cfg: TransformerConfig) -> nn.Transformer:
     """`torch.nn.Transformer` with the weights of `model`."""
@@ -50,10 +53,15 @@ def twin_of(model: Transformer, cfg: TransformerConfig) -> nn.Transformer:
         weights[name.replace("query.", "in_proj_")] = torch.cat([query, key_value])
     for name in ("src_embedding.tokens.weight", "tgt_embedding.tokens.weight", "output.weight"):
         del weights[name]
+    bias = cfg.attention_bias  # with torch, all biases or none
+    for name in [name for name in weights if "norm" in name and name.endswith("bias") and not bias]:
+        assert not weights.pop(name).any()
 
     sizes, pre = (cfg.d_model, cfg.num_heads, cfg.d_ff, 0.0), cfg.norm_order is NormOrder.pre
     options: dict[str, Any] = {"activation": cfg.activation.value, "batch_first": True, "norm_first": pre}
-    norms = [nn.LayerNorm(cfg.d_model) if pre else None for _ in range(2)]
+    options |= {"bias": bias, "layer_norm_eps": cfg.norm_eps}
+    final = pre if cfg.final_norm is None else cfg.final_norm
+    norms = [nn.LayerNorm(cfg.d_model, cfg.norm_eps, bias=bias) if final else None for _ in range(2)]
     twin = nn.Transformer(
         cfg.d_model,
         cfg.num_heads,
@@ -73,24 +81,28 @@ def twin_of(model: Transformer, cfg: TransformerConfig) -> nn.Transformer:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("activation", [Activation.relu, Activation.gelu])
-@pytest.mark.parametrize("norm_order", NormOrder)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"activation": Activation.gelu},
+        {"activation": Activation.gelu, **NO_BIASES},
+        {"final_norm": False},
+        {"norm_order": NormOrder.post, "norm_eps": 0.1},
+        {"norm_order": NormOrder.post, "activation": Activation.gelu, "final_norm": True},
+        {"norm_order": NormOrder.post, **NO_BIASES},
+    ],
+    ids=str,
+)
 def test_equals_the_transformer_of_torch(
-    sentences: Sentences, norm_order: NormOrder, activation: Activation, training: bool
+    sentences: Sentences, fields: dict[str, Any], training: bool
 ) -> None:
-    cfg = TransformerConfig(
-        d_model=16,
-        d_ff=24,
-        num_heads=4,
-        encoder_layers=2,
-        decoder_layers=3,
-        dropout=0.0,
-        norm_order=norm_order,
-        activation=activation,
-    )
+    sizes: dict[str, Any] = {"d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
+    cfg = TransformerConfig(**sizes, encoder_layers=2, decoder_layers=3, **fields)
     model = Transformer(cfg, src_vocab_size=23, tgt_vocab_size=23).train(training)
-    for parameter in model.parameters():  # biases and norms that make a difference
-        parameter.data += 0.1 * torch.randn_like(parameter)
+    for name, parameter in model.named_parameters():  # biases and norms that make a difference
+        if cfg.attention_bias or not name.endswith("bias"):
+            parameter.data += 0.1 * torch.randn_like(parameter)
     src, src_mask, tgt_in = sentences(3, 6, 5)
 
     embedded = [
@@ -104,6 +116,54 @@ def test_equals_the_transformer_of_torch(
         memory_key_padding_mask=~src_mask,
     )
     assert_close(model(src, src_mask, tgt_in), hidden_from_torch)
+
+
+@pytest.mark.parametrize("positions", Positions)
+def test_only_without_positions_is_the_encoder_blind_to_order(
+    tiny_model: TinyModel, positions: Positions
+) -> None:
+    model = tiny_model(positions=positions).eval()
+    src, mask = torch.randint(4, 23, (2, 7)), torch.ones(2, 7, dtype=torch.bool)
+    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    permuted, memory = model.encode(src[:, order], mask), model.encode(src, mask)[:, order]
+    if positions is Positions.none:
+        assert_close(permuted, memory)
+    else:
+        assert not torch.allclose(permuted, memory, atol=0.01)
+
+
+@pytest.mark.parametrize("positions", Positions)
+def test_only_added_positions_count_from_the_start(tiny_model: TinyModel, positions: Positions) -> None:
+    """What is not added to the embeddings gives the same to a sentence behind columns of padding."""
+    model = tiny_model(positions=positions).eval()
+    src, mask = torch.randint(4, 23, (2, 7)), torch.ones(2, 7, dtype=torch.bool)
+    mask[:, :3] = False
+    behind, alone = model.encode(src, mask)[:, 3:], model.encode(src[:, 3:], mask[:, 3:])
+    if positions in (Positions.sinusoidal, Positions.learned):
+        assert not torch.allclose(behind, alone, atol=0.01)
+    else:
+        assert_close(behind, alone)
+
+
+@pytest.mark.parametrize("positions", Positions)
+def test_the_embedding_of_rows_that_begin_with_padding(tiny_model: TinyModel, positions: Positions) -> None:
+    embedding = tiny_model(positions=positions, embedding_norm=True).eval().src_embedding
+    ids = torch.randint(4, 23, (2, 6))
+    padded = embedding(ids, padding=torch.tensor([2, 0]))
+    assert_close(padded[0, 2:], embedding(ids[:1, 2:])[0])
+    assert_close(padded[1], embedding(ids[1:])[0])
+    assert_close(embedding(ids[:, 4:], start=4, padding=torch.tensor([2, 0])), padded[:, 4:])
+
+
+@pytest.mark.parametrize("norm", [None, *Norm])
+@pytest.mark.parametrize("scale", [True, False])
+def test_embeddings_are_scaled_and_normalised(tiny_model: TinyModel, scale: bool, norm: Norm | None) -> None:
+    fields = {"embedding_norm": norm is not None, "norm": norm or Norm.layer_norm, "norm_eps": 0.1}
+    embedding, ids = tiny_model(embedding_scale=scale, **fields).src_embedding, torch.randint(4, 23, (2, 5))
+    expected = embedding.tokens(ids) * (4.0 if scale else 1.0) + sinusoids(5, 16)
+    if norm is not None:
+        expected = NORMS[norm](16, 0.1)(expected)
+    assert_close(embedding(ids), expected)
 
 
 def test_attention_weights_on_request(tiny_model: TinyModel, sentences: Sentences) -> None:
@@ -188,15 +248,54 @@ def test_two_vocabularies_cannot_share_a_matrix(tying: Tying) -> None:
         ({"dropout": 1.0}, "model.dropout must be in [0, 1), but is 1.0"),
         ({"attention_dropout": -0.1}, "model.attention_dropout must be in [0, 1), but is -0.1"),
         ({"activation_dropout": 2.0}, "model.activation_dropout must be in [0, 1), but is 2.0"),
+        ({"d_k": 0}, "model.d_k must be at least 1, but is 0"),
+        ({"d_v": -2}, "model.d_v must be at least 1, but is -2"),
+        ({"max_distance": 0}, "model.max_distance must be at least 1, but is 0"),
+        ({"norm_eps": 0.0}, "model.norm_eps must be greater than 0, but is 0.0"),
         (
             {"d_model": 96, "num_heads": 5},
             "model.d_model must be divisible by model.num_heads, but 96 % 5 = 1; try model.num_heads=6",
+        ),
+        (
+            {"d_model": 96, "num_heads": 5, "d_k": 20},
+            "model.d_model must be divisible by model.num_heads, but 96 % 5 = 1; try model.num_heads=6",
+        ),
+        (
+            {"d_model": 24, "positions": Positions.rotary},
+            "model.d_model / model.num_heads must be even with model.positions=rotary, which turns pairs of "
+            "channels, but is 3; try model.d_k=4",
+        ),
+        (
+            {"d_k": 15, "positions": Positions.rotary},
+            "model.d_k must be even with model.positions=rotary, which turns pairs of channels, but is 15; "
+            "try model.d_k=16",
+        ),
+        ({"num_buckets": 7}, "model.num_buckets must be even and at least 4, but is 7"),
+        ({"num_buckets": 2}, "model.num_buckets must be even and at least 4, but is 2"),
+        (
+            {"num_buckets": 256, "positions": Positions.t5},
+            "model.max_distance must be greater than model.num_buckets / 2 = 128 with model.positions=t5, "
+            "whose first half of buckets are single distances, but is 128; raise it or lower "
+            "model.num_buckets",
+        ),
+        (
+            {"max_distance": 16, "positions": Positions.t5},
+            "model.max_distance must be greater than model.num_buckets / 2 = 16 with model.positions=t5, "
+            "whose first half of buckets are single distances, but is 16; raise it or lower "
+            "model.num_buckets",
         ),
     ],
 )
 def test_config_errors(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         TransformerConfig(**fields)
+
+
+def test_heads_need_not_divide_the_width(tiny_model: TinyModel, sentences: Sentences) -> None:
+    model = tiny_model(num_heads=3, d_k=4, d_v=7)
+    assert model.get_parameter("decoder.0.cross_attention.attention.query.weight").shape == (12, 16)
+    assert model.get_parameter("decoder.0.cross_attention.attention.key_value.weight").shape == (33, 16)
+    assert model(*sentences(2, 4, 3)).shape == (2, 3, 16)
 
 
 def test_learned_positions_have_an_end(tiny_model: TinyModel, sentences: Sentences) -> None:
@@ -246,8 +345,34 @@ def test_initial_weights(tiny_model: TinyModel) -> None:
     assert float(model.src_embedding.tokens.weight.detach().std()) == pytest.approx(128**-0.5, rel=0.05)
 
 
-def test_compiles_into_one_graph_for_all_lengths(tiny_model: TinyModel, sentences: Sentences) -> None:
-    model = tiny_model(encoder_layers=1, decoder_layers=1)
+def test_depth_scaled_weights(tiny_model: TinyModel) -> None:
+    """What the sublayers of a stack add is divided by the root of their number: 2 or 3 in each layer."""
+    sizes = {"encoder_layers": 2, "decoder_layers": 3}
+    models = []
+    for init in Init:
+        torch.manual_seed(1)
+        models.append(tiny_model(init=init, **sizes).state_dict())
+    plain, scaled = models
+    for name, weight in plain.items():
+        is_last = name.endswith(("attention.output.weight", "block.outer.weight"))
+        factor = (4 if name.startswith("encoder") else 9) ** -0.5 if is_last else 1.0
+        assert_close(scaled[name], weight * factor)
+    assert len([name for name in plain if name.endswith(("attention.output.weight", "outer.weight"))]) == 13
+
+
+@pytest.mark.parametrize("tying", [Tying.none, Tying.all])
+def test_xavier_embeddings(tiny_model: TinyModel, tying: Tying) -> None:
+    model = tiny_model(embedding_init=EmbeddingInit.xavier, tying=tying, d_model=128)
+    limit = math.sqrt(6 / (23 + 128))
+    for weight in (model.src_embedding.tokens.weight, model.tgt_embedding.tokens.weight, model.output.weight):
+        assert 0.97 * limit < float(weight.detach().abs().max()) <= limit
+
+
+@pytest.mark.parametrize("positions", Positions)
+def test_compiles_into_one_graph_for_all_lengths(
+    tiny_model: TinyModel, sentences: Sentences, positions: Positions
+) -> None:
+    model = tiny_model(encoder_layers=1, decoder_layers=1, positions=positions)
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:

@@ -18,13 +18,20 @@ from enum import Enum
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.attention import Role
 from nmt.errors import UserError
-from nmt.layers import Activation, NormOrder
+from nmt.layers import Activation
 from nmt.models.base import AttentionMaps, State, TranslationModel
-from nmt.models.stack import Embedding, SelfAttentionLayer, StackConfig
+from nmt.models.stack import (
+    Embedding,
+    SelfAttentionLayer,
+    StackConfig,
+    build_final_norm,
+    build_stack,
+    require_at_least_one,
+)
 from nmt.models.vocabulary import Tying, build_vocabulary
 from nmt.positions import Positions
 from nmt.tokenizer import BOS_ID
@@ -66,8 +73,7 @@ class DecoderOnlyConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_layers < 1:
-            raise UserError(f"model.num_layers must be at least 1, but is {self.num_layers}")
+        require_at_least_one(self, "num_layers")
         if self.tying not in (Tying.all, Tying.src_tgt):
             raise UserError(
                 "model.tying must be all or src_tgt in a decoder-only model, where source and target are "
@@ -82,6 +88,10 @@ class DecoderOnlyConfig(StackConfig):
     @property
     def shares_vocabulary(self) -> bool:
         return True
+
+    @property
+    def sees_ahead(self) -> bool:
+        return self.prefix is Prefix.bidirectional
 
     @property
     def needs_source(self) -> bool:
@@ -108,16 +118,19 @@ class DecoderOnly(TranslationModel):
     def __init__(self, cfg: DecoderOnlyConfig, *, src_vocab_size: int, tgt_vocab_size: int):
         super().__init__()
         vocabulary = build_vocabulary(
-            cfg.tying, cfg.d_model, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size
+            cfg.tying,
+            cfg.d_model,
+            init=cfg.embedding_init,
+            src_vocab_size=src_vocab_size,
+            tgt_vocab_size=tgt_vocab_size,
         )
-        self.bidirectional = cfg.prefix is Prefix.bidirectional
+        self.bidirectional = cfg.sees_ahead
         self.max_length = cfg.longest
         self.embedding = Embedding(cfg, vocabulary.tgt)
         self.output = vocabulary.output
-        layers = nn.ModuleList(SelfAttentionLayer(cfg, Role.decoder) for _ in range(cfg.num_layers))
+        layers = build_stack(cfg, (SelfAttentionLayer(cfg, Role.decoder) for _ in range(cfg.num_layers)))
         self.layers = cast("Sequence[SelfAttentionLayer]", layers)
-        pre = cfg.norm_order is NormOrder.pre
-        self.norm = nn.LayerNorm(cfg.d_model) if pre else nn.Identity()
+        self.norm = build_final_norm(cfg)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Hidden states (B, T, D) of every target position, given the source and the reference before it."""

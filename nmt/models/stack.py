@@ -1,23 +1,44 @@
 """The layers of attention and feed-forward that Transformers with and without an encoder are stacked from.
 
 Each is a residual sublayer with its norm, post-norm (Vaswani et al. 2017) or pre-norm (Xiong et al. 2020).
-Shapes: B sentences, T positions of the queries, S positions of the keys, D d_model, H heads, C = D / H,
-N = B * K hypotheses.
+docs/models.md lists the variations with their papers.
+Shapes: B sentences, T positions of the queries, S positions of the keys, D d_model, H heads, C channels of a
+head, N = B * K hypotheses.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor, nn
 
 from nmt.attention import Attention, Role
 from nmt.errors import UserError
-from nmt.layers import Activation, Dropout, FeedForward, NormOrder, Residual
+from nmt.layers import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
 from nmt.models.base import ModelConfig
+from nmt.models.vocabulary import EmbeddingInit
 from nmt.positions import LearnedPositions, Positions, SinusoidalPositions
+from nmt.relative_positions import (
+    AlibiPositions,
+    BucketPositions,
+    ClippedPositions,
+    RelativePositions,
+    RotaryPositions,
+)
+
+
+class Init(Enum):
+    """How the matrices of the layers start; biases start from zero."""
+
+    xavier = "xavier"
+    """Uniform, by the fan-in and fan-out of each matrix (Glorot and Bengio 2010)."""
+    depth_scaled = "depth_scaled"
+    """As xavier, but the last matrix of each of the N sublayers of a stack divided by sqrt(N), as in GPT-2
+    (Radford et al. 2019, section 2.3)."""
 
 
 @dataclass
@@ -27,7 +48,11 @@ class StackConfig(ModelConfig):
     d_ff: int = 2048
     """Width inside the feed-forward blocks."""
     num_heads: int = 8
-    """Attention heads; divides d_model."""
+    """Attention heads; divides d_model unless d_k and d_v are set."""
+    d_k: int | None = None
+    """Width of the queries and keys of a head; null: d_model / num_heads."""
+    d_v: int | None = None
+    """Width of the values of a head; null: d_model / num_heads."""
     dropout: float = 0.1
     """On the embeddings and on the output of every sublayer."""
     attention_dropout: float = 0.0
@@ -35,33 +60,105 @@ class StackConfig(ModelConfig):
     activation_dropout: float = 0.0
     """Inside the feed-forward blocks."""
     norm_order: NormOrder = NormOrder.pre
-    """pre or post."""
+    """pre or post: before each sublayer, or after its residual sum."""
+    norm: Norm = Norm.layer_norm
+    """layer_norm or rms_norm."""
+    norm_eps: float = 1e-5
+    """Added to the variance, or to the mean square, in every norm."""
+    final_norm: bool | None = None
+    """Whether each stack ends in a norm of its own; null: with norm_order=pre only."""
     positions: Positions = Positions.sinusoidal
-    """sinusoidal or learned."""
+    """sinusoidal, learned, rotary, alibi, relative (clipped vectors), t5 (buckets) or none."""
     max_positions: int = 1024
     """Longest sequence in tokens, for learned positions only."""
+    max_distance: int | None = None
+    """Distances from here on count as one, for positions=relative (null: 16) and t5 (null: 128) only."""
+    num_buckets: int = 32
+    """Number of buckets of distances, for positions=t5 only."""
     activation: Activation = Activation.relu
-    """relu, gelu or swiglu."""
+    """relu, gelu, selu or silu; glu, reglu, geglu, seglu and swiglu have a gate, a third matrix of d_ff."""
+    attention_bias: bool = True
+    """Whether the projections to queries, keys and values have a bias."""
+    attention_output_bias: bool = True
+    """Whether the projection of the heads' output has a bias."""
+    feed_forward_bias: bool = True
+    """Whether the linear maps of the feed-forward blocks have a bias."""
+    embedding_scale: bool = True
+    """Whether the embeddings of tokens are multiplied by sqrt(d_model)."""
+    embedding_norm: bool = False
+    """Whether the sum of embedding and position is normalised, before its dropout."""
+    embedding_init: EmbeddingInit = EmbeddingInit.normal
+    """normal (standard deviation d_model^-0.5) or xavier; also of the output layer."""
+    init: Init = Init.xavier
+    """xavier or depth_scaled."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("d_ff", "num_heads", "max_positions"):
-            if getattr(self, key) < 1:
-                raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")
+        require_at_least_one(self, "d_ff", "num_heads", "d_k", "d_v", "max_positions", "max_distance")
         for key in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0.0 <= getattr(self, key) < 1.0:
                 raise UserError(f"model.{key} must be in [0, 1), but is {getattr(self, key)}")
-        if self.d_model % self.num_heads:
-            divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
-            nearest = min(divisors, key=lambda n: (abs(n - self.num_heads), -n))
-            raise UserError(
-                f"model.d_model must be divisible by model.num_heads, but {self.d_model} % {self.num_heads} "
-                f"= {self.d_model % self.num_heads}; try model.num_heads={nearest}"
-            )
+        if not self.norm_eps > 0.0:
+            raise UserError(f"model.norm_eps must be greater than 0, but is {self.norm_eps}")
+        _check_heads(self)
+        _check_buckets(self)
 
     @property
     def longest(self) -> int | None:
         return self.max_positions if self.positions is Positions.learned else None
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether a decoder, too, has positions that attend to later ones."""
+        return False
+
+    @property
+    def head_widths(self) -> tuple[int, int]:
+        """Channels of a head: those of its queries and keys, and those of its values."""
+        share = self.d_model // self.num_heads
+        return self.d_k or share, self.d_v or share
+
+    @property
+    def furthest(self) -> int:
+        """The distance that those beyond count as: that of the papers unless set."""
+        return self.max_distance or (16 if self.positions is Positions.relative else 128)
+
+
+def require_at_least_one(cfg: ModelConfig, *keys: str) -> None:
+    """Refuse sizes below 1; null is a size to be worked out."""
+    for key in keys:
+        size = getattr(cfg, key)
+        if size is not None and size < 1:
+            raise UserError(f"model.{key} must be at least 1, but is {size}")
+
+
+def _check_heads(cfg: StackConfig) -> None:
+    if (cfg.d_k is None or cfg.d_v is None) and cfg.d_model % cfg.num_heads:
+        divisors = [n for n in range(1, cfg.d_model + 1) if cfg.d_model % n == 0]
+        nearest = min(divisors, key=lambda n: (abs(n - cfg.num_heads), -n))
+        raise UserError(
+            f"model.d_model must be divisible by model.num_heads, but {cfg.d_model} % {cfg.num_heads} "
+            f"= {cfg.d_model % cfg.num_heads}; try model.num_heads={nearest}"
+        )
+    width, _ = cfg.head_widths
+    if cfg.positions is Positions.rotary and width % 2:
+        name = "model.d_model / model.num_heads" if cfg.d_k is None else "model.d_k"
+        raise UserError(
+            f"{name} must be even with model.positions=rotary, which turns pairs of channels, "
+            f"but is {width}; try model.d_k={width + 1}"
+        )
+
+
+def _check_buckets(cfg: StackConfig) -> None:
+    if cfg.num_buckets < 4 or cfg.num_buckets % 2:
+        raise UserError(f"model.num_buckets must be even and at least 4, but is {cfg.num_buckets}")
+    num_exact = cfg.num_buckets // 2
+    if cfg.positions is Positions.t5 and cfg.furthest <= num_exact:
+        raise UserError(
+            f"model.max_distance must be greater than model.num_buckets / 2 = {num_exact} with "
+            f"model.positions=t5, whose first half of buckets are single distances, but is {cfg.furthest}; "
+            "raise it or lower model.num_buckets"
+        )
 
 
 class SelfAttention(nn.Module):
@@ -69,8 +166,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self, cfg: StackConfig, role: Role):
         super().__init__()
-        self.attention = Attention(cfg.d_model, cfg.num_heads, dropout=cfg.attention_dropout, role=role)
-        self.residual = Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout)
+        self.attention = build_attention(cfg, role)
+        self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (B, T, D); mask broadcasts to (B, H, T, T)."""
@@ -84,7 +181,9 @@ class SelfAttention(nn.Module):
         """
 
         def attend(y: Tensor) -> Tensor:
-            for name, new in zip(("keys", "values"), self.attention.attended(y), strict=True):
+            before = cache.get(f"{layer}.keys")
+            start = 0 if before is None else before.shape[2]
+            for name, new in zip(("keys", "values"), self.attention.attended(y, start), strict=True):
                 slot = f"{layer}.{name}"
                 cache[slot] = torch.cat([cache[slot], new], dim=2) if slot in cache else new
             context: Tensor = self.attention(y, cache[f"{layer}.keys"], cache[f"{layer}.values"], mask)
@@ -99,8 +198,8 @@ class CrossAttention(nn.Module):
 
     def __init__(self, cfg: StackConfig):
         super().__init__()
-        self.attention = Attention(cfg.d_model, cfg.num_heads, dropout=cfg.attention_dropout, role=Role.cross)
-        self.residual = Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout)
+        self.attention = build_attention(cfg, Role.cross)
+        self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """x (B, T, D), keys and values (B, H, S, C), mask broadcasts to (B, H, T, S)."""
@@ -113,8 +212,14 @@ class FeedForwardSublayer(nn.Module):
 
     def __init__(self, cfg: StackConfig):
         super().__init__()
-        self.block = FeedForward(cfg.d_model, cfg.d_ff, cfg.activation, dropout=cfg.activation_dropout)
-        self.residual = Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout)
+        self.block = FeedForward(
+            cfg.d_model,
+            cfg.d_ff,
+            cfg.activation,
+            dropout=cfg.activation_dropout,
+            bias=cfg.feed_forward_bias,
+        )
+        self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
@@ -142,13 +247,14 @@ class SelfAttentionLayer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors of width D: embeddings times sqrt(D) (section 3.4), positions, dropout."""
+    """Tokens to vectors of width D: embeddings times sqrt(D) (section 3.4), positions, norm, dropout."""
 
     def __init__(self, cfg: StackConfig, tokens: nn.Embedding):
         super().__init__()
         self.tokens = tokens
-        self.scale = math.sqrt(cfg.d_model)
+        self.scale = math.sqrt(cfg.d_model) if cfg.embedding_scale else 1.0
         self.positions = build_positions(cfg)
+        self.norm = build_norm(cfg) if cfg.embedding_norm else nn.Identity()
         self.dropout = Dropout(cfg.dropout)
 
     def forward(self, ids: Tensor, start: int = 0, padding: Tensor | None = None) -> Tensor:
@@ -156,19 +262,89 @@ class Embedding(nn.Module):
 
         Rows that begin with `padding` (B,) columns of nothing count their positions from there.
         """
-        end = start + ids.shape[1]
-        positions = self.positions(end)
-        if padding is None:
-            positions = positions[start:]
-        else:
-            columns = torch.arange(start, end, device=ids.device)
-            positions = positions[(columns - padding[:, None]).clamp(min=0)]
-        x: Tensor = self.dropout(self.tokens(ids) * self.scale + positions)
+        x: Tensor = self.tokens(ids) * self.scale
+        if self.positions is not None:
+            end = start + ids.shape[1]
+            positions = self.positions(end)
+            if padding is None:
+                positions = positions[start:]
+            else:
+                columns = torch.arange(start, end, device=ids.device)
+                positions = positions[(columns - padding[:, None]).clamp(min=0)]
+            x = x + positions
+        x = self.dropout(self.norm(x))
         return x
 
 
-def build_positions(cfg: StackConfig) -> SinusoidalPositions | LearnedPositions:
-    """The kind of positions `cfg` asks for."""
+def build_stack(cfg: StackConfig, layers: Iterable[nn.Module]) -> nn.ModuleList:
+    """The layers one above the other, initialised as a stack of their number."""
+    stack = nn.ModuleList(layers)
+    if cfg.init is Init.depth_scaled:
+        outputs = [module.output for module in stack.modules() if isinstance(module, Attention)]
+        outputs += [module.outer for module in stack.modules() if isinstance(module, FeedForward)]
+        for output in outputs:
+            output.weight.data *= len(outputs) ** -0.5
+    return stack
+
+
+def build_final_norm(cfg: StackConfig) -> nn.Module:
+    """The norm at the end of a stack, where it has one."""
+    by_default = cfg.norm_order is NormOrder.pre  # post-norm stacks end in the norm of their last sublayer
+    return build_norm(cfg) if (by_default if cfg.final_norm is None else cfg.final_norm) else nn.Identity()
+
+
+def build_norm(cfg: StackConfig) -> nn.Module:
+    """A norm over the D channels of a vector."""
+    return NORMS[cfg.norm](cfg.d_model, cfg.norm_eps)
+
+
+def build_residual(cfg: StackConfig) -> Residual:
+    """What surrounds a sublayer."""
+    return Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout, norm=build_norm(cfg))
+
+
+def build_attention(cfg: StackConfig, role: Role) -> Attention:
+    """Attention with the heads that `cfg` asks for."""
+    d_k, d_v = cfg.head_widths
+    return Attention(
+        cfg.d_model,
+        cfg.num_heads,
+        dropout=cfg.attention_dropout,
+        role=role,
+        d_k=d_k,
+        d_v=d_v,
+        bias=cfg.attention_bias,
+        output_bias=cfg.attention_output_bias,
+        positions=build_relative_positions(cfg, role),
+    )
+
+
+def build_positions(cfg: StackConfig) -> SinusoidalPositions | LearnedPositions | None:
+    """What is added to the embeddings, if anything."""
     if cfg.positions is Positions.sinusoidal:
         return SinusoidalPositions(cfg.d_model)
-    return LearnedPositions(cfg.d_model, cfg.max_positions)
+    if cfg.positions is Positions.learned:
+        return LearnedPositions(cfg.d_model, cfg.max_positions)
+    return None
+
+
+def build_relative_positions(cfg: StackConfig, role: Role) -> RelativePositions | None:
+    """What the self-attention of a layer is told about distances, if anything; cross-attention never is."""
+    if role is Role.cross:
+        return None
+    bidirectional, (d_k, d_v) = role is Role.encoder or cfg.sees_ahead, cfg.head_widths
+    if cfg.positions is Positions.rotary:
+        return RotaryPositions(d_k)
+    if cfg.positions is Positions.alibi:
+        return AlibiPositions(cfg.num_heads)
+    if cfg.positions is Positions.t5:
+        return BucketPositions(
+            cfg.d_model,
+            cfg.num_heads,
+            num_buckets=cfg.num_buckets,
+            max_distance=cfg.furthest,
+            bidirectional=bidirectional,
+        )
+    if cfg.positions is Positions.relative:
+        return ClippedPositions(d_k, d_v, max_distance=cfg.furthest, bidirectional=bidirectional)
+    return None

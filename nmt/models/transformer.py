@@ -1,9 +1,7 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), post-norm or pre-norm (Xiong et al. 2020).
 
 Knows token ids and nothing of text, batches or loss. Shapes: B sentences, S source length, T target length,
-D d_model, H heads, C = D / H, K beams, N = B * K hypotheses, V target vocabulary. Weights start from Xavier's
-uniform distribution, embeddings from a normal one with standard deviation D^-0.5; embeddings are multiplied
-by sqrt(D) (section 3.4).
+D d_model, H heads, C channels of a head, K beams, N = B * K hypotheses, V target vocabulary.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt.attention import Role
-from nmt.errors import UserError
-from nmt.layers import NormOrder
 from nmt.models.base import State, TranslationModel
 from nmt.models.stack import (
     CrossAttention,
@@ -26,6 +22,9 @@ from nmt.models.stack import (
     SelfAttention,
     SelfAttentionLayer,
     StackConfig,
+    build_final_norm,
+    build_stack,
+    require_at_least_one,
 )
 from nmt.models.vocabulary import Tying, build_vocabulary
 
@@ -44,9 +43,7 @@ class TransformerConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("encoder_layers", "decoder_layers"):
-            if getattr(self, key) < 1:
-                raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")
+        require_at_least_one(self, "encoder_layers", "decoder_layers")
 
     @property
     def shares_vocabulary(self) -> bool:
@@ -89,18 +86,22 @@ class Transformer(TranslationModel):
     def __init__(self, cfg: TransformerConfig, *, src_vocab_size: int, tgt_vocab_size: int):
         super().__init__()
         vocabulary = build_vocabulary(
-            cfg.tying, cfg.d_model, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size
+            cfg.tying,
+            cfg.d_model,
+            init=cfg.embedding_init,
+            src_vocab_size=src_vocab_size,
+            tgt_vocab_size=tgt_vocab_size,
         )
         self.src_embedding = Embedding(cfg, vocabulary.src)
         self.tgt_embedding = Embedding(cfg, vocabulary.tgt)
         self.output = vocabulary.output
         self.max_length = cfg.longest
-        self.encoder = nn.ModuleList(SelfAttentionLayer(cfg, Role.encoder) for _ in range(cfg.encoder_layers))
-        decoder = nn.ModuleList(DecoderLayer(cfg) for _ in range(cfg.decoder_layers))
+        encoder = (SelfAttentionLayer(cfg, Role.encoder) for _ in range(cfg.encoder_layers))
+        self.encoder = build_stack(cfg, encoder)
+        decoder = build_stack(cfg, (DecoderLayer(cfg) for _ in range(cfg.decoder_layers)))
         self.decoder = cast("Sequence[DecoderLayer]", decoder)
-        pre = cfg.norm_order is NormOrder.pre  # post-norm stacks end in a norm already
-        self.encoder_norm = nn.LayerNorm(cfg.d_model) if pre else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(cfg.d_model) if pre else nn.Identity()
+        self.encoder_norm = build_final_norm(cfg)
+        self.decoder_norm = build_final_norm(cfg)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Hidden states (B, T, D) of every target position, given the reference before it."""

@@ -30,6 +30,15 @@ class Tying(Enum):
         return self in (Tying.src_tgt, Tying.src_output, Tying.all)
 
 
+class EmbeddingInit(Enum):
+    """How the three matrices start."""
+
+    normal = "normal"
+    """With standard deviation D^-0.5."""
+    xavier = "xavier"
+    """Uniform, by V + D (Glorot and Bengio 2010)."""
+
+
 class Vocabulary(NamedTuple):
     """The three matrices (V, D) that know how many tokens there are."""
 
@@ -38,8 +47,15 @@ class Vocabulary(NamedTuple):
     output: nn.Linear
 
 
-def build_vocabulary(tying: Tying, d_model: int, *, src_vocab_size: int, tgt_vocab_size: int) -> Vocabulary:
-    """Make the matrices, normal with standard deviation D^-0.5, and tie them.
+def build_vocabulary(
+    tying: Tying,
+    d_model: int,
+    *,
+    src_vocab_size: int,
+    tgt_vocab_size: int,
+    init: EmbeddingInit = EmbeddingInit.normal,
+) -> Vocabulary:
+    """Make the matrices and tie them.
 
     Raises:
         UserError: one matrix cannot serve vocabularies of two sizes.
@@ -54,7 +70,10 @@ def build_vocabulary(tying: Tying, d_model: int, *, src_vocab_size: int, tgt_voc
     tgt = nn.Embedding(tgt_vocab_size, d_model)
     output = nn.Linear(d_model, tgt_vocab_size, bias=False)
     for layer in (src, tgt, output):
-        nn.init.normal_(layer.weight, std=d_model**-0.5)
+        if init is EmbeddingInit.xavier:
+            nn.init.xavier_uniform_(layer.weight)
+        else:
+            nn.init.normal_(layer.weight, std=d_model**-0.5)
     if tying in (Tying.src_tgt, Tying.all):
         tgt.weight = src.weight
     if tying in (Tying.tgt_output, Tying.all):
