@@ -15,11 +15,13 @@ The modules in import order. Each imports only from those above it; a test reads
     demo/lexicon          The words themselves.
     demo/grammar          Sentences: one abstract form each, said in English and in German.
     demo/phrases          Phrases that make sense together, drawn at random.
+    demo/toy              Ten sentence pairs, to be learnt by heart.
     demo                  The demo corpus: the same sentence pairs and splits on every machine.
     pairs                 Sentence pairs, and what every data config states.
     textfiles             Pairs from files: parallel plain text, TSV, JSONL, also compressed.
     hub                   Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     corpus                One split from whichever source the config names; filters for training pairs.
+    preparation           A line before it is tokenised: lower-cased, without punctuation.
     tokenizer             Train, save, load and apply SentencePiece; sole owner of the special ids.
     encoding              The ids of a whole split, memory-mapped and cached by content.
     optimizer             Optimizers, and learning-rate schedules as pure functions of the step.

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import shutil
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ from nmt.pairs import ParallelText
 from nmt.runtime import derive_seed
 from nmt.tokenizer import BOS_ID, Tokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when the meaning of a cache entry changes."""
 CHUNK_PAIRS = 50_000
 """Pairs that exist as Python lists at a time."""
@@ -74,28 +75,43 @@ class EncodedPairs:
 
 
 def encode_pairs(
-    text: ParallelText, tokenizer: Tokenizer, *, max_tokens: int | None, cache_dir: Path | None
+    text: ParallelText,
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int | None,
+    cache_dir: Path | None,
+    drop_empty: bool = False,
 ) -> tuple[EncodedPairs, Account]:
     """Encode a split, or open what an earlier call has left in `cache_dir`.
 
-    Pairs with a side of more than `max_tokens` ids are dropped and accounted for; None keeps all. A cache
-    that cannot be written is done without.
+    Pairs with a side of more than `max_tokens` ids are dropped and accounted for; None keeps all. So are
+    those with a side of which only EOS is left, given `drop_empty`. A cache that cannot be written is done
+    without.
     """
     if cache_dir is None:
-        return _encode(text, tokenizer, max_tokens)
-    entry = cache_dir / _key(text, tokenizer, max_tokens)
+        return _encode(text, tokenizer, max_tokens, drop_empty)
+    entry = cache_dir / _key(text, tokenizer, max_tokens, drop_empty)
     found = _open_entry(entry)
     if found is not None:
         return found
-    pairs, account = _encode(text, tokenizer, max_tokens)
+    pairs, account = _encode(text, tokenizer, max_tokens, drop_empty)
     _write_entry(entry, pairs, account)
     return _open_entry(entry) or (pairs, account)
 
 
 def sample_pairs(
-    text: ParallelText, tokenizer: Tokenizer, *, max_tokens: int | None, alpha: float, seed: int, epoch: int
+    text: ParallelText,
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int | None,
+    alpha: float,
+    seed: int,
+    epoch: int,
 ) -> tuple[EncodedPairs, Account]:
-    """Encode a split with segmentations drawn anew for each epoch: a pure function of the arguments."""
+    """Encode training pairs with segmentations drawn anew for each epoch: a pure function of the arguments.
+
+    Pairs are dropped as by `encode_pairs`, those with an empty side among them.
+    """
     chunks = (
         (
             tokenizer.sample_src(chunk.src, alpha=alpha, seed=derive_seed("src", seed, epoch, number)),
@@ -103,7 +119,7 @@ def sample_pairs(
         )
         for number, chunk in enumerate(_chunks(text))
     )
-    return _collect(chunks, max_tokens)
+    return _collect(chunks, max_tokens, drop_empty=True)
 
 
 def joined(pairs: EncodedPairs) -> EncodedPairs:
@@ -129,9 +145,11 @@ def _targets(ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> EncodedPairs
     return EncodedPairs(np.empty(0, np.int32), np.zeros_like(offsets), ids, offsets)
 
 
-def _encode(text: ParallelText, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[EncodedPairs, Account]:
+def _encode(
+    text: ParallelText, tokenizer: Tokenizer, max_tokens: int | None, drop_empty: bool
+) -> tuple[EncodedPairs, Account]:
     chunks = ((tokenizer.encode_src(chunk.src), tokenizer.encode_tgt(chunk.tgt)) for chunk in _chunks(text))
-    return _collect(chunks, max_tokens)
+    return _collect(chunks, max_tokens, drop_empty)
 
 
 def _chunks(text: ParallelText) -> Iterator[ParallelText]:
@@ -139,14 +157,17 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
         yield ParallelText(text.src[first : first + CHUNK_PAIRS], text.tgt[first : first + CHUNK_PAIRS])
 
 
-def _collect(chunks: Iterable[tuple[Ids, Ids]], max_tokens: int | None) -> tuple[EncodedPairs, Account]:
-    """Lay the ids out flat, without the pairs that are too long."""
-    read = 0
+def _collect(
+    chunks: Iterable[tuple[Ids, Ids]], max_tokens: int | None, drop_empty: bool
+) -> tuple[EncodedPairs, Account]:
+    """Lay the ids out flat, without the pairs that are too long, or empty."""
+    read = empty = 0
     ids: tuple[list[NDArray[np.int32]], ...] = ([], [])
     lengths: tuple[list[NDArray[np.int64]], ...] = ([], [])
     for src, tgt in chunks:
         read += len(src)
-        pairs = zip(src, tgt, strict=True)
+        pairs = [pair for pair in zip(src, tgt, strict=True) if not drop_empty or min(map(len, pair)) > 1]
+        empty += len(src) - len(pairs)
         kept = [pair for pair in pairs if max_tokens is None or max(map(len, pair)) <= max_tokens]
         for side in (0, 1):
             sentences = [pair[side] for pair in kept]
@@ -154,9 +175,14 @@ def _collect(chunks: Iterable[tuple[Ids, Ids]], max_tokens: int | None) -> tuple
             ids[side].append(np.fromiter(itertools.chain.from_iterable(sentences), np.int32))
     sides = [(_joined(ids[side], np.int32), _offsets(_joined(lengths[side], np.int64))) for side in (0, 1)]
     encoded = EncodedPairs(*sides[0], *sides[1])
-    account = Account(read, {f"over {max_tokens} pieces": read - len(encoded)} if max_tokens else {})
+    dropped = {"empty to the tokenizer": empty} if drop_empty else {}
+    dropped |= {f"over {max_tokens} pieces": read - empty - len(encoded)} if max_tokens else {}
+    account = Account(read, dropped)
     if read and not encoded:
-        raise UserError(f"no pair is left: {account}; raise data.max_tokens or model.max_positions")
+        way_out = "raise data.max_tokens or model.max_positions"
+        if empty:
+            way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
+        raise UserError(f"no pair is left: {account}; {way_out}")
     return encoded, account
 
 
@@ -168,10 +194,11 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def _key(text: ParallelText, tokenizer: Tokenizer, max_tokens: int | None) -> str:
+def _key(text: ParallelText, tokenizer: Tokenizer, max_tokens: int | None, drop_empty: bool) -> str:
     """A hash of all that the ids depend on."""
-    versions = f"{FORMAT_VERSION} {sentencepiece.__version__} {tokenizer.fingerprint} {max_tokens}"
-    digest = hashlib.sha256(versions.encode())
+    versions = f"{FORMAT_VERSION} {sentencepiece.__version__} {unicodedata.unidata_version}"
+    options = f"{tokenizer.fingerprint} {max_tokens} {drop_empty}"
+    digest = hashlib.sha256(f"{versions} {options}".encode())
     for chunk in _chunks(text):
         for lines in (chunk.src, chunk.tgt):
             digest.update(np.fromiter(map(len, lines), np.int64).tobytes())  # says where each line ends

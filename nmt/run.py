@@ -68,7 +68,7 @@ def open_run(
     directory = RunDirectory(Path(path))
     cfg = load_config(directory.config_file)
     device = runtime.prepare(runtime_cfg or runtime.RuntimeConfig())
-    tokenizer = directory.tokenizer()
+    tokenizer = directory.tokenizer(cfg.tokenizer)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
     return OpenRun(cfg, tokenizer, model.to(device).eval(), device, directory)

@@ -30,7 +30,7 @@ from nmt.config_files import load_config, refuse_difference, save_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.errors import UserError
 from nmt.files import read_json, write_json, write_lines
-from nmt.tokenizer import Tokenizer
+from nmt.tokenizer import Tokenizer, TokenizerConfig
 
 PACKAGES = (
     "torch",
@@ -129,9 +129,9 @@ class RunDirectory:
         }
         write_json(self.path / "environment.json", facts)
 
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of this run; raise `UserError` when it has none."""
-        return Tokenizer.load(self.path)
+    def tokenizer(self, cfg: TokenizerConfig) -> Tokenizer:
+        """The tokenizer of this run, whose config is `cfg`; raise `UserError` when it has none."""
+        return Tokenizer.load(cfg, self.path)
 
     def has_tokenizer(self) -> bool:
         """Whether the tokenizer has been trained."""

@@ -100,7 +100,9 @@ def sentence_pairs(
     alpha, max_tokens = cfg.tokenizer.sampling_alpha, cfg.data.max_tokens
     finished: Callable[[EncodedPairs], EncodedPairs] = joined if cfg.model.learns_source else _unchanged
     if not alpha:
-        pairs, account = encode_pairs(text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir())
+        pairs, account = encode_pairs(
+            text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir(), drop_empty=True
+        )
         note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
         pairs = finished(pairs)
         return lambda epoch: pairs

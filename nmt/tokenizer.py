@@ -4,6 +4,10 @@ Sole owner of the special ids: nothing else says which id ends a sentence, and n
 is deterministic: the same pairs and config give the same model bytes. What SentencePiece complains about is
 restated with the config key to change; its own log stays silent.
 
+A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation when the
+config says so. Then SentencePiece normalises it and cuts it into pieces. What is scored is never prepared:
+translations are compared with references as they were read.
+
 SentencePiece: Kudo and Richardson 2018. Unigram model and subword regularisation: Kudo 2018. BPE: Sennrich et
 al. 2016; BPE-dropout: Provilkov et al. 2020.
 """
@@ -16,6 +20,7 @@ import io
 import itertools
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +33,7 @@ import sentencepiece
 from nmt.errors import UserError
 from nmt.files import write_atomically
 from nmt.pairs import ParallelText, one_line
+from nmt.preparation import prepare
 from nmt.runtime import derive_seed
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -44,6 +50,10 @@ SAMPLING_LINES = 4096
 """Lines that one thread samples; fixed like the number of threads, since the result depends on both."""
 MAX_UINT32 = 2**32 - 1
 """SentencePiece takes this seed to mean: any."""
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space, and in front of a line."""
+RESERVED = "\N{LOWER FIVE EIGHTHS BLOCK}"
+"""What SentencePiece writes for a rare character; it trains on no line that has it."""
 
 
 class TokenizerKind(Enum):
@@ -53,6 +63,10 @@ class TokenizerKind(Enum):
     bpe = "bpe"
     char = "char"
     word = "word"
+
+
+COUNTED = (TokenizerKind.word, TokenizerKind.char)
+"""Kinds whose pieces are simply the most frequent words or characters."""
 
 
 class Normalization(Enum):
@@ -72,7 +86,9 @@ class TokenizerConfig:
     kind: TokenizerKind = TokenizerKind.unigram
     """unigram, bpe, char or word."""
     vocab_size: int = 8000
-    """Pieces, special ones included; for char an upper bound."""
+    """Pieces, special ones included; for word and char an upper bound."""
+    min_frequency: int = 1
+    """Words (characters, for char) that the training text has less often get no piece and are unknown."""
     joint: bool = True
     """One model for both languages, or one for each."""
     byte_fallback: bool = False
@@ -81,6 +97,11 @@ class TokenizerConfig:
     """Share of the characters of the corpus that get a piece; rarer ones are unknown, or spelt as bytes."""
     normalization: Normalization = Normalization.nmt_nfkc
     """Unicode normalisation; _cf folds case."""
+    lowercase: bool = False
+    """Lower-case both sides before normalisation; keeps ß, where _cf makes it ss."""
+    strip_punctuation: bool = False
+    """Take the punctuation out of both sides before normalisation: apostrophes vanish, other marks become
+    spaces."""
     sampling_alpha: float = 0.0
     """Above 0, another segmentation is drawn each epoch: for unigram with its probability to the power of
     alpha (0.1 is usual), for bpe with each merge left out with probability alpha (0.1 is usual)."""
@@ -101,12 +122,31 @@ class TokenizerConfig:
             )
         if self.byte_fallback and self.kind is TokenizerKind.word:
             raise UserError("tokenizer.byte_fallback=true needs another tokenizer.kind than word")
+        self._check_min_frequency()
+
+    def _check_min_frequency(self) -> None:
+        if self.min_frequency < 1:
+            raise UserError(f"tokenizer.min_frequency must be at least 1, but is {self.min_frequency}")
+        if self.min_frequency == 1:
+            return
+        key = f"tokenizer.min_frequency={self.min_frequency}"
+        if self.kind not in COUNTED:
+            raise UserError(
+                f"{key} needs tokenizer.kind=word or char: the pieces of {self.kind.value} are not counted; "
+                "lower tokenizer.vocab_size instead"
+            )
+        if self.kind is TokenizerKind.word and self.character_coverage < 1.0:
+            raise UserError(
+                f"{key} needs tokenizer.character_coverage=1 with tokenizer.kind=word, "
+                f"but it is {self.character_coverage}: both would say which words are too rare"
+            )
 
 
 class Tokenizer:
     """Text to ids on either side, and ids to text on the target side."""
 
-    def __init__(self, src_model: bytes, tgt_model: bytes):
+    def __init__(self, cfg: TokenizerConfig, src_model: bytes, tgt_model: bytes):
+        self.cfg = cfg
         self.src_model = src_model
         self.tgt_model = tgt_model
         self._src = sentencepiece.SentencePieceProcessor(model_proto=src_model)
@@ -120,9 +160,9 @@ class Tokenizer:
         picked = _pick(text, seed)
         if cfg.joint:
             model = _train_model(cfg, picked.src + picked.tgt, "this corpus")
-            return cls(model, model)
+            return cls(cfg, model, model)
         src_model = _train_model(cfg, picked.src, "the source side of this corpus")
-        return cls(src_model, _train_model(cfg, picked.tgt, "the target side of this corpus"))
+        return cls(cfg, src_model, _train_model(cfg, picked.tgt, "the target side of this corpus"))
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
@@ -130,15 +170,18 @@ class Tokenizer:
         return _files(directory) is not None
 
     @classmethod
-    def load(cls, directory: Path) -> Tokenizer:
-        """Read what `save` wrote; raise `UserError` when it is missing or damaged."""
+    def load(cls, cfg: TokenizerConfig, directory: Path) -> Tokenizer:
+        """Read what `save` wrote; raise `UserError` when it is missing or damaged.
+
+        `cfg` is that of the training; the files hold the pieces, not how a line is prepared.
+        """
         files = _files(directory)
         if files is None:
             raise UserError(
                 f"{directory} has no tokenizer: neither {JOINT_FILE} nor both {SRC_FILE} and {TGT_FILE}"
             )
         src_model, tgt_model = (_read_model(path) for path in files)
-        return cls(src_model, tgt_model)
+        return cls(cfg, src_model, tgt_model)
 
     def save(self, directory: Path) -> None:
         """Write one model file, or one for each side; a file is written whole or not at all."""
@@ -160,29 +203,38 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """What two tokenizers have in common only if they are the same: a hash of the model bytes."""
-        digests = (hashlib.sha256(model).digest() for model in (self.src_model, self.tgt_model))
+        """What two tokenizers have in common only if they are the same: a hash of models and settings."""
+        settings = repr((self.cfg.kind, self.cfg.lowercase, self.cfg.strip_punctuation)).encode()
+        digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of source lines, each ending with `EOS_ID`."""
-        return _encode(self._src, lines)
+        return self._encode(self._src, lines)
 
     def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of target lines, each ending with `EOS_ID`."""
-        return _encode(self._tgt, lines)
+        return self._encode(self._tgt, lines)
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode_src` with a segmentation drawn at random, a pure function of the arguments."""
-        return _sample(self._src, lines, alpha, seed)
+        return _sample(self._src, _prepared(self.cfg, lines), alpha, seed)
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode_tgt` with a segmentation drawn at random, a pure function of the arguments."""
-        return _sample(self._tgt, lines, alpha, seed)
+        return _sample(self._tgt, _prepared(self.cfg, lines), alpha, seed)
 
     def decode(self, ids: Sequence[int]) -> str:
         """One line of target text; special ids are dropped, except that an unknown piece shows as " ⁇ "."""
         return one_line(self._tgt.decode([int(token) for token in ids]))
+
+    def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
+        encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
+        return encode(processor, _prepared(self.cfg, lines))
+
+
+def _prepared(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
+    return prepare(lines, lowercase=cfg.lowercase, strip_punctuation=cfg.strip_punctuation)
 
 
 def _files(directory: Path) -> tuple[Path, Path] | None:
@@ -218,15 +270,21 @@ def _pick(text: ParallelText, seed: int) -> ParallelText:
 
 def _train_model(cfg: TokenizerConfig, lines: list[str], corpus: str) -> bytes:
     """The bytes of one SentencePiece model; `corpus` is what an error calls the lines."""
+    lines = [line.replace(RESERVED, " ") for line in _prepared(cfg, lines)]
     if not any(line.strip() for line in lines):
-        raise UserError(f"a tokenizer cannot be trained: {corpus} has no text")
+        rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
+        raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
+    vocab_size = cfg.vocab_size
+    if cfg.min_frequency > 1:
+        vocab_size = min(vocab_size, _reserved_ids(cfg) + _num_frequent(cfg, lines, corpus))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
             model_type=cfg.kind.value,
-            vocab_size=cfg.vocab_size,
+            vocab_size=vocab_size,
+            hard_vocab_limit=cfg.kind not in COUNTED,  # else vocab_size is an upper bound
             byte_fallback=cfg.byte_fallback,
             character_coverage=cfg.character_coverage,
             normalization_rule_name=cfg.normalization.value,
@@ -243,6 +301,37 @@ def _train_model(cfg: TokenizerConfig, lines: list[str], corpus: str) -> bytes:
     except RuntimeError as error:
         raise _training_error(cfg, str(error), corpus) from error
     return model.getvalue()
+
+
+def _reserved_ids(cfg: TokenizerConfig) -> int:
+    """Ids in front of those of the words or characters: the special ones, and the bytes."""
+    return EOS_ID + 1 + (256 if cfg.byte_fallback else 0)
+
+
+def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:
+    """How many words or characters occur `min_frequency` times; SentencePiece puts just these first."""
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name=cfg.normalization.value,
+        add_dummy_prefix=True,
+        escape_whitespaces=True,
+        remove_extra_whitespaces=True,
+    )
+    counts: Counter[str] = Counter()
+    for line in lines:
+        normal = normalizer.normalize(line)
+        counts.update(_words(normal) if cfg.kind is TokenizerKind.word else normal)
+    frequent = sum(count >= cfg.min_frequency for count in counts.values())
+    if not frequent:
+        unit = "word" if cfg.kind is TokenizerKind.word else "character"
+        raise UserError(
+            f"no {unit} of {corpus} occurs tokenizer.min_frequency={cfg.min_frequency} times; lower it"
+        )
+    return frequent
+
+
+def _words(normal: str) -> list[str]:
+    """The words of a line that SentencePiece has normalised, each as the piece it would be."""
+    return [SPACE + word for word in normal.split(SPACE)[1:]]
 
 
 def _training_error(cfg: TokenizerConfig, message: str, corpus: str) -> UserError:
@@ -263,6 +352,11 @@ def _encode(processor: Any, lines: Sequence[str], **options: Any) -> list[list[i
     options.setdefault("num_threads", -1)
     ids: list[list[int]] = processor.encode(list(lines), out_type=int, add_eos=True, **options)
     return ids
+
+
+def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
+    """Look the words up one by one: SentencePiece would make a row of unknown words one unknown piece."""
+    return [[*processor.piece_to_id(_words(processor.normalize(line))), EOS_ID] for line in lines]
 
 
 def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:

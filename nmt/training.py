@@ -104,7 +104,7 @@ def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: ParallelText, note: 
     if not run.has_tokenizer():
         note(f"training a {cfg.tokenizer.kind.value} tokenizer")
         Tokenizer.train(cfg.tokenizer, text, seed=cfg.seed).save(run.path)
-    return run.tokenizer()
+    return run.tokenizer(cfg.tokenizer)
 
 
 def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable[[int], dict[str, float]]:

@@ -29,6 +29,7 @@ def corpus(size: int = 200, seed: int = 1) -> ParallelText:
 
 TEXT = corpus()
 TOKENIZER = Tokenizer.train(TokenizerConfig(vocab_size=28), TEXT, seed=1)
+LOWERCASE = Tokenizer.train(TokenizerConfig(vocab_size=28, lowercase=True), TEXT, seed=1)
 OTHER = Tokenizer.train(TokenizerConfig(vocab_size=25), TEXT, seed=1)
 
 
@@ -87,6 +88,27 @@ def test_long_pairs_are_dropped_with_an_account() -> None:
     )
 
 
+def test_pairs_that_the_tokenizer_empties_are_dropped_from_training_alone() -> None:
+    text = ParallelText(["dog", "...", "cat", "tree tree tree"], ["old", "house", "?!", "old"])
+    cfg = TokenizerConfig(vocab_size=28, strip_punctuation=True)
+    tokenizer = Tokenizer.train(cfg, TEXT, seed=1)
+    everything, account = encode_pairs(text, tokenizer, max_tokens=None, cache_dir=None)
+    assert (len(everything), account) == (4, Account(4, {}))
+    assert everything.src(1).tolist() == everything.tgt(2).tolist() == [EOS_ID]
+    longest = int(everything.src_lengths.max()) - 1
+    kept, account = encode_pairs(text, tokenizer, max_tokens=longest, cache_dir=None, drop_empty=True)
+    assert as_lists(kept) == as_lists(everything)[:1]
+    assert str(account) == f"4 pairs read, 1 kept (empty to the tokenizer 2, over {longest} pieces 1)"
+    drawn, account = sample_pairs(text, tokenizer, max_tokens=None, alpha=0.1, seed=1, epoch=1)
+    assert (len(drawn), account) == (2, Account(4, {"empty to the tokenizer": 2}))
+    with pytest.raises(UserError) as caught:
+        encode_pairs(ParallelText(["..."], ["cat"]), tokenizer, max_tokens=9, cache_dir=None, drop_empty=True)
+    assert str(caught.value) == (
+        "no pair is left: 1 pairs read, 0 kept (empty to the tokenizer 1); raise data.max_tokens or "
+        "model.max_positions, or see tokenizer.strip_punctuation and tokenizer.normalization"
+    )
+
+
 def test_a_second_call_opens_what_the_first_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "new" / "cache"
     wanted = expected(TEXT, 30)
@@ -116,11 +138,14 @@ def test_whatever_changes_the_ids_changes_the_entry(tmp_path: Path) -> None:
             (one, OTHER, None),
             (moved, TOKENIZER, None),
             (swapped, TOKENIZER, None),
+            (one, LOWERCASE, None),
         ],
         start=1,
     ):
         encode_pairs(text, tokenizer, max_tokens=limit, cache_dir=tmp_path)
         assert len(entries(tmp_path)) == count
+    encode_pairs(one, TOKENIZER, max_tokens=None, cache_dir=tmp_path, drop_empty=True)
+    assert len(entries(tmp_path)) == count + 1
 
 
 def damage(path: Path, how: str) -> None:
@@ -223,7 +248,7 @@ def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch(monkeypatch: pytest
 
     def sample(seed: int, epoch: int) -> list[tuple[list[int], list[int]]]:
         pairs, account = sample_pairs(TEXT, TOKENIZER, max_tokens=None, alpha=0.02, seed=seed, epoch=epoch)
-        assert account == Account(len(TEXT), {})
+        assert account == Account(len(TEXT), {"empty to the tokenizer": 0})
         return as_lists(pairs)
 
     first = sample(1, 1)
@@ -239,7 +264,7 @@ def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch(monkeypatch: pytest
 def test_sampled_pairs_keep_the_limit() -> None:
     pairs, account = sample_pairs(TEXT, TOKENIZER, max_tokens=25, alpha=0.02, seed=1, epoch=1)
     assert max(pairs.src_lengths.max(), pairs.tgt_lengths.max()) <= 25
-    assert account.dropped == {"over 25 pieces": len(TEXT) - len(pairs)}
+    assert account.dropped == {"empty to the tokenizer": 0, "over 25 pieces": len(TEXT) - len(pairs)}
     assert account.kept < len(TEXT)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import random
 import string
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -182,7 +184,8 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
         "text = ParallelText(['ab cd'] * 9, ['x' * 9000])\n"
         "tokenizer = Tokenizer.train(TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=12), text, seed=1)\n"
         f"tokenizer.save(pathlib.Path({str(tmp_path)!r}))\n"
-        f"Tokenizer.load(pathlib.Path({str(tmp_path)!r})).sample_src(['ab'], alpha=0.1, seed=1)\n"
+        f"loaded = Tokenizer.load(TokenizerConfig(), pathlib.Path({str(tmp_path)!r}))\n"
+        "loaded.sample_src(['ab'], alpha=0.1, seed=1)\n"
     )
     root = Path(__file__).resolve().parents[1]
     result = subprocess.run(
@@ -199,7 +202,7 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path, joint: bool) -> None:
     names = {"tokenizer.model"} if joint else {"tokenizer.src.model", "tokenizer.tgt.model"}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert Tokenizer.exists(tmp_path)
-    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    assert Tokenizer.load(tokenizer.cfg, tmp_path).fingerprint == tokenizer.fingerprint
 
 
 def test_a_missing_tokenizer_is_told(tmp_path: Path) -> None:
@@ -207,7 +210,7 @@ def test_a_missing_tokenizer_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.tgt.model").unlink()
     assert not Tokenizer.exists(tmp_path)
     with pytest.raises(UserError) as caught:
-        Tokenizer.load(tmp_path)
+        Tokenizer.load(TokenizerConfig(), tmp_path)
     assert str(caught.value) == (
         f"{tmp_path} has no tokenizer: neither tokenizer.model "
         "nor both tokenizer.src.model and tokenizer.tgt.model"
@@ -218,7 +221,7 @@ def test_a_missing_tokenizer_is_told(tmp_path: Path) -> None:
 def test_a_damaged_tokenizer_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.model").write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer\.model is not a readable SentencePiece model: "):
-        Tokenizer.load(tmp_path)
+        Tokenizer.load(TokenizerConfig(), tmp_path)
 
 
 def test_a_foreign_tokenizer_is_told(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_a_foreign_tokenizer_is_told(tmp_path: Path) -> None:
     )
     (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
     with pytest.raises(UserError) as caught:
-        Tokenizer.load(tmp_path)
+        Tokenizer.load(TokenizerConfig(), tmp_path)
     assert "has the ids (-1, 0, 1, 2) for padding, unknown, begin and end, but they must be (0, 1, 2, 3)" in (
         str(caught.value)
     )
@@ -237,7 +240,7 @@ def test_a_foreign_tokenizer_is_told(tmp_path: Path) -> None:
 SMALL = ParallelText(["a b c d", "e f g hello"] * 10, ["a"] * 20)
 
 
-@pytest.mark.parametrize("kind", [TokenizerKind.unigram, TokenizerKind.bpe, TokenizerKind.word])
+@pytest.mark.parametrize("kind", [TokenizerKind.unigram, TokenizerKind.bpe])
 def test_a_vocabulary_too_large_names_the_limit(kind: TokenizerKind) -> None:
     message = error_of(SMALL, kind=kind, vocab_size=32000)
     prefix = "tokenizer.vocab_size=32000 is too large for this corpus, which gives "
@@ -271,9 +274,122 @@ def test_any_other_complaint_is_quoted() -> None:
     )
 
 
-def test_characters_need_no_exact_size() -> None:
+def pieces(model: bytes) -> list[str]:
+    """The pieces of a model but the special ones, in the order of their ids."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(EOS_ID + 1, processor.get_piece_size())]
+
+
+def test_words_and_characters_need_no_exact_size() -> None:
     cfg = TokenizerConfig(kind=TokenizerKind.char, vocab_size=8000)
-    assert Tokenizer.train(cfg, SMALL, seed=1).src_vocab_size < 20
+    assert pieces(Tokenizer.train(cfg, SMALL, seed=1).src_model) == [*"▁aelbcdfgho"]
+    cfg = TokenizerConfig(kind=TokenizerKind.word, vocab_size=8000)
+    words = ["▁a", "▁b", "▁c", "▁d", "▁e", "▁f", "▁g", "▁hello"]  # the most frequent first, ties by letter
+    assert pieces(Tokenizer.train(cfg, SMALL, seed=1).src_model) == words
+    cfg.vocab_size = 7
+    assert pieces(Tokenizer.train(cfg, SMALL, seed=1).src_model) == words[:3]
+
+
+def counted(kind: TokenizerKind, lines: list[str]) -> Counter[str]:
+    """How often each word or character occurs, blanks counted once before every word."""
+    words = ["▁" + word for line in lines for word in normalized(line).split()]
+    return Counter(words if kind is TokenizerKind.word else "".join(words))
+
+
+@pytest.mark.parametrize("kind", [TokenizerKind.word, TokenizerKind.char])
+@given(
+    lines=st.lists(st.text("abcdé½Ｆ▁▅'. \t\u2028", max_size=20), min_size=1, max_size=12),
+    least=st.integers(1, 4),
+    most=st.integers(1, 9),
+)
+def test_exactly_the_frequent_words_are_known(
+    kind: TokenizerKind, lines: list[str], least: int, most: int
+) -> None:
+    """The most frequent first, ties in the order of code points, however the config limits them."""
+    counts = counted(kind, [line.replace("▅", " ") for line in [*lines, "b a"]])
+    frequent = sorted((unit for unit in counts if counts[unit] >= least), key=lambda u: (-counts[u], u))
+    cfg = TokenizerConfig(kind=kind, min_frequency=least, vocab_size=EOS_ID + 1 + most)
+    text = ParallelText([*lines, "b a"], [""] * (len(lines) + 1))
+    if not frequent:
+        assert str(error_of(text, kind=kind, min_frequency=least)).startswith(
+            f"no {UNITS[kind]} of this corpus"
+        )
+        return
+    assert pieces(Tokenizer.train(cfg, text, seed=1).src_model) == frequent[:most]
+
+
+UNITS = {TokenizerKind.word: "word", TokenizerKind.char: "character"}
+
+
+@given(st.lists(st.sampled_from(["cat", "dog", "zebra", "ox", "▁cat", "⁇", "<unk>", ""]), max_size=8))
+def test_every_unknown_word_is_one_unknown_id(words: list[str]) -> None:
+    cfg = TokenizerConfig(kind=TokenizerKind.word, min_frequency=2)
+    tokenizer = Tokenizer.train(cfg, ParallelText(["cat dog zebra", "dog cat"], ["dog"] * 2), seed=1)
+    assert pieces(tokenizer.src_model) == ["▁dog", "▁cat"]
+    ids = {"dog": 4, "cat": 5, "▁cat": 5}
+    expected = [ids.get(word, UNK_ID) for word in words if word]
+    assert tokenizer.encode_src([" ".join(words)]) == [[*expected, EOS_ID]]
+
+
+def test_frequencies_are_those_of_a_side_when_the_sides_are_separate() -> None:
+    text = ParallelText(["Cat dog", "cat ox"], ["chat chien", "CHAT, cat"])
+    cfg = TokenizerConfig(
+        kind=TokenizerKind.word, joint=False, min_frequency=2, lowercase=True, strip_punctuation=True
+    )
+    tokenizer = Tokenizer.train(cfg, text, seed=1)
+    assert (pieces(tokenizer.src_model), pieces(tokenizer.tgt_model)) == (["▁cat"], ["▁chat"])
+    joint = Tokenizer.train(dataclasses.replace(cfg, joint=True), text, seed=1)
+    assert pieces(joint.src_model) == ["▁cat", "▁chat"]
+
+
+def test_bytes_do_not_count_among_the_frequent_characters() -> None:
+    cfg = TokenizerConfig(kind=TokenizerKind.char, min_frequency=2, byte_fallback=True)
+    tokenizer = Tokenizer.train(cfg, ParallelText(["aab"], ["cb"]), seed=1)
+    assert pieces(tokenizer.src_model)[256:] == ["a", "b", "▁"]
+
+
+def test_nothing_frequent_enough_is_told() -> None:
+    text = ParallelText(["a b"], ["c d"])
+    assert error_of(text, kind=TokenizerKind.word, min_frequency=3, joint=False) == (
+        "no word of the source side of this corpus occurs tokenizer.min_frequency=3 times; lower it"
+    )
+    assert error_of(text, kind=TokenizerKind.char, min_frequency=5) == (
+        "no character of this corpus occurs tokenizer.min_frequency=5 times; lower it"
+    )
+
+
+@pytest.mark.parametrize("kind", TokenizerKind)
+@pytest.mark.parametrize("joint", [True, False])
+def test_what_is_prepared_in_training_is_prepared_at_every_use(
+    tmp_path: Path, kind: TokenizerKind, joint: bool
+) -> None:
+    """On both sides, and from a run directory too: other spellings give the same ids."""
+    lines = [line.translate({ord(mark): " " for mark in ".,ß"}) for line in corpus().src]
+    shouted = [f"«{line.upper()}»!" for line in lines]
+    size = 500 if kind is TokenizerKind.word else 120
+    cfg = TokenizerConfig(kind=kind, joint=joint, vocab_size=size, lowercase=True, strip_punctuation=True)
+    Tokenizer.train(cfg, corpus(), seed=1).save(tmp_path)
+    tokenizer = Tokenizer.load(cfg, tmp_path)
+    for encode in (tokenizer.encode_src, tokenizer.encode_tgt):
+        assert encode(shouted) == encode(lines)
+        assert encode(["...", "«»", ""]) == [[EOS_ID]] * 3
+    if kind in (TokenizerKind.unigram, TokenizerKind.bpe):
+        drawn = tokenizer.sample_src(lines, alpha=0.1, seed=1)
+        assert tokenizer.sample_src(shouted, alpha=0.1, seed=1) == drawn
+    assert not any(c.isupper() or c in ".,'" for piece in pieces(tokenizer.tgt_model) for c in piece)
+
+
+def test_the_settings_are_part_of_the_fingerprint() -> None:
+    model = KINDS[TokenizerKind.bpe].src_model
+    cfgs = [TokenizerConfig(), TokenizerConfig(lowercase=True), TokenizerConfig(strip_punctuation=True)]
+    assert len({Tokenizer(cfg, model, model).fingerprint for cfg in cfgs}) == 3
+
+
+def test_a_corpus_of_punctuation_is_told() -> None:
+    assert error_of(ParallelText(["..."], ["?!"]), strip_punctuation=True) == (
+        "a tokenizer cannot be trained: this corpus has no text "
+        "but what tokenizer.strip_punctuation=true removes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,6 +402,17 @@ def test_characters_need_no_exact_size() -> None:
             {"sampling_alpha": 0.1, "kind": TokenizerKind.word},
             "tokenizer.sampling_alpha=0.1 needs tokenizer.kind=unigram or bpe: "
             "word has one segmentation only",
+        ),
+        ({"min_frequency": 0}, "tokenizer.min_frequency must be at least 1, but is 0"),
+        (
+            {"min_frequency": 2, "kind": TokenizerKind.bpe},
+            "tokenizer.min_frequency=2 needs tokenizer.kind=word or char: the pieces of bpe are not counted; "
+            "lower tokenizer.vocab_size instead",
+        ),
+        (
+            {"min_frequency": 3, "kind": TokenizerKind.word, "character_coverage": 0.99},
+            "tokenizer.min_frequency=3 needs tokenizer.character_coverage=1 with tokenizer.kind=word, "
+            "but it is 0.99: both would say which words are too rare",
         ),
         (
             {"byte_fallback": True, "kind": TokenizerKind.word},
