@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt import demo, hub, textfiles
+from nmt.demo import toy
 from nmt.errors import UserError
 from nmt.hub import HubData
 from nmt.pairs import DataConfig, ParallelText, Split
@@ -27,6 +28,7 @@ __all__ = [
     "ParallelText",
     "Split",
     "TextData",
+    "ToyData",
     "filter_pairs",
     "has_split",
     "load",
@@ -43,10 +45,26 @@ class DemoData(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if {self.src, self.tgt} != {"en", "de"}:
-            raise UserError(
-                f"data=demo has the languages en and de, not data.src={self.src} data.tgt={self.tgt}"
-            )
+        _require_languages(self, "en", "de")
+
+
+@dataclass
+class ToyData(DataConfig):
+    """The ten bundled English-French pairs, in either direction; all splits are the same."""
+
+    name: str = "toy"
+    tgt: str = "fr"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_languages(self, "en", "fr")
+
+
+def _require_languages(cfg: DataConfig, one: str, other: str) -> None:
+    if {cfg.src, cfg.tgt} != {one, other}:
+        raise UserError(
+            f"data={cfg.name} has the languages {one} and {other}, not data.src={cfg.src} data.tgt={cfg.tgt}"
+        )
 
 
 @functools.cache
@@ -56,12 +74,23 @@ def _demo_pairs() -> dict[str, list[tuple[str, str]]]:
 
 def read_demo(cfg: DataConfig, split: Split) -> ParallelText:
     """Generate one split of the bundled corpus."""
-    english, german = map(list, zip(*_demo_pairs()[split.value], strict=True))
-    return ParallelText(english, german) if cfg.src == "en" else ParallelText(german, english)
+    return _from_english(_demo_pairs()[split.value], cfg)
+
+
+def read_toy(cfg: DataConfig, split: Split) -> ParallelText:
+    """Return the ten pairs, whichever `split` is asked for."""
+    return _from_english(toy.PAIRS, cfg)
+
+
+def _from_english(pairs: list[tuple[str, str]], cfg: DataConfig) -> ParallelText:
+    """The pairs in the direction that `cfg` asks for; English comes first in each."""
+    english, other = map(list, zip(*pairs, strict=True))
+    return ParallelText(english, other) if cfg.src == "en" else ParallelText(other, english)
 
 
 SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], ParallelText]]] = {
     "demo": (DemoData, read_demo),
+    "toy": (ToyData, read_toy),
     "hub": (HubData, hub.read),
     "files": (FilesData, textfiles.read),
     "text": (TextData, textfiles.read_text),

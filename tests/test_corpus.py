@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt import corpus
-from nmt.corpus import Account, DemoData, FilesData, HubData, ParallelText, Split
+from nmt.corpus import Account, DemoData, FilesData, HubData, ParallelText, Split, ToyData
 from nmt.errors import UserError
+from nmt.preparation import prepare
 
 TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)
@@ -100,6 +101,19 @@ def test_the_demo_reads_in_both_directions() -> None:
     assert corpus.overlap(corpus.load(DemoData(), Split.train), there) == 0
 
 
+def test_the_toy_is_ten_pairs_in_either_direction_and_every_split() -> None:
+    there = corpus.load(ToyData(), Split.train)
+    back = corpus.load(ToyData(src="fr", tgt="en"), Split.test)
+    assert (back.src, back.tgt) == (there.tgt, there.src)
+    assert len(set(there.src)) == len(set(there.tgt)) == len(there) == 10
+    assert corpus.load(ToyData(), Split.validation) == there
+    for lines in (there.src, there.tgt):  # so that a translation can be the very reference
+        assert prepare(lines, lowercase=True, strip_punctuation=True) == lines
+    with pytest.raises(UserError) as caught:
+        ToyData(tgt="de")
+    assert str(caught.value) == "data=toy has the languages en and fr, not data.src=en data.tgt=de"
+
+
 def test_files_load_as_configured(files: FilesData) -> None:
     assert corpus.load(files, Split.train) == ParallelText(["house"] * 3, ["Haus"] * 3)
     assert corpus.has_split(files, Split.train)
@@ -124,7 +138,9 @@ def test_a_split_without_pairs_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hub", "nonsense"])
 def test_the_name_of_a_source_is_not_to_be_overridden(name: str) -> None:
-    with pytest.raises(UserError, match=rf"data.name={name} does not fit .* choose data=demo\|hub\|files"):
+    with pytest.raises(
+        UserError, match=rf"data.name={name} does not fit .* choose data=demo\|toy\|hub\|files"
+    ):
         corpus.load(DemoData(name=name), Split.train)
 
 

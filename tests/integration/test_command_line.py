@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.demo.toy import PAIRS
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -38,6 +40,23 @@ def test_learns_to_copy(trained: Path) -> None:
     results = json.loads((trained / "results.json").read_text())
     assert results["test"]["bleu"] > 98
     assert results["validation"]["bleu"] > 98
+
+
+def test_the_toy_recipe_learns_its_sentences_by_heart(nmt: Command, tmp_path: Path) -> None:
+    """Words, lower-cased and without punctuation: a user may write either, and words never seen."""
+    run = tmp_path / "toy"
+    done = nmt("train", "experiment=toy_en_fr", f"run={run}", "runtime.device=cpu")
+    assert done.returncode == 0, done.stderr
+    assert "10 pairs read, 10 kept" in done.stderr
+    english, french = zip(*PAIRS, strict=True)
+    translated = nmt("translate", f"run={run}", stdin="".join(f"{line}\n" for line in english))
+    assert translated.returncode == 0, translated.stderr
+    assert translated.stdout.splitlines() == list(french)
+    assert (run / "hypotheses" / "test.fr").read_text(encoding="utf-8").splitlines() == list(french)
+    written = nmt("translate", f"run={run}", stdin="The cat sleeps, in the HOUSE!\n...\nQuokkas\n")
+    first, second, third = written.stdout.splitlines()
+    assert (first, second) == ("le chat dort dans la maison", "")
+    assert third
 
 
 def test_run_directory_holds_what_the_readme_lists(trained: Path) -> None:
