@@ -30,6 +30,9 @@ The modules in import order. Each imports only from those above it; a test reads
     models/vocabulary     Embeddings and output layer, and which of them are one matrix.
     models/stack          Residual sublayers and layers that Transformers are stacked from.
     models/transformer    The encoder-decoder Transformer.
+    models/alignment      Attention of a recurrent decoder: the additive, dot and general scores.
+    models/recurrence     Layers of recurrent cells, over a whole sequence or one position at a time.
+    models/rnn            The recurrent encoder-decoder, with and without attention.
     models/convolutional  The convolutional model: gated convolutions, attention in every decoder layer.
     models/decoder_only   The decoder-only Transformer: one stack over source and target, or over a text.
     models                The table of model families.

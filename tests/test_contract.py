@@ -13,8 +13,11 @@ from torch.testing import assert_close
 from nmt.layers import Activation, Norm, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
+from nmt.models.alignment import RnnAttention
 from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
+from nmt.models.recurrence import Cell
+from nmt.models.rnn import RnnConfig
 from nmt.models.stack import Init
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import EmbeddingInit, Tying
@@ -49,6 +52,10 @@ convolutional = partial(
     max_positions=32,
 )
 post, rms = NormOrder.post, Norm.rms_norm
+rnn = partial(RnnConfig, d_model=D_MODEL, dropout=0.0)
+deep = partial(rnn, encoder_layers=2, decoder_layers=2)
+one_way = partial(rnn, bidirectional=False)
+deep_one_way = partial(deep, bidirectional=False)
 VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
     "transformer": {
         "plain": transformer,
@@ -172,6 +179,31 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "deep_decoder": partial(convolutional, encoder_layers=1, decoder_layers=3, kernel_size=5),
         "tying_all": partial(convolutional, encoder_layers=1, kernel_size=5, tying=Tying.all),
         "dropouts": partial(convolutional, dropout=0.3),
+    },
+    "rnn": {
+        "plain_rnn": partial(rnn, attention=RnnAttention.none, cell=Cell.rnn),
+        "plain_gru": partial(deep_one_way, attention=RnnAttention.none, cell=Cell.gru),
+        "plain_lstm": partial(one_way, attention=RnnAttention.none, cell=Cell.lstm),
+        "plain_lstm_unfed": partial(rnn, attention=RnnAttention.none, cell=Cell.lstm, input_feeding=False),
+        "additive_rnn": partial(deep, attention=RnnAttention.additive, cell=Cell.rnn),
+        "additive_gru": partial(rnn, attention=RnnAttention.additive, cell=Cell.gru),
+        "additive_lstm": partial(deep_one_way, attention=RnnAttention.additive, cell=Cell.lstm),
+        "dot_rnn": partial(one_way, attention=RnnAttention.dot, cell=Cell.rnn, input_feeding=False),
+        "dot_gru": partial(rnn, attention=RnnAttention.dot, cell=Cell.gru, decoder_layers=2),
+        "dot_lstm": partial(deep, attention=RnnAttention.dot, cell=Cell.lstm, input_feeding=False),
+        "general_rnn": partial(one_way, attention=RnnAttention.general, cell=Cell.rnn, encoder_layers=2),
+        "general_gru": partial(deep, attention=RnnAttention.general, cell=Cell.gru, input_feeding=False),
+        "general_lstm": partial(rnn, attention=RnnAttention.general, cell=Cell.lstm),
+        **{
+            f"tying_{tying.value}": partial(rnn, tying=tying, cell=cell, attention=attention)
+            for tying, cell, attention in (
+                (Tying.none, Cell.lstm, RnnAttention.additive),
+                (Tying.src_tgt, Cell.gru, RnnAttention.none),
+                (Tying.src_output, Cell.gru, RnnAttention.general),
+                (Tying.tgt_output, Cell.gru, RnnAttention.dot),
+            )
+        },
+        "dropouts": partial(deep, dropout=0.3),
     },
 }
 CASES = [

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.convolutional import Convolutional, ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from nmt.models.rnn import Rnn, RnnConfig
 from nmt.models.transformer import Transformer, TransformerConfig
 
 MODELS: dict[str, tuple[type[ModelConfig], Callable[..., TranslationModel]]] = {
+    "rnn": (RnnConfig, Rnn),
     "transformer": (TransformerConfig, Transformer),
     "decoder_only": (DecoderOnlyConfig, DecoderOnly),
     "convolutional": (ConvolutionalConfig, Convolutional),

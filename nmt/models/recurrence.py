@@ -1,0 +1,158 @@
+"""Layers of recurrent cells, over a whole sequence in one kernel or one position at a time.
+
+Knows vectors, not tokens, and nothing of attention. Shapes: N sequences, T positions, L layers, E input
+width, D d_model, M state vectors of a cell: the hidden state, and for the LSTM its cell. Padding stands at
+the end.
+
+Recurrent matrices start orthogonal (Saxe et al. 2014), the others from Xavier's uniform distribution, each
+gate by itself; biases start at 0, that of the LSTM's forget gate at 1 (Jozefowicz et al. 2015). Dropout is
+applied between layers, never along time (Zaremba et al. 2015).
+
+GRU: Cho et al. 2014, section 2.3. LSTM: Hochreiter and Schmidhuber 1997, with forget gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from nmt.layers import Dropout
+
+
+class Cell(Enum):
+    """What a recurrent layer computes at each position."""
+
+    rnn = "rnn"
+    gru = "gru"
+    lstm = "lstm"
+
+    @property
+    def num_states(self) -> int:
+        """M: the vectors that a cell hands from one position to the next."""
+        return 2 if self is Cell.lstm else 1
+
+
+KERNELS: dict[Cell, Callable[..., nn.RNNBase]] = {Cell.rnn: nn.RNN, Cell.gru: nn.GRU, Cell.lstm: nn.LSTM}
+
+
+class RecurrentLayer(nn.Module):
+    """One layer of cells, in one direction."""
+
+    def __init__(self, cell: Cell, input_size: int, hidden_size: int):
+        super().__init__()
+        self.cell = cell
+        self.kernel = KERNELS[cell](input_size, hidden_size, batch_first=True)
+        self._initialise()
+
+    def forward(self, x: Tensor, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Hidden states (N, T, D) over x (N, T, E), and the states (N, M, D) after; None is zeros."""
+        if self.cell is not Cell.lstm:
+            hidden, last = self.kernel(x, None if states is None else states.transpose(0, 1).contiguous())
+            return hidden, last.transpose(0, 1)
+        before = None if states is None else tuple(state[None].contiguous() for state in states.unbind(1))
+        hidden, (last_hidden, last_cell) = self.kernel(x, before)
+        return hidden, torch.cat([last_hidden, last_cell]).transpose(0, 1)
+
+    def step(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The M states (N, D) after x (N, E), the hidden state first."""
+        (weights,) = self.kernel.all_weights
+        if self.cell is Cell.lstm:
+            return torch.lstm_cell(x, states, *weights)
+        cell = torch.gru_cell if self.cell is Cell.gru else torch.rnn_tanh_cell
+        return (cell(x, states[0], *weights),)
+
+    def _initialise(self) -> None:
+        hidden_size = self.kernel.hidden_size
+        for name, parameter in self.kernel.named_parameters():
+            for gate in torch.split(parameter, hidden_size):
+                if name.startswith("bias"):
+                    nn.init.zeros_(gate)
+                elif name.startswith("weight_hh"):
+                    nn.init.orthogonal_(gate)
+                else:
+                    nn.init.xavier_uniform_(gate)
+        if self.cell is Cell.lstm:
+            _, forget, _, _ = torch.split(self.kernel.all_weights[0][2], hidden_size)  # of the input bias
+            nn.init.ones_(forget)
+
+
+class RecurrentEncoder(nn.Module):
+    """Layers that read each sequence from its start, or half of every layer from its end.
+
+    In two directions each has D / 2 of the D channels of every layer, so that both kinds of encoder have one
+    width. Instead of packing, which needs the lengths on the host, every sequence is reversed within itself:
+    padding stays at the end, where no real position sees it.
+    """
+
+    def __init__(self, cell: Cell, d_model: int, num_layers: int, *, bidirectional: bool, dropout: float):
+        super().__init__()
+        width = d_model // 2 if bidirectional else d_model
+        self.layers = nn.ModuleList(RecurrentLayer(cell, d_model, width) for _ in range(num_layers))
+        self.reverse_layers = nn.ModuleList(
+            RecurrentLayer(cell, d_model, width) for _ in range(num_layers if bidirectional else 0)
+        )
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory (N, T, D) of x (N, T, D), and what each direction ends with (N, D); mask (N, T)."""
+        lengths = mask.sum(1)
+        rows = torch.arange(len(x), device=x.device)
+        if not self.reverse_layers:
+            for i, layer in enumerate(self.layers):
+                x, _ = layer(self.dropout(x) if i else x)
+            return x, x[rows, lengths - 1]
+
+        columns = torch.arange(x.shape[1], device=x.device).expand_as(mask)
+        reversed_columns = torch.where(mask, lengths[:, None] - 1 - columns, columns)
+        order = (rows[:, None] * x.shape[1] + reversed_columns).flatten()  # its own inverse
+        for i, (layer, reverse_layer) in enumerate(zip(self.layers, self.reverse_layers, strict=True)):
+            x = self.dropout(x) if i else x
+            forth, _ = layer(x)
+            back, _ = reverse_layer(_reorder(x, order))
+            x = torch.cat([forth, _reorder(back, order)], dim=-1)
+        width = x.shape[-1] // 2
+        return x, torch.cat([x[rows, lengths - 1, :width], x[:, 0, width:]], dim=-1)
+
+
+def _reorder(x: Tensor, order: Tensor) -> Tensor:
+    """The positions (N * T,) of x (N, T, D) in another order."""
+    return x.flatten(0, 1).index_select(0, order).view_as(x)
+
+
+class RecurrentStack(nn.Module):
+    """Layers of cells for a decoder, which hands its states (N, L, M, D) from call to call."""
+
+    def __init__(self, cell: Cell, input_size: int, d_model: int, num_layers: int, *, dropout: float):
+        super().__init__()
+        sizes = [input_size] + [d_model] * (num_layers - 1)
+        self.layers = nn.ModuleList(RecurrentLayer(cell, size, d_model) for size in sizes)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states (N, T, D) of the top layer over x (N, T, E), and the states after the last."""
+        after = []
+        for i, (layer, before) in enumerate(zip(self.layers, states.unbind(1), strict=True)):
+            x, last = layer(self.dropout(x) if i else x, before)
+            after.append(last)
+        return x, torch.stack(after, dim=1)
+
+    def step(self, x: Tensor, states: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+        """The states of every layer, each M of (N, D), after x (N, E); the top hidden state is [-1][0]."""
+        after: list[tuple[Tensor, ...]] = []
+        for layer, before in zip(self.layers, states, strict=True):
+            after.append(cast(RecurrentLayer, layer).step(self.dropout(after[-1][0]) if after else x, before))
+        return after
+
+
+def split_states(states: Tensor) -> list[tuple[Tensor, ...]]:
+    """States (N, L, M, D) as `RecurrentStack.step` takes them: for each layer M of (N, D)."""
+    return [layer.unbind(1) for layer in states.unbind(1)]
+
+
+def join_states(states: Sequence[tuple[Tensor, ...]]) -> Tensor:
+    """The opposite of `split_states`."""
+    return torch.stack([torch.stack(layer, dim=1) for layer in states], dim=1)

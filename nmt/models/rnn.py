@@ -1,0 +1,285 @@
+"""The recurrent encoder-decoder: without attention, with that of Bahdanau, or with that of Luong.
+
+The order of things in a step of the decoder belongs to the score of its attention:
+
+    none            The state of the encoder after the source is all that the decoder knows of it
+                    (Sutskever et al. 2014). With input feeding it is part of every input (Cho et al. 2014).
+    additive        The state before asks; the context enters the cell together with the word
+                    (Bahdanau et al. 2015).
+    dot, general    The state after asks; context and state make the attentional vector. With input feeding
+                    that vector is part of the next input (Luong et al. 2015).
+
+Whatever a step has at hand goes through one more tanh layer, from which words are predicted. Where an input
+depends on the step before, the target is a loop over positions, else one kernel a layer. Words, hidden states
+of the decoder and memory have D channels; a bidirectional encoder has D / 2 in each direction. The decoder
+starts from a tanh layer over what the encoder ends with, whatever the cell and the depths.
+Knows token ids and nothing of text, batches or loss. Shapes: B sentences, S source length, T target length,
+D d_model, L decoder layers, M states of a cell, K beams, N = B * K hypotheses, V target vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import UserError
+from nmt.layers import Dropout
+from nmt.models.alignment import (
+    AdditiveAttention,
+    DotAttention,
+    GeneralAttention,
+    RecurrentAttention,
+    RnnAttention,
+)
+from nmt.models.base import ModelConfig, State, TranslationModel
+from nmt.models.recurrence import Cell, RecurrentEncoder, RecurrentStack, join_states, split_states
+from nmt.models.vocabulary import Tying, build_vocabulary
+
+
+@dataclass
+class RnnConfig(ModelConfig):
+    """Sizes and variations of the recurrent encoder-decoder."""
+
+    name: str = "rnn"
+    cell: Cell = Cell.gru
+    """rnn, gru or lstm."""
+    bidirectional: bool = True
+    """Let half of the encoder read the source from its end."""
+    encoder_layers: int = 1
+    """Depth of the encoder."""
+    decoder_layers: int = 1
+    """Depth of the decoder."""
+    attention: RnnAttention = RnnAttention.additive
+    """none, additive (Bahdanau), dot or general (Luong)."""
+    input_feeding: bool = True
+    """Feed each step what the step before saw of the source; for additive it is always so."""
+    dropout: float = 0.1
+    """On the embeddings, between layers and on the output of the decoder."""
+    tying: Tying = Tying.all
+    """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("encoder_layers", "decoder_layers"):
+            if getattr(self, key) < 1:
+                raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise UserError(f"model.dropout must be in [0, 1), but is {self.dropout}")
+        if self.bidirectional and self.d_model % 2:
+            raise UserError(
+                f"model.d_model must be even with model.bidirectional=true, but is {self.d_model}; "
+                f"try model.d_model={self.d_model + 1}"
+            )
+        if self.attention is RnnAttention.additive and not self.input_feeding:
+            raise UserError(
+                "model.attention=additive needs model.input_feeding=true, but it is false: the context is an "
+                "input of the cell; set model.input_feeding=true or model.attention=general"
+            )
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        return self.tying.shares_vocabulary
+
+
+class Decoder(nn.Module, ABC):
+    """Consumes target words and advances a state, by a whole target in training and by one word in search."""
+
+    def __init__(self, cfg: RnnConfig, *, num_inputs: int):
+        super().__init__()
+        self.shape = (cfg.decoder_layers, cfg.cell.num_states, cfg.d_model)  # L, M, D
+        self.bridge = _xavier(cfg.d_model, cfg.decoder_layers * cfg.cell.num_states * cfg.d_model, bias=True)
+        self.stack = RecurrentStack(
+            cfg.cell, num_inputs * cfg.d_model, cfg.d_model, cfg.decoder_layers, dropout=cfg.dropout
+        )
+
+    def start(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> State:
+        """The state before the first word, after memory (B, S, D) that ends with summary (B, D)."""
+        states = torch.tanh(self.bridge(summary)).view(-1, *self.shape)
+        return State(source=self.read(memory, summary, src_mask), target={"states": states})
+
+    @abstractmethod
+    def read(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
+        """What the decoder keeps of the source: tensors with B rows."""
+
+    @abstractmethod
+    def forward(self, words: Tensor, state: State) -> Tensor:
+        """Outputs (N, T, D) after each of the words (N, T, D); moves `state` past them in place."""
+
+
+class PlainDecoder(Decoder):
+    """Sutskever et al. 2014; with the summary of the source in every input: Cho et al. 2014, section 2.2."""
+
+    def __init__(self, cfg: RnnConfig):
+        super().__init__(cfg, num_inputs=2 if cfg.input_feeding else 1)
+        self.input_feeding = cfg.input_feeding
+        self.readout = _xavier((3 if cfg.input_feeding else 1) * cfg.d_model, cfg.d_model, bias=True)
+
+    def read(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
+        return {"summary": summary} if self.input_feeding else {}
+
+    def forward(self, words: Tensor, state: State) -> Tensor:
+        inputs = words
+        if self.input_feeding:
+            summary = state.source["summary"]
+            summary = summary.repeat_interleave(len(words) // len(summary), dim=0)  # one for each hypothesis
+            inputs = torch.cat([summary[:, None].expand_as(words), words], dim=-1)
+        hidden, state.target["states"] = self.stack(inputs, state.target["states"])
+        seen = torch.cat([hidden, inputs], dim=-1) if self.input_feeding else hidden
+        return torch.tanh(self.readout(seen))
+
+
+class AttentiveDecoder(Decoder):
+    """What decoders with attention have in common: what they keep of the source, and how they look at it."""
+
+    def __init__(self, cfg: RnnConfig, attention: RecurrentAttention, *, num_inputs: int):
+        super().__init__(cfg, num_inputs=num_inputs)
+        self.attention = attention
+
+    def read(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
+        return {"memory": memory, "keys": self.attention.keys(memory), "mask": src_mask}
+
+    def look(self, queries: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Contexts (N, T, D) and weights (N, T, S) of queries (N, T, D).
+
+        The K hypotheses of a sentence ask as K * T queries over the one stored copy of its source.
+        """
+        source = state.source
+        grouped = queries.reshape(len(source["mask"]), -1, queries.shape[-1])
+        contexts, weights = self.attention(grouped, source["keys"], source["memory"], source["mask"])
+        return contexts.view_as(queries), weights.view(*queries.shape[:2], -1)
+
+
+class BahdanauDecoder(AttentiveDecoder):
+    """The state before looks, and the cell reads what it saw: Bahdanau et al. 2015, section 3.1 and A.2.2.
+
+    The state that looks is that of the top layer. State, context and word make the output; for the maxout
+    layer of the paper stands one of tanh.
+    """
+
+    def __init__(self, cfg: RnnConfig):
+        super().__init__(cfg, AdditiveAttention(cfg.d_model), num_inputs=2)
+        self.readout = _xavier(3 * cfg.d_model, cfg.d_model, bias=True)
+
+    def forward(self, words: Tensor, state: State) -> Tensor:
+        states = split_states(state.target["states"])
+        hidden, contexts, weights = [], [], []
+        for word in words.unbind(1):
+            context, weight = self.look(states[-1][0][:, None], state)
+            states = self.stack.step(torch.cat([word, context[:, 0]], dim=-1), states)
+            hidden.append(states[-1][0])
+            contexts.append(context)
+            weights.append(weight)
+        state.target["states"] = join_states(states)
+        self.attention.record(torch.cat(weights, dim=1))
+        seen = [torch.stack(hidden, dim=1), torch.cat(contexts, dim=1), words]
+        return torch.tanh(self.readout(torch.cat(seen, dim=-1)))
+
+
+class LuongDecoder(AttentiveDecoder):
+    """The state after looks; tanh(W [context; state]) is the output: Luong et al. 2015, sections 3, 3.3."""
+
+    def __init__(self, cfg: RnnConfig):
+        general = cfg.attention is RnnAttention.general
+        attention = GeneralAttention(cfg.d_model) if general else DotAttention()
+        super().__init__(cfg, attention, num_inputs=2 if cfg.input_feeding else 1)
+        self.input_feeding = cfg.input_feeding
+        self.combine = _xavier(2 * cfg.d_model, cfg.d_model, bias=False)
+
+    def start(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> State:
+        state = super().start(memory, summary, src_mask)
+        if self.input_feeding:
+            state.target["fed"] = torch.zeros_like(summary)
+        return state
+
+    def forward(self, words: Tensor, state: State) -> Tensor:
+        if not self.input_feeding:
+            hidden, state.target["states"] = self.stack(words, state.target["states"])
+            output, weights = self.attend(hidden, state)
+            self.attention.record(weights)
+            return output
+
+        states, fed = split_states(state.target["states"]), state.target["fed"]
+        all_outputs, all_weights = [], []
+        for word in words.unbind(1):
+            states = self.stack.step(torch.cat([word, fed], dim=-1), states)
+            output, weights = self.attend(states[-1][0][:, None], state)
+            fed = output[:, 0]
+            all_outputs.append(output)
+            all_weights.append(weights)
+        state.target["states"], state.target["fed"] = join_states(states), fed
+        self.attention.record(torch.cat(all_weights, dim=1))
+        return torch.cat(all_outputs, dim=1)
+
+    def attend(self, hidden: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Attentional vectors (N, T, D) of hidden states (N, T, D), and the weights (N, T, S)."""
+        contexts, weights = self.look(hidden, state)
+        return torch.tanh(self.combine(torch.cat([contexts, hidden], dim=-1))), weights
+
+
+DECODERS: dict[RnnAttention, type[PlainDecoder | BahdanauDecoder | LuongDecoder]] = {
+    RnnAttention.none: PlainDecoder,
+    RnnAttention.additive: BahdanauDecoder,
+    RnnAttention.dot: LuongDecoder,
+    RnnAttention.general: LuongDecoder,
+}
+
+
+def _xavier(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.xavier_uniform_(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Rnn(TranslationModel):
+    """See the module's docstring; the contract is in `nmt.models.base`."""
+
+    def __init__(self, cfg: RnnConfig, *, src_vocab_size: int, tgt_vocab_size: int):
+        super().__init__()
+        src, tgt, output = build_vocabulary(
+            cfg.tying, cfg.d_model, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size
+        )
+        self.src_embedding, self.tgt_embedding, self.output = src, tgt, output
+        self.dropout = Dropout(cfg.dropout)
+        self.encoder = RecurrentEncoder(
+            cfg.cell,
+            cfg.d_model,
+            cfg.encoder_layers,
+            bidirectional=cfg.bidirectional,
+            dropout=cfg.dropout,
+        )
+        self.decoder = DECODERS[cfg.attention](cfg)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Hidden states (B, T, D) of every target position (teacher forcing).
+
+        `torch.compile` leaves it as it is: it has nothing to add to the kernels of torch, and would unroll
+        and compile the loop over positions for every T anew.
+        """
+        return self._decode(tgt_in, self.start(src, src_mask))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits (..., V) of hidden states (..., D)."""
+        logits: Tensor = self.output(hidden)
+        return logits
+
+    def start(self, src: Tensor, src_mask: Tensor) -> State:
+        """Encode the source."""
+        memory, summary = self.encoder(self.dropout(self.src_embedding(src)), src_mask)
+        return self.decoder.start(memory, summary, src_mask)
+
+    def step(self, last: Tensor, state: State) -> Tensor:
+        """Logits (N, V) of what follows `last` (N,); the K hypotheses of a sentence are adjacent rows."""
+        hidden = self._decode(last[:, None], state)
+        state.position += 1
+        return self.project(hidden[:, 0])
+
+    def _decode(self, ids: Tensor, state: State) -> Tensor:
+        words = self.dropout(self.tgt_embedding(ids))
+        hidden: Tensor = self.dropout(self.decoder(words, state))
+        return hidden
