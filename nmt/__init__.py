@@ -42,6 +42,11 @@ The modules in import order. Each imports only from those above it; a test reads
     sampling              Translations and continuations drawn from the distribution of a model.
     decoding              The table of strategies.
     translate             Lines in, translations out, order kept.
+    alignment             From attention weights over pieces to alignments of words.
+    attention_maps        What a model attends to, sentence by sentence: tokens and weights.
+    heatmap               Heat maps of attention weights as images.
+    attention_page        Attention weights as one HTML page.
+    attention_views       What `nmt attention` writes: page, images, soft and hard alignments.
     evaluate              Loss, and sacreBLEU metrics with their signatures, on one split.
     trainer               The update; when to validate, save and stop.
     config_errors         What Hydra and OmegaConf raise, as one readable sentence.
@@ -49,7 +54,7 @@ The modules in import order. Each imports only from those above it; a test reads
     config_files          The config.yaml of a run.
     tasks                 Translation and language modelling: all that differs between them.
     rundir                A run directory: its files, its lock, and which config it belongs to.
-    run                   Opening a finished run; the wiring of evaluate, translate and generate.
+    run                   Opening a finished run; the wiring of the verbs that start from one.
     training              The wiring of train.
     config_help           `nmt VERB --help`: every key with its default and its docstring.
     overrides             The arguments of a verb, and what is refused before anything is composed.

@@ -9,15 +9,18 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nmt.errors import TrainingStopped, UserError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` under another name, sync it and rename it to `path`, whose folder is made if need be.
+@contextlib.contextmanager
+def written_atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which is renamed to `path` when the block ends and is gone when the block fails.
+
+    The folder is made if need be.
 
     Raises:
         TrainingStopped: the disk is full.
@@ -27,16 +30,23 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         if error.errno == errno.ENOSPC:
             raise TrainingStopped(f"cannot write {path}: the disk is full") from error
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, which then holds all of it or is unchanged; like `written_atomically`."""
+    with written_atomically(path) as file:
+        file.write(content)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

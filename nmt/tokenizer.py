@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sentencepiece
 
@@ -142,6 +142,19 @@ class TokenizerConfig:
             )
 
 
+class Piece(NamedTuple):
+    """A token as people read it."""
+
+    id: int
+    text: str
+    """As the vocabulary spells it: ▁ is the space before a word, and `<unk>`, `<s>`, `</s>` are special."""
+    surface: str
+    """What it stands for in its line; the surfaces of a line make up the line. Nothing for `<s>`, `</s>`."""
+
+
+BOS, EOS = Piece(BOS_ID, "<s>", ""), Piece(EOS_ID, "</s>", "")
+
+
 class Tokenizer:
     """Text to ids on either side, and ids to text on the target side."""
 
@@ -223,6 +236,18 @@ class Tokenizer:
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode_tgt` with a segmentation drawn at random, a pure function of the arguments."""
         return _sample(self._tgt, _prepared(self.cfg, lines), alpha, seed)
+
+    def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
+        """The tokens of source lines, as `encode_src` makes them."""
+        return [_pieces(line) for line in self._src.encode(list(lines), return_type="proto")]
+
+    def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
+        """The tokens of target lines, as `encode_tgt` makes them."""
+        return [_pieces(line) for line in self._tgt.encode(list(lines), return_type="proto")]
+
+    def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
+        """The tokens of a translation and the end of it; `ids` are what `decode` takes."""
+        return _pieces(self._tgt.decode([int(token) for token in ids], return_type="proto"))
 
     def decode(self, ids: Sequence[int]) -> str:
         """One line of target text; special ids are dropped, except that an unknown piece shows as " ⁇ "."""
@@ -357,6 +382,10 @@ def _encode(processor: Any, lines: Sequence[str], **options: Any) -> list[list[i
 def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
     """Look the words up one by one: SentencePiece would make a row of unknown words one unknown piece."""
     return [[*processor.piece_to_id(_words(processor.normalize(line))), EOS_ID] for line in lines]
+def _pieces(line: Any) -> list[Piece]:
+    """The pieces of a line as SentencePiece reports them, and EOS."""
+    pieces = [Piece(p.id, "<unk>" if p.id == UNK_ID else p.piece, p.surface) for p in line.pieces]
+    return [*pieces, EOS]
 
 
 def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:

@@ -31,6 +31,8 @@ class Translation:
     """Length-penalised log probability, comparable between translations of the same line."""
     alternatives: list[Translation] = field(default_factory=list)
     """The next best, best first: decoding.num_best - 1 of them, fewer only where fewer exist."""
+    ids: list[int] = field(default_factory=list)
+    """The target ids that the text was made of, without BOS and EOS."""
 
 
 def print_warning(message: str) -> None:
@@ -61,7 +63,7 @@ def translate(
     for i in too_long:
         sources[i] = [*sources[i][: longest - 1], EOS_ID]
     if too_long:
-        warn(_cut_message([i + first_line for i in too_long], longest, cfg))
+        warn(cut_message([i + first_line for i in too_long], longest, cfg))
 
     translations = [Translation("") for _ in lines]
     places = np.fromiter(sources, dtype=np.int64)
@@ -106,15 +108,18 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:
-    best, *others = [Translation(tokenizer.decode(h.ids), h.score) for h in hypotheses]
+    best, *others = [Translation(tokenizer.decode(h.ids), h.score, ids=h.ids) for h in hypotheses]
     best.alternatives = others
     return best
 
 
-def _cut_message(line_numbers: list[int], longest: int, cfg: DecodingConfig) -> str:
+def cut_message(
+    line_numbers: Sequence[int], longest: int, cfg: DecodingConfig, done: str = "translated"
+) -> str:
+    """What a user is told about lines of which only the first `longest` tokens are `done`."""
     shown = ", ".join(map(str, line_numbers[:5]))
     more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
     reason = f"decoding.max_source_tokens={longest}"
     if longest < cfg.max_source_tokens:
         reason = f"the model has {longest} positions"
-    return f"only the first {longest} tokens of line {shown}{more} are translated, because {reason}"
+    return f"only the first {longest} tokens of line {shown}{more} are {done}, because {reason}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import TrainingStopped, UserError
-from nmt.files import read_json, write_atomically, write_json, write_lines
+from nmt.files import read_json, write_atomically, write_json, write_lines, written_atomically
 
 
 def test_lines_end_in_line_feeds_alone(tmp_path: Path) -> None:
@@ -43,6 +43,17 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(
         write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_whose_making_fails_is_not_there(tmp_path: Path) -> None:
+    def write() -> None:
+        with written_atomically(tmp_path / "file") as file:
+            file.write(b"half")
+            raise UserError("the rest is missing")
+
+    with pytest.raises(UserError, match="the rest is missing"):
+        write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
