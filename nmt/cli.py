@@ -27,6 +27,7 @@ VERBS = {
     "evaluate": "score a trained model: its recorded score again, or on other data",
     "translate": "translate standard input to standard output, line by line",
     "generate": "continue a text with a trained language model",
+    "attention": "show what a trained model attends to: a page, images and word alignments",
 }
 HELP = f"""\
 nmt {__version__}: neural machine translation, from text to BLEU
@@ -40,6 +41,7 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
   nmt evaluate run=RUN                       score the run directory RUN
   nmt translate run=RUN < src.txt > hyp.txt  translate with it
   nmt generate run=RUN prompt="A man"        continue a text with a language model
+  nmt attention run=RUN < src.txt            see what it looks at
 
 nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
 """
@@ -137,11 +139,21 @@ def generate(trial: Composed) -> dict[str, Any]:
     return {}
 
 
+def attention(trial: Composed) -> dict[str, Any]:
+    """Show what a model attends to for the sentences on standard input."""
+    from nmt import run
+    from nmt.config import AttentionConfig
+
+    run.attention(trial.to_config(AttentionConfig))
+    return {}
+
+
 ACTIONS: dict[str, Callable[[Composed], dict[str, Any]]] = {
     "train": train,
     "evaluate": evaluate,
     "translate": translate,
     "generate": generate,
+    "attention": attention,
 }
 
 

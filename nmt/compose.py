@@ -33,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nmt import config_help
 from nmt.config import (
+    AttentionConfig,
     EvaluateConfig,
     GenerateConfig,
     Root,
@@ -160,6 +161,7 @@ def register(stored: TrainConfig | None) -> None:
     store.store(name=f"{SCHEMA_PREFIX}evaluate", node=EvaluateConfig(runtime=runtime, metrics=stored.metrics))
     store.store(name=f"{SCHEMA_PREFIX}translate", node=TranslateConfig(runtime=runtime))
     store.store(name=f"{SCHEMA_PREFIX}generate", node=GenerateConfig(runtime=runtime))
+    store.store(name=f"{SCHEMA_PREFIX}attention", node=AttentionConfig(runtime=runtime))
     store.store(group="data", name=FROM_RUN, node=stored.data)
     store.store(group="decoding", name=FROM_RUN, node=stored.decoding)
 

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from nmt.attention_views import ViewsConfig
 from nmt.config_errors import CHOSEN_BY, SCHEMA_PREFIX
 from nmt.corpus import DataConfig, TextData, has_split
 from nmt.decoding import DecodingConfig
@@ -134,8 +135,17 @@ class TranslateConfig:
         require_checkpoint(self.checkpoint)
 
 
-Config = TrainConfig | EvaluateConfig | TranslateConfig | GenerateConfig
-Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig)
+@dataclass
+class AttentionConfig(ViewsConfig, TranslateConfig):
+    """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
+
+    def __post_init__(self) -> None:
+        TranslateConfig.__post_init__(self)
+        ViewsConfig.__post_init__(self)
+
+
+Config = TrainConfig | EvaluateConfig | TranslateConfig | GenerateConfig | AttentionConfig
+Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig, AttentionConfig)
 
 
 def to_config(cfg: DictConfig, root: type[Root]) -> Root:

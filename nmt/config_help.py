@@ -51,6 +51,10 @@ EXAMPLES = {
         "nmt generate run=outputs/mine prompt='Two men'",
         "nmt generate run=outputs/mine max_tokens=500 decoding.temperature=0.7 decoding.seed=2",
     ),
+    "attention": (
+        "nmt attention run=outputs/mine < src.txt       # attention.html, images and alignments",
+        "paste src.txt tgt.txt | nmt attention run=outputs/mine views=[hard] layer=5 output=aligned",
+    ),
 }
 
 

@@ -26,8 +26,12 @@ GROUPS = {
     "evaluate": ("data", "decoding"),
     "translate": ("decoding",),
     "generate": ("decoding",),
+    "attention": ("decoding",),
 }
 """The groups from which each verb composes its config."""
+
+READS_INPUT = ("translate", "attention")
+"""The verbs whose sentences come from standard input."""
 
 HYDRA_KEYS = ("hydra.sweep.dir",)
 """What a user may set of Hydra itself; the rest is in configs/quiet_hydra.yaml."""
@@ -118,8 +122,8 @@ def choices(verb: str, group: str, flags: argparse.Namespace) -> list[str]:
 
 def refuse_misuse(verb: str, overrides: Sequence[Override], flags: argparse.Namespace) -> None:
     """Raise `UserError` for what Hydra would accept or explain badly."""
-    if flags.multirun and verb == "translate":
-        raise UserError("nmt translate reads standard input once and cannot be swept; leave out -m")
+    if flags.multirun and verb in READS_INPUT:
+        raise UserError(f"nmt {verb} reads standard input once and cannot be swept; leave out -m")
     for override in overrides:
         _refuse_key(verb, override, flags)
         _refuse_sweep(verb, override, flags)

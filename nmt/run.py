@@ -1,4 +1,4 @@
-"""Opening a finished run, and the wiring of the verbs that start from one: evaluate, translate, generate.
+"""Opening a finished run, and the wiring of the verbs that start from one.
 
 Each function here takes the config apart and hands every component its own part; no component sees the whole.
 Results go to stdout, remarks to stderr.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmt import corpus, runtime
-from nmt.config import EvaluateConfig, GenerateConfig, Task, TrainConfig, TranslateConfig, require_checkpoint
+from nmt.attention_maps import SentenceMaps, attend, maps_of_nothing
+from nmt.attention_views import require_maps, write_views
+from nmt.config import (
+    AttentionConfig,
+    EvaluateConfig,
+    GenerateConfig,
+    Task,
+    TrainConfig,
+    TranslateConfig,
+    require_checkpoint,
+)
 from nmt.config_files import load_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.decoding import DecodingConfig, SamplingConfig
@@ -23,6 +34,7 @@ from nmt.errors import UserError
 from nmt.evaluate import Scores
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
+from nmt.pairs import one_line
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS, Evaluation, Trained, continued
 from nmt.tokenizer import Tokenizer
@@ -50,6 +62,11 @@ class OpenRun(Trained):
         """Translate line by line, in order, with the search of the run or another."""
         search = decoding or self.cfg.decoding
         return translate_stream(lines, self.model, self.tokenizer, search, device=self.device)
+
+    def attend(self, lines: Iterable[str], decoding: DecodingConfig | None = None) -> Iterator[SentenceMaps]:
+        """What the model attends to for lines SOURCE, which are translated, or SOURCE, TAB, TARGET."""
+        search = decoding or self.cfg.decoding
+        return attend(lines, self.model, self.tokenizer, search, device=self.device)
 
 
 def open_run(
@@ -161,6 +178,18 @@ def translate(cfg: TranslateConfig) -> None:
             "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
         )
         target.flush()
+
+
+def attention(cfg: AttentionConfig) -> None:
+    """Write what the model attends to for the lines on standard input, and print the names of the files."""
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    maps = maps_of_nothing(opened.model, opened.device)
+    require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
+    lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
+    output = Path(cfg.output) if cfg.output is not None else opened.directory.path / "attention"
+    title = one_line(f"Attention of {opened.directory.path}")
+    for file in write_views(opened.attend(lines, cfg.decoding), cfg, output, title):
+        print(f"written     {file}")
 
 
 def decoded(source: BinaryIO) -> Iterator[str]:

@@ -382,6 +382,8 @@ def _encode(processor: Any, lines: Sequence[str], **options: Any) -> list[list[i
 def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
     """Look the words up one by one: SentencePiece would make a row of unknown words one unknown piece."""
     return [[*processor.piece_to_id(_words(processor.normalize(line))), EOS_ID] for line in lines]
+
+
 def _pieces(line: Any) -> list[Piece]:
     """The pieces of a line as SentencePiece reports them, and EOS."""
     pieces = [Piece(p.id, "<unk>" if p.id == UNK_ID else p.piece, p.surface) for p in line.pieces]

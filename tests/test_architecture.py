@@ -145,7 +145,7 @@ def test_python_m_nmt_is_the_command() -> None:
         [sys.executable, "-m", "nmt", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 0, result.stderr
-    assert all(verb in result.stdout for verb in ("train", "evaluate", "translate"))
+    assert all(verb in result.stdout for verb in ("train", "evaluate", "translate", "attention"))
 
 
 @pytest.mark.parametrize("name", nmt.__all__)

@@ -35,6 +35,7 @@ def offered(group: str, *others: str) -> str:
 
 
 MODELS = offered("model")
+VERB_LIST, VERB_CHOICE = ", ".join(VERBS), "|".join(VERBS)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,7 @@ def test_help_of_train_lists_groups_choices_and_keys(capsys: pytest.CaptureFixtu
     assert re.search(r"metrics=\[bleu, chrf\] ", out)
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "translate"])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
 def test_help_needs_no_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     out = capsys.readouterr().out
@@ -121,11 +122,10 @@ def test_info_shows_how_the_config_is_composed() -> None:
     [
         (
             "trian",
-            "there is no verb 'trian'; did you mean 'train'?; the verbs are train, evaluate, translate, "
-            "generate",
+            f"there is no verb 'trian'; did you mean 'train'?; the verbs are {VERB_LIST}",
         ),
-        ("seed=1", "the verb comes first: nmt train|evaluate|translate|generate seed=1 ..."),
-        ("--cfg", "the verb comes first: nmt train|evaluate|translate|generate --cfg ..."),
+        ("seed=1", f"the verb comes first: nmt {VERB_CHOICE} seed=1 ..."),
+        ("--cfg", f"the verb comes first: nmt {VERB_CHOICE} --cfg ..."),
         ("-sc", "say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of bash, fish, zsh"),
         (
             "-sc install=ksh",
@@ -263,6 +263,7 @@ def test_info_shows_how_the_config_is_composed() -> None:
         ("evaluate run=.", "run=. is not a run directory: it has no config.yaml"),
         ("evaluate -m run=a,b", "'run=a,b': nmt evaluate reads one run at a time; call it once for each"),
         ("translate -m run=a", "nmt translate reads standard input once and cannot be swept; leave out -m"),
+        ("attention -m run=a", "nmt attention reads standard input once and cannot be swept; leave out -m"),
     ],
 )
 def test_errors_are_one_readable_message(
@@ -287,6 +288,11 @@ def test_errors_are_one_readable_message(
             "evaluate run=outputs/mine model=transformer_base",
             "'model=transformer_base': nmt evaluate takes the model of its run; it can choose data, decoding",
         ),
+        (
+            "attention run=outputs/mine views=[blue]",
+            "views[0] must be one of page, images, soft, hard, but is 'blue'",
+        ),
+        ("attention run=outputs/mine layer=0", "layer counts from 1, but is 0; null means all layers"),
         (
             "evaluate run=outputs/mine seed=3",
             "unknown key seed; the keys here are run, checkpoint, runtime, data, decoding, metrics",
@@ -412,8 +418,8 @@ def test_the_bleu_of_a_trial(results: dict[str, Any], shown: str) -> None:
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("nmt ", {"train", "evaluate", "translate", "generate"}),
-        ("nmt tr", {"train", "evaluate", "translate", "generate"}),
+        ("nmt ", {*VERBS}),
+        ("nmt tr", {*VERBS}),
         ("nmt train optimizer.w", {"optimizer.warmup_steps=", "optimizer.weight_decay="}),
         ("nmt train model=transformer_b", {"model=transformer_base", "model=transformer_big"}),
         ("nmt evaluate decoding=g", {"decoding=greedy"}),

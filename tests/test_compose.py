@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt.attention_views import View
 from nmt.compose import MAX_NAME, Composed, compose, file_name
-from nmt.config import EvaluateConfig, TrainConfig, TranslateConfig
+from nmt.config import AttentionConfig, EvaluateConfig, TrainConfig, TranslateConfig
 from nmt.config_files import fingerprint, save_config
 from nmt.corpus import HubData
 from nmt.decoding import BeamConfig, LengthPenalty
@@ -193,6 +194,14 @@ def test_translate_starts_from_the_search_of_its_run() -> None:
     (composed,) = compose("translate", ["run=runs/a", "decoding.alpha=0.5"])
     assert composed.to_config(TranslateConfig) == TranslateConfig(
         run="runs/a", decoding=BeamConfig(beam_size=3, alpha=0.5)
+    )
+
+
+def test_attention_starts_from_the_search_of_its_run() -> None:
+    store("runs/a", "decoding.beam_size=3")
+    (composed,) = compose("attention", ["run=runs/a", "layer=2", "views=[hard,page]"])
+    assert composed.to_config(AttentionConfig) == AttentionConfig(
+        run="runs/a", decoding=BeamConfig(beam_size=3), layer=2, views=[View.hard, View.page]
     )
 
 

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from nmt.compose import Composed, compose
-from nmt.config import EvaluateConfig, GenerateConfig, TrainConfig, TranslateConfig, check
+from nmt.config import AttentionConfig, EvaluateConfig, GenerateConfig, TrainConfig, TranslateConfig, check
 from nmt.config_errors import CHOSEN_BY
 from nmt.config_files import fingerprint
 from nmt.config_help import field_docs
@@ -30,7 +30,7 @@ NEEDED = {
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
 }
 """What a choice leaves to the user."""
-ROOTS = ("train", "evaluate", "translate", "generate")
+ROOTS = ("train", "evaluate", "translate", "generate", "attention")
 every_choice = pytest.mark.parametrize("choice", FILES)
 
 
@@ -120,7 +120,9 @@ def test_no_file_is_left_out() -> None:
     assert len(FILES) + len(ROOTS) + 1 == len([*config_dir().rglob("*.yaml")])
 
 
-@pytest.mark.parametrize("root", [TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig])
+@pytest.mark.parametrize(
+    "root", [TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig, AttentionConfig]
+)
 def test_every_key_has_a_docstring(root: type) -> None:
     classes = [root, *(cls for _, parts in CHOSEN_BY.values() for cls in parts.values())]
     classes += [type(value) for value in vars(composed().to_config(TrainConfig)).values()]
