@@ -17,6 +17,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from nmt import heatmap
+from nmt.alignment import mean_weights
+from nmt.attention_maps import attend_pairs
+from nmt.attention_views import is_readable
 from nmt.batching import collate, plan_in_order
 from nmt.config import Task, TrainConfig
 from nmt.corpus import Account, DataConfig, ParallelText, filter_pairs
@@ -27,6 +31,7 @@ from nmt.models import TranslationModel
 from nmt.runtime import derive_seed
 from nmt.sampling import continuation
 from nmt.tokenizer import EOS_ID, Tokenizer
+from nmt.tracking import Tracker
 from nmt.translate import evaluating
 
 Note = Callable[[str], None]
@@ -61,8 +66,8 @@ class TaskParts(NamedTuple):
     """What the loss of a split is computed on, with an account."""
     outputs: Callable[[Trained, ParallelText, DecodingConfig, Sequence[Metric]], Scores]
     """What the model makes of a split, and the scores of that."""
-    samples: Callable[[ParallelText, Scores], list[str]]
-    """What is shown of that."""
+    show: Callable[[Trained, ParallelText, Scores, Tracker, int], None]
+    """Record some of that for the step of a validation."""
     next_commands: tuple[str, ...]
     """What a user may do with a trained model, with {run} for its directory."""
 
@@ -141,10 +146,22 @@ def translations(
     )
 
 
-def beside_references(text: ParallelText, scores: Scores) -> list[str]:
-    """Source, reference and translation of each pair."""
-    rows = zip(text.src, text.tgt, scores.hypotheses, strict=True)
-    return [f"source       {src}\nreference    {tgt}\ntranslation  {hyp}" for src, tgt, hyp in rows]
+def show_translations(
+    trained: Trained, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+) -> None:
+    """The first sentences with reference and translation, and how they attend to the source, if they do."""
+    num_samples = trained.cfg.trainer.num_samples
+    rows = list(zip(text.src, text.tgt, scores.hypotheses, strict=True))[:num_samples]
+    for number, (src, tgt, hyp) in enumerate(rows, start=1):
+        sample = f"source       {src}\nreference    {tgt}\ntranslation  {hyp}"
+        tracker.text(step, f"valid/sample_{number}", sample)
+    pairs = [(src, tgt) for src, tgt, _ in rows]
+    decoding, device = trained.cfg.decoding, trained.device
+    for sentence in attend_pairs(pairs, trained.model, trained.tokenizer, decoding, device=device):
+        if sentence.cross and is_readable(sentence):
+            panel = ("cross-attention, mean of all heads", mean_weights(sentence.cross))
+            pixels = heatmap.image([panel], [p.text for p in sentence.src], [p.text for p in sentence.tgt])
+            tracker.image(step, f"valid/attention_{sentence.line}", pixels)
 
 
 # ---- language model
@@ -203,9 +220,12 @@ def continued(trained: Trained, prompt: str, cfg: SamplingConfig, max_tokens: in
     return decoded_text(trained.tokenizer, ids, tokens)
 
 
-def continuations_alone(text: ParallelText, scores: Scores) -> list[str]:
+def show_continuations(
+    trained: Trained, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+) -> None:
     """Each line with what the model adds to it."""
-    return scores.hypotheses
+    for number, sample in enumerate(scores.hypotheses, start=1):
+        tracker.text(step, f"valid/sample_{number}", sample)
 
 
 def decoded_text(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
@@ -228,7 +248,7 @@ TASKS: dict[Task, TaskParts] = {
         sentence_pairs,
         encoded_sentences,
         translations,
-        beside_references,
+        show_translations,
         (
             "nmt translate run={run} < source.txt > translation.txt",
             "nmt evaluate run={run} decoding.beam_size=8",
@@ -240,7 +260,7 @@ TASKS: dict[Task, TaskParts] = {
         text_windows,
         fixed_windows,
         continuations,
-        continuations_alone,
+        show_continuations,
         ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7"),
     ),
 }

@@ -4,7 +4,7 @@ One `log(step, values)` reaches all of them. Values are numbers under slash-grou
 nats per target token); apart from the few that the display shows, what they mean is not known here.
 
     RUN/metrics.jsonl   one JSON object per call of `log`: "step" and the values, null for what is not finite
-    RUN/tensorboard/    the same values as scalars, and texts
+    RUN/tensorboard/    the same values as scalars, texts and images
     RUN/train.log       every line that was shown, or would be without a terminal, with its local time
 
 A run that resumes has perhaps logged steps that it is about to repeat. They are taken out first, so that each
@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -148,6 +150,12 @@ class Tracker:
         """Record `text` in TensorBoard, where it appears literally. Raises like `log`."""
         with self._writing():
             self._tensorboard.add_text(tag, literal_markdown(text), step)
+            self._tensorboard.flush()
+
+    def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
+        """Record an image (height, width, 3) in TensorBoard. Raises like `log`."""
+        with self._writing():
+            self._tensorboard.add_image(tag, pixels, step, dataformats="HWC")
             self._tensorboard.flush()
 
     def config_text(self, config: str) -> None:

@@ -116,8 +116,7 @@ def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable
     def validate(step: int) -> dict[str, float]:
         scores = evaluation.scores(cfg.decoding, cfg.metrics)
         write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
-        for number, sample in enumerate(TASKS[cfg.task].samples(text, scores)[: cfg.trainer.num_samples], 1):
-            tracker.text(step, f"valid/sample_{number}", sample)
+        TASKS[cfg.task].show(trained, text, scores, tracker, step)
         return {f"valid/{name}": value for name, value in scores.values.items()}
 
     return validate

@@ -6,14 +6,14 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
 
 from nmt.compose import Composed, compose
-from nmt.config import AttentionConfig, EvaluateConfig, GenerateConfig, TrainConfig, TranslateConfig, check
+from nmt.config import Config, TrainConfig, check
 from nmt.config_errors import CHOSEN_BY
 from nmt.config_files import fingerprint
 from nmt.config_help import field_docs
@@ -120,9 +120,7 @@ def test_no_file_is_left_out() -> None:
     assert len(FILES) + len(ROOTS) + 1 == len([*config_dir().rglob("*.yaml")])
 
 
-@pytest.mark.parametrize(
-    "root", [TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig, AttentionConfig]
-)
+@pytest.mark.parametrize("root", get_args(Config))
 def test_every_key_has_a_docstring(root: type) -> None:
     classes = [root, *(cls for _, parts in CHOSEN_BY.values() for cls in parts.values())]
     classes += [type(value) for value in vars(composed().to_config(TrainConfig)).values()]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn import functional as F
 
 from nmt.config import Task, TrainConfig
@@ -21,6 +22,7 @@ from nmt.optimizer import NoamConfig
 from nmt.pairs import DataConfig
 from nmt.tasks import TASKS, Evaluation, Trained, continued, decoded_text
 from nmt.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.tracking import Tracker
 from nmt.trainer import TrainerConfig
 
 LINES = ["a man rides", "", "two men ride a horse", "no"] * 5
@@ -108,13 +110,19 @@ def test_the_perplexity_is_that_of_every_token_given_its_window() -> None:
     assert [sample.split("\n")[0] for sample in scores.hypotheses] == LINES[:2]
 
 
-def test_translations_are_scored_beside_the_loss() -> None:
+def test_translations_are_scored_beside_the_loss_and_shown(tmp_path: Path) -> None:
     opened = trained(config(Task.translation))
     text = ParallelText(["a man", "two men"], ["no", "a horse"])
     scores = Evaluation(opened, text, list[str]().append).scores(BeamConfig(beam_size=1), [Metric.chrf])
     assert list(scores.values) == ["loss", "perplexity", "chrf"]
-    (first, _) = TASKS[Task.translation].samples(text, scores)
-    assert first == f"source       a man\nreference    no\ntranslation  {scores.hypotheses[0]}"
+    with Tracker(tmp_path, resume_step=0, total_steps=1) as tracker:
+        TASKS[Task.translation].show(opened, text, scores, tracker, 1)
+    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert sorted(shown.Tags()["images"]) == ["valid/attention_1", "valid/attention_2"]
+    assert sorted(shown.Tags()["tensors"]) == [
+        "valid/sample_1/text_summary",
+        "valid/sample_2/text_summary",
+    ]
 
 
 def test_pairs_beyond_the_positions_are_told() -> None:

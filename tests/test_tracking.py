@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from nmt.errors import TrainingStopped
@@ -137,6 +139,15 @@ def test_resume_gives_each_step_exactly_once(tmp_path: Path) -> None:
     assert texts(tmp_path, "samples") == [(n, f"    step {n} from {4 * (n > 4)}") for n in (2, 4, 6, 8)]
     assert texts(tmp_path, "config") == [(0, "    seed: 1")]
     assert len(train_log(tmp_path)) == 3 + 5 + 3 + 5  # what was shown stays in the log
+
+
+def test_images_reach_tensorboard_as_they_are(tmp_path: Path) -> None:
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    with Tracker(tmp_path, console=plain()) as tracker:
+        tracker.image(5, "valid/attention_1", pixels)
+        (event,) = tensorboard(tmp_path).Images("valid/attention_1")  # at once, not at the end
+    assert (event.step, event.width, event.height) == (5, 6, 4)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(event.encoded_image_string))), pixels)
 
 
 def test_killed_without_close_loses_no_step(tmp_path: Path) -> None:

@@ -133,6 +133,78 @@ def test_translate_n_best(trained: Path, nmt: Command) -> None:
     assert float(first.split("|||")[2]) > float(second.split("|||")[2])
 
 
+@pytest.fixture(scope="module")
+def attention(trained: Path, nmt: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `nmt attention` writes about ten digit strings, a blank line and a pair, by default."""
+    output = tmp_path_factory.mktemp("attention") / "new"
+    lines = (trained / "data" / "test.a").read_text().splitlines()[:10]
+    stdin = "\n".join([*lines, "", "1 2 3\t1 2 3", ""])
+    done = nmt("attention", f"run={trained}", f"output={output}", "max_sentences=2", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines()] == [
+        str(output / name)
+        for name in (
+            "attention.html",
+            "alignments.jsonl",
+            "alignments.pharaoh",
+            "cross_0001.png",
+            "cross_0002.png",
+        )
+    ]
+    assert done.stderr == "warning: page and images show the first 2 lines; max_sentences=... shows more\n"
+    return output
+
+
+def test_attention_of_a_copied_string_is_diagonal(attention: Path, trained: Path) -> None:
+    """What was copied is aligned with what it was copied from."""
+    found = (attention / "alignments.pharaoh").read_text().split("\n")
+    lengths = [len(line.split()) for line in (trained / "data" / "test.a").read_text().splitlines()[:10]]
+    diagonals = [" ".join(f"{i}-{i}" for i in range(length)) for length in [*lengths, 0, 3, 0]]
+    assert found == diagonals
+
+
+def test_soft_alignments_name_tokens_and_weights(attention: Path) -> None:
+    last = json.loads((attention / "alignments.jsonl").read_text().splitlines()[-1])
+    assert (last["line"], last["src"], last["tgt"]) == (12, "1 2 3", "1 2 3")
+    assert last["src_tokens"] == last["tgt_tokens"] == ["▁1", "▁2", "▁3", "</s>"]
+    assert [len(row) for row in last["weights"]] == [4] * 4
+    assert all(sum(row) == pytest.approx(1.0, abs=1e-3) for row in last["weights"])
+
+
+def test_attention_goes_into_the_run_directory_unless_told_otherwise(trained: Path, nmt: Command) -> None:
+    done = nmt("attention", f"run={trained}", "views=[hard]", "layer=2", stdin="1 2 3\t1 2\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"written     {trained}/attention/alignments.pharaoh\n"
+    assert (trained / "attention" / "alignments.pharaoh").read_text() == "0-0 1-1\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "stdin", "message"),
+    [
+        (
+            "layer=3",
+            "",
+            "layer must be from 1 to 2 in the model of {run} (model.name=transformer), but is 3",
+        ),
+        ("layer=1", "1\t2\t3\n", "line 1 of the input has 2 TABs; a line is SOURCE, or SOURCE TAB TARGET"),
+    ],
+)
+def test_errors_of_attention(trained: Path, nmt: Command, option: str, stdin: str, message: str) -> None:
+    done = nmt("attention", f"run={trained}", option, stdin=stdin)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {message.format(run=trained)}\n"
+
+
+def test_every_validation_shows_attention_in_tensorboard(trained: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    events = EventAccumulator(str(trained / "tensorboard")).Reload()
+    assert events.Tags()["images"] == [f"valid/attention_{i}" for i in (1, 2, 3)]
+    assert [event.step for event in events.Images("valid/attention_1")] == [200, 400, 600]
+
+
 def test_a_reader_that_leaves_is_no_error(trained: Path, environment: dict[str, str]) -> None:
     command = f'{sys.executable} -m nmt translate "run={trained}" | head -n 1'
     source = "1 2 3\n" * 9000
