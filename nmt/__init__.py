@@ -22,7 +22,8 @@ The modules in import order. Each imports only from those above it; a test reads
     hub                   Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     corpus                One split from whichever source the config names; filters for training pairs.
     preparation           A line before it is tokenised: lower-cased, without punctuation.
-    tokenizer             Train, save, load and apply SentencePiece; sole owner of the special ids.
+    tokenizer_training    Train SentencePiece, deterministically; the config of a tokenizer.
+    tokenizer             Text to ids and ids to text; sole owner of the special ids.
     encoding              The ids of a whole split, memory-mapped and cached by content.
     optimizer             Optimizers, and learning-rate schedules as pure functions of the step.
     checkpoint            Write atomically, verify, read, keep and average tensors.
@@ -30,7 +31,7 @@ The modules in import order. Each imports only from those above it; a test reads
     models/vocabulary     Embeddings and output layer, and which of them are one matrix.
     models/stack          Residual sublayers and layers that Transformers are stacked from.
     models/transformer    The encoder-decoder Transformer.
-    models/alignment      Attention of a recurrent decoder: the additive, dot and general scores.
+    models/rnn_attention  Attention of a recurrent decoder: the additive, dot and general scores.
     models/recurrence     Layers of recurrent cells, over a whole sequence or one position at a time.
     models/rnn            The recurrent encoder-decoder, with and without attention.
     models/convolutional  The convolutional model: gated convolutions, attention in every decoder layer.

@@ -10,7 +10,7 @@ import torch
 
 from nmt.attention_maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, maps_of_nothing
 from nmt.batching import pad
-from nmt.decoding import DecodingConfig
+from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -22,7 +22,7 @@ from nmt.translate import translate
 
 CPU = torch.device("cpu")
 LINES = ["two dogs run in the snow", "a man in a red shirt", "a dog", "the snow is red"]
-CFG = DecodingConfig(beam_size=2, max_length_ratio=1.0, max_length_offset=3)
+CFG = BeamConfig(beam_size=2, max_length_ratio=1.0, max_length_offset=3)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt.attention_maps import SentenceMaps, attend, maps_of_nothing
 from nmt.attention_views import MAX_SHOWN_TOKENS, View, ViewsConfig, require_maps, write_views
-from nmt.decoding import DecodingConfig
+from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
 from nmt.pairs import ParallelText
@@ -31,7 +31,7 @@ def sentences(tiny_model: Callable[..., TranslationModel]) -> Callable[[list[str
     cfg = TokenizerConfig(kind=TokenizerKind.char, vocab_size=VOCAB_SIZE)  # an upper bound
     tokenizer = Tokenizer.train(cfg, ParallelText(LINES * 10, LINES * 10), seed=1)
     model = tiny_model().eval()
-    return lambda lines: attend(lines, model, tokenizer, DecodingConfig(beam_size=1), device=CPU)
+    return lambda lines: attend(lines, model, tokenizer, BeamConfig(beam_size=1), device=CPU)
 
 
 Sentences = Callable[[list[str]], Iterator[SentenceMaps]]

@@ -13,11 +13,11 @@ from torch.testing import assert_close
 from nmt.layers import Activation, Norm, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
-from nmt.models.alignment import RnnAttention
 from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
 from nmt.models.recurrence import Cell
 from nmt.models.rnn import RnnConfig
+from nmt.models.rnn_attention import RnnAttention
 from nmt.models.stack import Init
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import EmbeddingInit, Tying

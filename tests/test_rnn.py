@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from nmt.attention import recorded_attention
 from nmt.errors import UserError
 from nmt.models import build_model
-from nmt.models.alignment import RnnAttention
 from nmt.models.recurrence import (
     Cell,
     RecurrentEncoder,
@@ -25,6 +24,7 @@ from nmt.models.recurrence import (
     split_states,
 )
 from nmt.models.rnn import Rnn, RnnConfig
+from nmt.models.rnn_attention import RnnAttention
 from nmt.models.vocabulary import Tying
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]

@@ -17,9 +17,10 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt import tokenizer as tokenizer_module
+from nmt import tokenizer_training
 from nmt.errors import UserError
 from nmt.pairs import ParallelText
+from nmt.preparation import prepare
 from nmt.tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -140,7 +141,7 @@ def test_a_very_long_line_is_not_left_out() -> None:
 
 
 def test_a_huge_corpus_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.tokenizer.MAX_TRAINING_PAIRS", 50)
+    monkeypatch.setattr("nmt.tokenizer_training.MAX_TRAINING_PAIRS", 50)
     cfg = TokenizerConfig(vocab_size=150)
     prints = [Tokenizer.train(cfg, corpus(), seed=seed).fingerprint for seed in (1, 1, 2)]
     assert prints[0] == prints[1] != prints[2]
@@ -266,7 +267,7 @@ def test_a_corpus_of_blanks_is_told() -> None:
 
 
 def test_any_other_complaint_is_quoted() -> None:
-    error = tokenizer_module._training_error(
+    error = tokenizer_training._training_error(
         TokenizerConfig(vocab_size=10), "INTERNAL: no idea", "this corpus"
     )
     assert str(error) == (
@@ -424,3 +425,21 @@ def test_impossible_tokenizer_configs(fields: dict[str, object], expected: str) 
     with pytest.raises(UserError) as caught:
         TokenizerConfig(**fields)  # type: ignore[arg-type]
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("kind", TokenizerKind)
+def test_pieces_are_what_is_encoded(kind: TokenizerKind, prepared: bool) -> None:
+    tokenizer = KINDS[kind]
+    if prepared:
+        cfg = TokenizerConfig(kind, vocab_size=120, lowercase=True, strip_punctuation=True)
+        tokenizer = Tokenizer.train(cfg, corpus(), seed=1)
+    lines = ["Gei, ma! be", "", " . ", "unheard of words", WORDS[40].upper(), *corpus(20).src]
+    for encode, cut in (
+        (tokenizer.encode_src, tokenizer.src_pieces),
+        (tokenizer.encode_tgt, tokenizer.tgt_pieces),
+    ):
+        for line, ids, found in zip(lines, encode(lines), cut(lines), strict=True):
+            assert [piece.id for piece in found] == ids
+            read = prepare([line], lowercase=prepared, strip_punctuation=prepared)[0]
+            assert "".join(piece.surface for piece in found).split() == read.split()

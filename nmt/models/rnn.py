@@ -27,15 +27,15 @@ from torch import Tensor, nn
 
 from nmt.errors import UserError
 from nmt.layers import Dropout
-from nmt.models.alignment import (
+from nmt.models.base import ModelConfig, State, TranslationModel
+from nmt.models.recurrence import Cell, RecurrentEncoder, RecurrentStack, join_states, split_states
+from nmt.models.rnn_attention import (
     AdditiveAttention,
     DotAttention,
     GeneralAttention,
     RecurrentAttention,
     RnnAttention,
 )
-from nmt.models.base import ModelConfig, State, TranslationModel
-from nmt.models.recurrence import Cell, RecurrentEncoder, RecurrentStack, join_states, split_states
 from nmt.models.vocabulary import Tying, build_vocabulary
 
 
