@@ -171,8 +171,7 @@ def translate(cfg: TranslateConfig) -> None:
     """Translate standard input line by line to standard output, in order."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    if opened.cfg.task is not Task.translation:
-        raise UserError(f"{cfg.run} is a language model; continue a text with it: nmt generate run={cfg.run}")
+    require_translation(opened)
     for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding)):
         target.write(
             "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
@@ -180,9 +179,17 @@ def translate(cfg: TranslateConfig) -> None:
         target.flush()
 
 
+def require_translation(opened: OpenRun) -> None:
+    """Raise `UserError` for a model that does not translate."""
+    run = opened.directory.path
+    if opened.cfg.task is not Task.translation:
+        raise UserError(f"{run} is a language model; continue a text with it: nmt generate run={run}")
+
+
 def attention(cfg: AttentionConfig) -> None:
     """Write what the model attends to for the lines on standard input, and print the names of the files."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    require_translation(opened)
     maps = maps_of_nothing(opened.model, opened.device)
     require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
     lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)

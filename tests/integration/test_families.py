@@ -11,6 +11,10 @@ from safetensors.torch import load_file
 from tests.integration.conftest import Command
 
 FAMILIES = {
+    "rnn_plain": ["model=rnn_plain", "model.d_model=192", "model.encoder_layers=1", "model.decoder_layers=1"],
+    "rnn_bahdanau": ["model=rnn_bahdanau", "model.d_model=64"],
+    "rnn_luong": ["model=rnn_luong", "model.d_model=64"],
+    "conv": ["model=conv", "model.d_model=64", "model.encoder_layers=2", "model.decoder_layers=2"],
     "gpt": ["model=gpt", "model.d_model=64", "model.d_ff=128", "model.num_layers=2"],
 }
 """Small models; the Transformer is what all other tests here use."""
