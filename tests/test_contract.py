@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from nmt.beam_search import BeamConfig, beam_search
 from nmt.layers import Activation, Norm, NormOrder
 from nmt.loss import smoothed_nll
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
@@ -356,3 +357,28 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
         torch.autograd.backward(loss / len(logits))
         optimizer.step()
     assert float(nll) / len(logits) < 0.1
+
+
+@torch.inference_mode()
+def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sentences: Sentences) -> None:
+    cfg = BeamConfig(beam_size=3, num_best=2, max_length_ratio=1.5, max_length_offset=2)
+    src, src_mask, _ = sentences(4, 6, 1)
+    for b, together in enumerate(beam_search(model, src, src_mask, cfg)):
+        length = int(src_mask[b].sum())
+        (alone,) = beam_search(model, src[b : b + 1, :length], src_mask[b : b + 1, :length], cfg)
+        assert [found.ids for found in together] == [found.ids for found in alone]
+        assert_close([found.score for found in together], [found.score for found in alone], atol=1e-4, rtol=0)
+
+
+def test_attention_maps(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(3, 6, 5)
+    maps = model.attention(src, src_mask, tgt_in)
+    for layers, rows, columns in ((maps.encoder, 6, 6), (maps.decoder, 5, 5), (maps.cross, 5, 6)):
+        for weights in layers:
+            assert (weights.dtype, weights.dim()) == (torch.float32, 4)
+            assert (weights.shape[0], *weights.shape[2:]) == (3, rows, columns)
+            assert bool((weights >= 0).all() and (weights.sum(-1) <= 1 + 1e-5).all())
+    for weights in (*maps.encoder, *maps.cross):
+        assert not weights.masked_select(~src_mask[:, None, None, :]).any()
+    for weights in maps.decoder:
+        assert not weights.triu(1).any()
