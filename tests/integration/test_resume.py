@@ -120,9 +120,9 @@ def test_a_start_that_failed_does_not_claim_the_directory(
     nmt: Command, tiny: list[str], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    failed = nmt("train", f"run={run}", *tiny, "trainer.max_steps=4", "tokenizer.vocab_size=9000")
+    failed = nmt("train", f"run={run}", *tiny, "trainer.max_steps=4", "tokenizer.min_frequency=99999")
     assert failed.returncode == 2
-    assert "tokenizer.vocab_size" in failed.stderr
+    assert "tokenizer.min_frequency=99999" in failed.stderr
     done = nmt("train", f"run={run}", *tiny, "trainer.max_steps=4")
     assert done.returncode == 0, done.stderr
 
