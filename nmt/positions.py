@@ -60,13 +60,17 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One trained vector per position; sequences may not be longer than `max_length`."""
+    """One trained vector per position; sequences may not be longer than `max_length`.
 
-    def __init__(self, d_model: int, max_length: int):
+    They start from a normal distribution with standard deviation `std`, which should be that of the vectors
+    that they are added to: much smaller ones are drowned for a long time.
+    """
+
+    def __init__(self, d_model: int, max_length: int, *, std: float):
         super().__init__()
         self.max_length = max_length
         self.table = nn.Embedding(max_length, d_model)
-        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+        nn.init.normal_(self.table.weight, std=std)
 
     def forward(self, length: int) -> Tensor:
         """(length, D): positions 0 .. length - 1; raises `UserError` beyond `max_length`."""

@@ -117,8 +117,7 @@ class Embedding(nn.Module):
         nn.init.normal_(tokens.weight, std=EMBEDDING_STD)
         self.positions: LearnedPositions | SinusoidalPositions
         if cfg.positions is Positions.learned:
-            self.positions = LearnedPositions(cfg.d_model, cfg.max_positions)
-            nn.init.normal_(self.positions.table.weight, std=EMBEDDING_STD)
+            self.positions = LearnedPositions(cfg.d_model, cfg.max_positions, std=EMBEDDING_STD)
             self.position_scale = 1.0
         else:
             self.positions = SinusoidalPositions(cfg.d_model)

@@ -64,8 +64,6 @@ class DecoderOnlyConfig(StackConfig):
     """How positions are told apart."""
     activation: Activation = Activation.gelu
     """Non-linearity of the feed-forward blocks."""
-    embedding_scale: bool = False
-    """Whether the embeddings of tokens are multiplied by sqrt(d_model); that drowns learned positions."""
     prefix: Prefix = Prefix.bidirectional
     """bidirectional or causal: what a position of the source may attend to."""
     loss_on: LossOn = LossOn.target

@@ -119,6 +119,11 @@ class StackConfig(ModelConfig):
         return self.d_k or share, self.d_v or share
 
     @property
+    def embedding_factor(self) -> float:
+        """What the embeddings of tokens are multiplied by."""
+        return math.sqrt(self.d_model) if self.embedding_scale else 1.0
+
+    @property
     def furthest(self) -> int:
         """The distance that those beyond count as: that of the papers unless set."""
         return self.max_distance or (16 if self.positions is Positions.relative else 128)
@@ -252,7 +257,7 @@ class Embedding(nn.Module):
     def __init__(self, cfg: StackConfig, tokens: nn.Embedding):
         super().__init__()
         self.tokens = tokens
-        self.scale = math.sqrt(cfg.d_model) if cfg.embedding_scale else 1.0
+        self.scale = cfg.embedding_factor
         self.positions = build_positions(cfg)
         self.norm = build_norm(cfg) if cfg.embedding_norm else nn.Identity()
         self.dropout = Dropout(cfg.dropout)
@@ -324,7 +329,8 @@ def build_positions(cfg: StackConfig) -> SinusoidalPositions | LearnedPositions 
     if cfg.positions is Positions.sinusoidal:
         return SinusoidalPositions(cfg.d_model)
     if cfg.positions is Positions.learned:
-        return LearnedPositions(cfg.d_model, cfg.max_positions)
+        std = cfg.embedding_factor * cfg.d_model**-0.5  # that of embeddings which start normal
+        return LearnedPositions(cfg.d_model, cfg.max_positions, std=std)
     return None
 
 
