@@ -53,7 +53,7 @@ The modules in import order. Each imports only from those above it; a test reads
     config_errors         What Hydra and OmegaConf raise, as one readable sentence.
     config                The root configs of the verbs, and their checks.
     config_files          The config.yaml of a run.
-    tasks                 Translation and language modelling: all that differs between them.
+    tasks                 What a model learns: the code of translation and that of language modelling.
     rundir                A run directory: its files, its lock, and which config it belongs to.
     run                   Opening a finished run; the wiring of the verbs that start from one.
     training              The wiring of train.

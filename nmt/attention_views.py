@@ -95,6 +95,9 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
     """Write the views of all sentences to `output` and return the files."""
     on_page: list[dict[str, Any]] = []
     written: list[Path] = []
+    if View.images in cfg.views:
+        for old in output.glob("cross_[0-9]*.png"):  # of an earlier call, perhaps with more lines
+            old.unlink()
     with ExitStack() as files:
 
         def lines_of(view: View, name: str) -> BinaryIO | None:

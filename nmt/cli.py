@@ -163,7 +163,7 @@ def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any
     for number, trial in enumerate(trials, start=1):
         print(f"[{number}/{len(trials)}] {trial.name}", file=sys.stderr)
         try:
-            rows.append((trial.name, "done", bleu(action(trial))))
+            rows.append((trial.name, "done", score(action(trial))))
         except Interrupted:
             raise
         except NmtError as error:
@@ -175,19 +175,18 @@ def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any
             traceback.print_exc()
             rows.append((trial.name, "failed", f"{type(error).__name__}: {error}".splitlines()[0]))
     width = max(len(name) for name, _, _ in rows)
-    for name, status, outcome in [("trial", "status", "BLEU"), *rows]:
+    for name, status, outcome in [("trial", "status", "score"), *rows]:
         print(f"{name:<{width}}  {status:<6}  {outcome}")
     return SWEEP_FAILED if any(status == "failed" for _, status, _ in rows) else 0
 
 
-def bleu(results: dict[str, Any]) -> str:
-    """The BLEU of a trial: on the test split, or on another where that was not scored."""
-    scores = [
-        results[split]["bleu"]
-        for split in ("test", "validation", "train")
-        if "bleu" in results.get(split, {})
-    ]
-    return f"{scores[0]:.2f}" if scores else "-"
+def score(results: dict[str, Any]) -> str:
+    """The BLEU of a trial, or the perplexity where there is none: on the test split if that was scored."""
+    for name, label in (("bleu", "BLEU"), ("perplexity", "perplexity")):
+        for split in ("test", "validation", "train"):
+            if name in results.get(split, {}):
+                return f"{label} {results[split][name]:.2f}"
+    return "-"
 
 
 def complete(request: Sequence[str]) -> None:

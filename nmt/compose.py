@@ -4,8 +4,8 @@ Hydra only composes. The function it is given keeps the config and returns, so t
 of Hydra and all configs of a sweep are known before its first trial starts. Nothing is instantiated from a
 config: which dataclass a choice has is stated by the schema in its defaults list.
 
-`nmt evaluate` and `nmt translate` start from the config of their run. It enters the composition as the
-choice `from_run`, and so is typed and overridden like any other.
+`nmt evaluate`, `translate` and `attention` start from the config of their run. It enters the composition as
+the choice `from_run`, and so is typed and overridden like any other.
 """
 
 from __future__ import annotations

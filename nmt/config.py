@@ -57,7 +57,7 @@ class TrainConfig:
     data: DataConfig = MISSING
     """Where the sentence pairs come from."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How text becomes subword pieces."""
+    """How text becomes pieces."""
     optimizer: OptimizerConfig = MISSING
     """The optimizer and the schedule of its learning rate."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -184,7 +184,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
     if cfg.model.shares_vocabulary and not cfg.tokenizer.joint:
         yield (
             f"model.name={cfg.model.name} shares one matrix between source and target, which needs "
-            "tokenizer.joint=true; set that, or model.tying=tgt_output where the model has it"
+            f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
         )
     yield from _misfits_of_task(cfg)
     longest = cfg.model.longest if cfg.task is Task.translation else cfg.model.longest_text

@@ -58,6 +58,7 @@ def parse_flags(verb: str, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(argv)
+    flags.overrides = [_with_literal_prompt(argument) for argument in flags.overrides]
     if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:
@@ -81,6 +82,16 @@ def hydra_arguments(flags: argparse.Namespace) -> list[str]:
     if flags.info is not None:
         arguments += ["--info", flags.info]
     return arguments
+
+
+def _with_literal_prompt(argument: str) -> str:
+    """`prompt=...` in quotes, so that Hydra takes it as it stands: it is prose, with commas and all."""
+    key, _, text = argument.partition("=")
+    if key != "prompt":
+        return argument
+    text = re.sub(r"(\\*)(\$\{)", r"\1\1\\\2", text)  # no interpolation
+    text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    return f"prompt='{text}'"
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:

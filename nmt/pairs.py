@@ -42,11 +42,18 @@ class DataConfig:
     max_ratio: float = 9.0
     """Training pairs are dropped when one side has more than this many times the characters of the other."""
     max_tokens: int = 256
-    """Training pairs with a longer side, in subword pieces with the end of sentence, are dropped."""
+    """Training pairs with a longer side, in pieces with the end of sentence, are dropped; for
+    task=language_model the length of a window."""
 
     def __post_init__(self) -> None:
         if not self.src or not self.tgt or self.src == self.tgt:
             raise UserError(f"data.src and data.tgt must be two languages, not {self.src!r} and {self.tgt!r}")
+        for key, language in (("src", self.src), ("tgt", self.tgt)):
+            if language.startswith(".") or set(language) & set("/\\\0"):
+                raise UserError(
+                    f"data.{key} must be the name of a language, which ends the names of files, "
+                    f"but is {language!r}"
+                )
         for key, least in (("max_chars", 1), ("max_ratio", 1), ("max_tokens", 2)):
             if getattr(self, key) < least:
                 raise UserError(f"data.{key} must be at least {least}, but is {getattr(self, key)}")

@@ -60,13 +60,32 @@ class OpenRun(Trained):
         self, lines: Iterable[str], decoding: DecodingConfig | None = None
     ) -> Iterator[Translation]:
         """Translate line by line, in order, with the search of the run or another."""
+        self.require_task(Task.translation)
         search = decoding or self.cfg.decoding
         return translate_stream(lines, self.model, self.tokenizer, search, device=self.device)
 
     def attend(self, lines: Iterable[str], decoding: DecodingConfig | None = None) -> Iterator[SentenceMaps]:
         """What the model attends to for lines SOURCE, which are translated, or SOURCE, TAB, TARGET."""
+        self.require_task(Task.translation)
         search = decoding or self.cfg.decoding
         return attend(lines, self.model, self.tokenizer, search, device=self.device)
+
+    def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
+        """The prompt and `max_tokens` tokens that a language model adds to it."""
+        self.require_task(Task.language_model)
+        prompt = prompt.rstrip(" ")  # a space belongs to the word after it
+        return prompt + continued(self, prompt, sampling or SamplingConfig(), max_tokens)
+
+    def require_task(self, task: Task) -> None:
+        """Raise `UserError` for a model that was trained for another task."""
+        run = self.directory.path
+        if self.cfg.task is task:
+            return
+        if task is Task.translation:
+            raise UserError(
+                f"{run} is a language model and translates nothing; nmt generate run={run} continues a text"
+            )
+        raise UserError(f"{run} is no language model, but translates: nmt translate run={run}")
 
 
 def open_run(
@@ -127,22 +146,29 @@ def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
 
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
-    """Translate one split with a trained model, print and return its scores."""
+    """Score a trained model on one split, print and return the scores."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    trained = opened.cfg.data
-    if (cfg.data.src, cfg.data.tgt) != (trained.src, trained.tgt):
-        raise UserError(
-            f"the run translates {trained.src} to {trained.tgt}, "
-            f"but data is {cfg.data.src} to {cfg.data.tgt}; add data.src={trained.src} data.tgt={trained.tgt}"
-        )
+    _require_languages(opened.cfg, cfg.data)
     split = cfg.data.split
     text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
-    scores = Evaluation(opened, text, print_warning).scores(cfg.decoding, cfg.metrics)
+    tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data))
+    scores = Evaluation(tested, text, print_warning).scores(cfg.decoding, cfg.metrics)
     print(report(split, scores), flush=True)
     file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
     write_lines(file, scores.hypotheses)
     print(f"written     {file}")
     return {split.value: scores.values, "signatures": scores.signatures}
+
+
+def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
+    own = trained.data
+    if trained.task is Task.language_model and data.tgt != own.tgt:
+        raise UserError(f"the run models {own.tgt}, but data.tgt is {data.tgt}; add data.tgt={own.tgt}")
+    if trained.task is Task.translation and (data.src, data.tgt) != (own.src, own.tgt):
+        raise UserError(
+            f"the run translates {own.src} to {own.tgt}, "
+            f"but data is {data.src} to {data.tgt}; add data.src={own.src} data.tgt={own.tgt}"
+        )
 
 
 def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
@@ -171,7 +197,6 @@ def translate(cfg: TranslateConfig) -> None:
     """Translate standard input line by line to standard output, in order."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    require_translation(opened)
     for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding)):
         target.write(
             "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
@@ -179,17 +204,10 @@ def translate(cfg: TranslateConfig) -> None:
         target.flush()
 
 
-def require_translation(opened: OpenRun) -> None:
-    """Raise `UserError` for a model that does not translate."""
-    run = opened.directory.path
-    if opened.cfg.task is not Task.translation:
-        raise UserError(f"{run} is a language model; continue a text with it: nmt generate run={run}")
-
-
 def attention(cfg: AttentionConfig) -> None:
     """Write what the model attends to for the lines on standard input, and print the names of the files."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    require_translation(opened)
+    opened.require_task(Task.translation)
     maps = maps_of_nothing(opened.model, opened.device)
     require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
     lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
@@ -221,9 +239,7 @@ def output_lines(number: int, translation: Translation, num_best: int) -> Iterat
 
 def generate(cfg: GenerateConfig) -> None:
     """Print the prompt and what the model adds to it."""
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    if opened.cfg.task is not Task.language_model:
-        raise UserError(f"{cfg.run} is no language model, but translates: nmt translate run={cfg.run}")
     if not isinstance(cfg.decoding, SamplingConfig):
         raise UserError(f"nmt generate needs decoding=sampling, but has {cfg.decoding.strategy}")
-    print(cfg.prompt + continued(opened, cfg.prompt, cfg.decoding, cfg.max_tokens))
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    print(opened.generate(cfg.prompt, cfg.max_tokens, cfg.decoding))

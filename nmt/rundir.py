@@ -4,7 +4,7 @@
     hypotheses/  results.json  train.log
 
 Knows files, not models: what is in a checkpoint belongs to `nmt.checkpoint`, what is in config.yaml to
-`nmt.config`.
+`nmt.config_files`.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
     else:
         if device.index is not None:
             torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU concern this one
+        torch.backends.cudnn.allow_tf32 = False  # float32 means float32, also in recurrent kernels
         torch.backends.cuda.enable_cudnn_sdp(
             False
         )  # it plans anew for every shape, and every batch has its own

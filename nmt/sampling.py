@@ -65,11 +65,10 @@ def sample(
     tokens, log_probs = [], []
     ended = torch.zeros_like(last, dtype=torch.bool)
     for t in range(numbers.shape[1]):
-        logits = _allowed(model.step(last, state))
-        drawn = (
-            draw(logits, numbers[:, t], cfg).masked_fill(limits == t + 1, EOS_ID).masked_fill(ended, PAD_ID)
-        )
-        of_drawn = logits.log_softmax(dim=-1).gather(1, drawn[:, None])[:, 0]
+        all_log_probs = model.step(last, state).float().log_softmax(dim=-1)
+        drawn = draw(_allowed(all_log_probs.clone()), numbers[:, t], cfg)
+        drawn = drawn.masked_fill(limits == t + 1, EOS_ID).masked_fill(ended, PAD_ID)
+        of_drawn = all_log_probs.gather(1, drawn[:, None])[:, 0]
         tokens.append(drawn)
         log_probs.append(of_drawn.masked_fill(ended, 0.0))
         ended = ended | (drawn == EOS_ID)
@@ -87,16 +86,17 @@ def continuation(
 ) -> Iterator[int]:
     """Draw token after token of a text that begins with `prompt`, without end.
 
-    The model sees the last `window` tokens at most: when that many are read, it reads the last half again.
+    The model sees `window` tokens at most, BOS the first of them as in training; when that many are read, it
+    begins anew with the last half.
     To be called without gradients, with the model in eval mode.
     """
     generator = torch.Generator().manual_seed(derive_seed("continuation", cfg.seed))
     nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
-    text = [BOS_ID, *prompt]
-    unread, state = text[-window:], model.start(nothing, nothing.bool())
+    text = list(prompt)
+    unread, state = [BOS_ID, *text[1 - window :]], model.start(nothing, nothing.bool())
     while True:
         if state.position + len(unread) > window:
-            unread, state = text[-(window // 2) :], model.start(nothing, nothing.bool())
+            unread, state = [BOS_ID, *text[-(window // 2) :]], model.start(nothing, nothing.bool())
         for token in unread:
             logits = model.step(torch.tensor([token], device=device), state)
         number = torch.rand(1, generator=generator).to(device)
@@ -122,9 +122,11 @@ def draw(logits: Tensor, numbers: Tensor, cfg: SamplingConfig) -> Tensor:
 
 
 def _allowed(logits: Tensor) -> Tensor:
-    """Rule out what no text holds, and what none can show."""
-    impossible = torch.tensor([PAD_ID, BOS_ID, UNK_ID], device=logits.device)
-    return logits.float().index_fill(1, impossible, -torch.inf)
+    """Rule out what no text holds, and what none can show; in place."""
+    logits = logits.float()
+    for token in (PAD_ID, UNK_ID, BOS_ID):
+        logits[:, token] = -torch.inf
+    return logits
 
 
 def _numbers(src: Tensor, src_mask: Tensor, length: int, cfg: SamplingConfig) -> Tensor:

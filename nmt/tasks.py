@@ -1,4 +1,4 @@
-"""What a model learns: to translate, or to continue text. Two rows of `TASKS` are all that differs.
+"""What a model learns: to translate, or to continue text. The code of either is a row of `TASKS`.
 
 A language model learns from the targets alone, as one long text cut into windows of `data.max_tokens`: its
 batches are batches of pairs whose sources have no columns. Everything after that, the model, the trainer and

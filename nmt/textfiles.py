@@ -85,7 +85,7 @@ class TextData(DataConfig):
     def place(self, split: Split) -> str | None:
         """The path of the split."""
         if split is Split.validation and self.validation is None:
-            return self.train
+            return self.train or "held out"  # what is missing then is the training text
         path: str | None = getattr(self, split.value)
         return path
 

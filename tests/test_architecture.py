@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import nmt
+from nmt.compose import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nmt"
@@ -165,3 +167,23 @@ def test_the_tree_in_the_readme_names_every_file() -> None:
     shown = [*FILES.values(), *(ROOT / "scripts").iterdir(), *(ROOT / "configs").iterdir()]
     expected = {path.name for path in shown if not path.name.startswith((".", "__pycache__"))}
     assert expected - words == set()
+
+
+def test_the_tree_in_the_readme_is_in_import_order() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^  ((?:\w+/)?\w+)\.py +\S", readme, flags=re.MULTILINE)
+    modules = [name.removesuffix("/__init__").replace("/", ".") for name in shown if name != "__init__"]
+    assert modules == ORDER
+
+
+def test_every_training_in_the_docs_can_be_composed() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    commands = [
+        shlex.split(line, comments=True) for line in re.findall(r"^nmt train .*", text, flags=re.MULTILINE)
+    ]
+    assert len(commands) > 10
+    for _, _, *arguments in commands:
+        if "--help" not in arguments and "..." not in arguments:
+            for trial in compose("train", arguments):
+                trial.to_training()

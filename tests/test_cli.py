@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import nmt
-from nmt.cli import VERBS, bleu, main, sweep
+from nmt.cli import VERBS, main, score, sweep
 from nmt.compose import Composed, compose
-from nmt.config import TrainConfig
+from nmt.config import GenerateConfig, TrainConfig
 from nmt.config_files import save_config
 from nmt.errors import Interrupted, TrainingStopped
 from nmt.overrides import GROUPS, config_dir
@@ -95,7 +95,7 @@ def test_help_needs_no_run(verb: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([verb, "--help"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^    run= +Run directory\.$", out, flags=re.MULTILINE)
-    assert "*from_run" in out
+    assert ("*sampling" if verb == "generate" else "*from_run") in out
     assert f"nmt {verb} run=outputs/mine" in out
 
 
@@ -203,8 +203,8 @@ def test_info_shows_how_the_config_is_composed() -> None:
             f"there is no model=transformer_tini; did you mean 'transformer_tiny'?; model can be {MODELS}",
         ),
         (
-            "train experiment=multi30k",
-            "there is no experiment=multi30k; did you mean 'multi30k_en_de'?; "
+            "train experiment=multi30k_en",
+            "there is no experiment=multi30k_en; did you mean 'multi30k_en_de'?; "
             f"experiment can be {offered('experiment')}",
         ),
         ("train model=null", f"'model=null': model takes one of {MODELS}"),
@@ -245,7 +245,7 @@ def test_info_shows_how_the_config_is_composed() -> None:
             "train -m seed=interval(1,2)",
             "'seed=interval(1,2)' has no end of values; name those to try: seed=A,B",
         ),
-        ("train -m model=glob(rnn*)", "the sweep is empty: a pattern matches no choice"),
+        ("train -m model=glob(lstm*)", "the sweep is empty: a pattern matches no choice"),
         ("train -m model=transformer_tiny,rnn", f"there is no model=rnn; model can be {MODELS}"),
         (
             "train data.src=${oc.env:NONE}",
@@ -371,7 +371,8 @@ def test_a_sweep_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     shown = capsys.readouterr()
     assert shown.out == (
-        "trial   status  BLEU\nseed-1  done    31.00\nseed-2  done    32.00\nseed-3  done    33.00\n"
+        "trial   status  score\n"
+        "seed-1  done    BLEU 31.00\nseed-2  done    BLEU 32.00\nseed-3  done    BLEU 33.00\n"
     )
     assert shown.err == "[1/3] seed-1\n[2/3] seed-2\n[3/3] seed-3\n"
 
@@ -401,18 +402,6 @@ def test_a_signal_ends_a_sweep() -> None:
 
     with pytest.raises(Interrupted):
         sweep(trials(), train)
-
-
-@pytest.mark.parametrize(
-    ("results", "shown"),
-    [
-        ({"test": {"bleu": 1.0}, "validation": {"bleu": 2.0}}, "1.00"),
-        ({"validation": {"bleu": 2.0}}, "2.00"),
-        ({"test": {"chrf": 3.0}}, "-"),
-    ],
-)
-def test_the_bleu_of_a_trial(results: dict[str, Any], shown: str) -> None:
-    assert bleu(results) == shown
 
 
 @pytest.mark.parametrize(
@@ -494,3 +483,37 @@ def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
         code = main(["train", *overrides, "--cfg", "job"])
     assert (code, shown.getvalue()[:7]) in ((0, ""), (2, "error: "))
+
+
+@pytest.mark.parametrize(
+    ("results", "shown"),
+    [
+        ({"validation": {"bleu": 1.0, "perplexity": 9.0}, "test": {"bleu": 2.0}}, "BLEU 2.00"),
+        ({"validation": {"bleu": 1.0, "perplexity": 9.0}}, "BLEU 1.00"),
+        ({"validation": {"perplexity": 9.0}}, "perplexity 9.00"),
+        ({"test": {"chrf": 9.0}}, "-"),
+    ],
+)
+def test_the_score_of_a_trial(results: dict[str, Any], shown: str) -> None:
+    assert score(results) == shown
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "",
+        "Hello, world",
+        "What's up?",
+        "a\nb",
+        "A man ",
+        "true",
+        "a\\b\\",
+        "${oc.env:HOME}",
+        "'x'",
+        '"x" [1,2]',
+        "a=b!",
+    ],
+)
+def test_a_prompt_is_taken_as_it_stands(prompt: str, run: str) -> None:
+    (composed,) = compose("generate", [f"run={run}", f"prompt={prompt}"])
+    assert composed.to_config(GenerateConfig).prompt == prompt

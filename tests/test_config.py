@@ -22,6 +22,7 @@ from nmt.errors import UserError
 from nmt.evaluate import Metric
 from nmt.models import MODELS
 from nmt.optimizer import SCHEDULES, CosineConfig
+from nmt.pairs import DataConfig
 from nmt.trainer import BestMetric
 
 
@@ -169,7 +170,12 @@ def test_a_damaged_config_is_read_or_refused(
         (
             ("tokenizer.joint=false",),
             "model.name=transformer shares one matrix between source and target, which needs "
-            "tokenizer.joint=true; set that, or model.tying=tgt_output where the model has it",
+            "tokenizer.joint=true; set that, or model.tying=tgt_output",
+        ),
+        (
+            ("model=gpt", "tokenizer.joint=false"),
+            "model.name=decoder_only shares one matrix between source and target, which needs "
+            "tokenizer.joint=true; set that",
         ),
         (
             ("model.positions=learned", "model.max_positions=100"),
@@ -376,3 +382,22 @@ def test_the_best_checkpoint_is_that_of_the_first_metric(
     overrides: tuple[str, ...], best: BestMetric
 ) -> None:
     assert best_metric(config(*overrides)) is best
+
+
+def test_other_metrics_may_not_change_how_the_best_checkpoint_is_chosen() -> None:
+    assert refuse_difference(config(), config("metrics=[bleu,ter]"), Path("runs/a"))
+    with pytest.raises(UserError) as error:
+        refuse_difference(config(), config("metrics=[chrf,bleu]"), Path("runs/a"))
+    assert str(error.value).splitlines()[1] == (
+        "  metrics: the best checkpoint is now chosen by bleu, and would be by chrf"
+    )
+    old, new = (config("trainer.best_metric=bleu", f"metrics={m}") for m in ("[bleu]", "[chrf,bleu]"))
+    assert refuse_difference(old, new, Path("runs/a"))
+    assert fingerprint(config("metrics=[chrf]")) != fingerprint(config())
+    assert fingerprint(config("metrics=[bleu]")) == fingerprint(config())
+
+
+@pytest.mark.parametrize("language", ["/../x", "a/b", "a\\b", ".", ".hidden"])
+def test_a_language_is_no_path(language: str) -> None:
+    with pytest.raises(UserError, match=r"^data\.tgt must be the name of a language"):
+        DataConfig(src="en", tgt=language)

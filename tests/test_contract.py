@@ -373,6 +373,8 @@ def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sen
 def test_attention_maps(model: TranslationModel, sentences: Sentences) -> None:
     src, src_mask, tgt_in = sentences(3, 6, 5)
     maps = model.attention(src, src_mask, tgt_in)
+    blind = getattr(model, "decoder", None).__class__.__name__ == "PlainDecoder"
+    assert bool(maps.cross) != blind  # whatever attends at all attends to the source
     for layers, rows, columns in ((maps.encoder, 6, 6), (maps.decoder, 5, 5), (maps.cross, 5, 6)):
         for weights in layers:
             assert (weights.dtype, weights.dim()) == (torch.float32, 4)

@@ -277,6 +277,10 @@ def test_two_vocabularies(sentences: Sentences) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        (
+            {"positions": Positions.rotary},
+            "model.positions must be learned or sinusoidal in a convolutional model, but is rotary",
+        ),
         ({"d_model": 0}, "model.d_model must be at least 1, but is 0"),
         ({"encoder_layers": 0}, "model.encoder_layers must be at least 1, but is 0"),
         ({"decoder_layers": -2}, "model.decoder_layers must be at least 1, but is -2"),
@@ -314,7 +318,7 @@ def test_learned_positions_have_an_end(sentences: Sentences) -> None:
         model.step(tgt_in[:, 0], state)
 
 
-@pytest.mark.parametrize("positions", Positions)
+@pytest.mark.parametrize("positions", [Positions.learned, Positions.sinusoidal])
 def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions: Positions) -> None:
     model = tiny(positions=positions)
     graphs = []

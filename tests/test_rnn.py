@@ -299,3 +299,16 @@ def test_compiling_leaves_it_as_it_is(sentences: Sentences) -> None:
     compiled = torch.compile(model, dynamic=True, backend=backend)
     batch = sentences(3, 6, 5)
     assert torch.equal(compiled(*batch), model(*batch))
+
+
+@pytest.mark.parametrize("cell", Cell)
+def test_trains_in_fp16(cell: Cell, sentences: Sentences) -> None:
+    """Where the kernels have no such precision they run in float32, and say nothing."""
+    cfg = RnnConfig(d_model=16, cell=cell, encoder_layers=2, attention=RnnAttention.none)
+    model = build_model(cfg, src_vocab_size=23, tgt_vocab_size=23).train()
+    with torch.autocast("cpu", torch.float16):
+        hidden = model(*sentences(3, 5, 4))
+    torch.autograd.backward(hidden.float().sum())
+    gradients = [p.grad for name, p in model.named_parameters() if name.startswith("encoder")]
+    assert gradients
+    assert all(grad is not None and bool(grad.isfinite().all()) for grad in gradients)

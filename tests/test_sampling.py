@@ -98,7 +98,6 @@ def test_scores_are_those_of_the_model(model: TranslationModel) -> None:
             for h in found:
                 tgt_in = torch.tensor([[BOS_ID, *h.ids]])
                 logits = model.project(model(SRC[b : b + 1], mask[b : b + 1], tgt_in))[0]
-                logits[:, [PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
                 picked = logits.log_softmax(-1)[torch.arange(len(h.ids) + 1), [*h.ids, EOS_ID]]
                 assert h.log_prob == pytest.approx(float(picked.sum()), abs=1e-4)
                 assert h.score == pytest.approx(h.log_prob / (len(h.ids) + 1))
@@ -143,6 +142,29 @@ def test_a_continuation_sees_the_text_before_it(language_model: TranslationModel
         logits[[PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
         assert token == int(logits.argmax())
         text.append(token)
+
+
+@torch.inference_mode()
+def test_a_continuation_beyond_the_window_begins_anew_as_training_does(
+    language_model: TranslationModel,
+) -> None:
+    """BOS, then the last half of the window: the likeliest token of that follows."""
+    text = list(range(4, 23))
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+
+    def likeliest(seen: list[int]) -> int:
+        logits = language_model.project(language_model(nothing, nothing.bool(), torch.tensor([seen])))[0, -1]
+        logits[[PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
+        return int(logits.argmax())
+
+    found = continuation(language_model, text, SamplingConfig(temperature=0), window=8, device=CPU)
+    text.append(next(found))
+    assert text[-1] == likeliest([BOS_ID, *text[-8:-1]])  # the window is full of the prompt
+    for size in (4, 5, 6, 7):
+        text.append(next(found))
+        assert text[-1] == likeliest([BOS_ID, *text[-1 - size : -1]])
+    text.append(next(found))
+    assert text[-1] == likeliest([BOS_ID, *text[-5:-1]])
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,11 @@ class ConvolutionalConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.positions not in (Positions.learned, Positions.sinusoidal):
+            raise UserError(
+                f"model.positions must be learned or sinusoidal in a convolutional model, "
+                f"but is {self.positions.value}"
+            )
         for key in ("encoder_layers", "decoder_layers", "kernel_size", "max_positions"):
             if getattr(self, key) < 1:
                 raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")

@@ -36,6 +36,8 @@ class Cell(Enum):
         return 2 if self is Cell.lstm else 1
 
 
+UNFIT = {"cuda": torch.bfloat16, "cpu": torch.float16}
+"""Where autocast is left: it would give cuDNN fp16 instead, and oneDNN has no kernel for that."""
 KERNELS: dict[Cell, Callable[..., nn.RNNBase]] = {Cell.rnn: nn.RNN, Cell.gru: nn.GRU, Cell.lstm: nn.LSTM}
 
 
@@ -50,6 +52,13 @@ class RecurrentLayer(nn.Module):
 
     def forward(self, x: Tensor, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Hidden states (N, T, D) over x (N, T, E), and the states (N, M, D) after; None is zeros."""
+        device = x.device.type
+        if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is UNFIT.get(device):
+            with torch.autocast(device, enabled=False):
+                return self._run(x.float(), None if states is None else states.float())
+        return self._run(x, states)
+
+    def _run(self, x: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.cell is not Cell.lstm:
             hidden, last = self.kernel(x, None if states is None else states.transpose(0, 1).contiguous())
             return hidden, last.transpose(0, 1)

@@ -84,7 +84,7 @@ def test_verbs_of_the_other_task_say_so(nmt: Command, trained: Path) -> None:
     for verb in ("translate", "attention"):
         done = nmt(verb, f"run={trained}", stdin="x\n")
         assert done.returncode == 2
-        assert "is a language model; continue a text with it: nmt generate run=" in done.stderr
+        assert "is a language model and translates nothing; nmt generate run=" in done.stderr
     done = nmt("generate", f"run={trained}", "decoding=beam")
     assert done.returncode == 2
     assert "nmt generate needs decoding=sampling, but has beam" in done.stderr
