@@ -74,8 +74,8 @@ class TrainConfig:
 
 
 @dataclass
-class EvaluateConfig:
-    """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
+class RunConfig:
+    """What every verb that reads a run has in common."""
 
     run: str = MISSING
     """Run directory."""
@@ -83,64 +83,53 @@ class EvaluateConfig:
     """final (the one that results.json is about), best, last, average, or the number of a step."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """Where and how the arithmetic runs."""
+    decoding: DecodingConfig = MISSING
+    """How translations are found, or tokens drawn."""
+
+    def __post_init__(self) -> None:
+        require_checkpoint(self.checkpoint)
+
+
+@dataclass
+class EvaluateConfig(RunConfig):
+    """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
+
     data: DataConfig = MISSING
     """What to translate and score against; data.split says which part of it."""
-    decoding: DecodingConfig = MISSING
-    """How translations are searched for."""
     metrics: list[Metric] = field(default_factory=_default_metrics)
     """Scores to compute: bleu, chrf, ter."""
 
     def __post_init__(self) -> None:
-        require_checkpoint(self.checkpoint)
+        super().__post_init__()
         _require_metrics(self.metrics)
 
 
 @dataclass
-class GenerateConfig:
+class GenerateConfig(RunConfig):
     """Continue a text with a trained language model; runtime starts from that of the run."""
 
-    run: str = MISSING
-    """Run directory."""
-    checkpoint: str = "final"
-    """final (the one that results.json is about), best, last, average, or the number of a step."""
     prompt: str = ""
     """How the text begins; empty: the model begins."""
     max_tokens: int = 200
     """Tokens to add."""
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """Where and how the arithmetic runs."""
-    decoding: DecodingConfig = MISSING
-    """How tokens are drawn."""
 
     def __post_init__(self) -> None:
-        require_checkpoint(self.checkpoint)
+        super().__post_init__()
         if self.max_tokens < 1:
             raise UserError(f"max_tokens must be at least 1, but is {self.max_tokens}")
 
 
 @dataclass
-class TranslateConfig:
+class TranslateConfig(RunConfig):
     """Translate standard input to standard output; decoding and runtime start from those of the run."""
-
-    run: str = MISSING
-    """Run directory."""
-    checkpoint: str = "final"
-    """final (the one that results.json is about), best, last, average, or the number of a step."""
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """Where and how the arithmetic runs."""
-    decoding: DecodingConfig = MISSING
-    """How translations are searched for."""
-
-    def __post_init__(self) -> None:
-        require_checkpoint(self.checkpoint)
 
 
 @dataclass
-class AttentionConfig(ViewsConfig, TranslateConfig):
+class AttentionConfig(ViewsConfig, RunConfig):
     """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
 
     def __post_init__(self) -> None:
-        TranslateConfig.__post_init__(self)
+        RunConfig.__post_init__(self)
         ViewsConfig.__post_init__(self)
 
 

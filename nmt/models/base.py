@@ -30,8 +30,20 @@ class ModelConfig:
     """Width of the hidden representation."""
 
     def __post_init__(self) -> None:
-        if self.d_model < 1:
-            raise UserError(f"model.d_model must be at least 1, but is {self.d_model}")
+        self.require_positive("d_model")
+
+    def require_positive(self, *keys: str) -> None:
+        """Refuse sizes below 1; null is a size that the others decide."""
+        for key in keys:
+            size = getattr(self, key)
+            if size is not None and size < 1:
+                raise UserError(f"model.{key} must be at least 1, but is {size}")
+
+    def require_rates(self, *keys: str) -> None:
+        """Refuse what is no probability to drop something."""
+        for key in keys:
+            if not 0.0 <= getattr(self, key) < 1.0:
+                raise UserError(f"model.{key} must be in [0, 1), but is {getattr(self, key)}")
 
     @property
     def shares_vocabulary(self) -> bool:

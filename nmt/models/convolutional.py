@@ -59,16 +59,13 @@ class ConvolutionalConfig(ModelConfig):
                 f"model.positions must be learned or sinusoidal in a convolutional model, "
                 f"but is {self.positions.value}"
             )
-        for key in ("encoder_layers", "decoder_layers", "kernel_size", "max_positions"):
-            if getattr(self, key) < 1:
-                raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")
+        self.require_positive("encoder_layers", "decoder_layers", "kernel_size", "max_positions")
+        self.require_rates("dropout")
         if self.kernel_size % 2 == 0:
             raise UserError(
                 "model.kernel_size must be odd, so that the encoder sees as far to the left as to the right, "
                 f"but is {self.kernel_size}; try model.kernel_size={self.kernel_size + 1}"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"model.dropout must be in [0, 1), but is {self.dropout}")
 
     @property
     def shares_vocabulary(self) -> bool:

@@ -30,7 +30,6 @@ from nmt.models.stack import (
     StackConfig,
     build_final_norm,
     build_stack,
-    require_at_least_one,
 )
 from nmt.models.vocabulary import Tying, build_vocabulary
 from nmt.positions import Positions
@@ -73,7 +72,7 @@ class DecoderOnlyConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least_one(self, "num_layers")
+        self.require_positive("num_layers")
         if self.tying not in (Tying.all, Tying.src_tgt):
             raise UserError(
                 "model.tying must be all or src_tgt in a decoder-only model, where source and target are "

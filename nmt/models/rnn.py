@@ -63,11 +63,8 @@ class RnnConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("encoder_layers", "decoder_layers"):
-            if getattr(self, key) < 1:
-                raise UserError(f"model.{key} must be at least 1, but is {getattr(self, key)}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"model.dropout must be in [0, 1), but is {self.dropout}")
+        self.require_positive("encoder_layers", "decoder_layers")
+        self.require_rates("dropout")
         if self.bidirectional and self.d_model % 2:
             raise UserError(
                 f"model.d_model must be even with model.bidirectional=true, but is {self.d_model}; "

@@ -94,10 +94,8 @@ class StackConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least_one(self, "d_ff", "num_heads", "d_k", "d_v", "max_positions", "max_distance")
-        for key in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0.0 <= getattr(self, key) < 1.0:
-                raise UserError(f"model.{key} must be in [0, 1), but is {getattr(self, key)}")
+        self.require_positive("d_ff", "num_heads", "d_k", "d_v", "max_positions", "max_distance")
+        self.require_rates("dropout", "attention_dropout", "activation_dropout")
         if not self.norm_eps > 0.0:
             raise UserError(f"model.norm_eps must be greater than 0, but is {self.norm_eps}")
         _check_heads(self)
@@ -127,14 +125,6 @@ class StackConfig(ModelConfig):
     def furthest(self) -> int:
         """The distance that those beyond count as: that of the papers unless set."""
         return self.max_distance or (16 if self.positions is Positions.relative else 128)
-
-
-def require_at_least_one(cfg: ModelConfig, *keys: str) -> None:
-    """Refuse sizes below 1; null is a size to be worked out."""
-    for key in keys:
-        size = getattr(cfg, key)
-        if size is not None and size < 1:
-            raise UserError(f"model.{key} must be at least 1, but is {size}")
 
 
 def _check_heads(cfg: StackConfig) -> None:

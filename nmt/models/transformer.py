@@ -24,7 +24,6 @@ from nmt.models.stack import (
     StackConfig,
     build_final_norm,
     build_stack,
-    require_at_least_one,
 )
 from nmt.models.vocabulary import Tying, build_vocabulary
 
@@ -43,7 +42,7 @@ class TransformerConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least_one(self, "encoder_layers", "decoder_layers")
+        self.require_positive("encoder_layers", "decoder_layers")
 
     @property
     def shares_vocabulary(self) -> bool:
