@@ -21,7 +21,7 @@ from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.tokenizer import BOS, EOS, Piece, Tokenizer
-from nmt.translate import cut_message, evaluating, print_warning, translate
+from nmt.translate import cut_message, evaluating, longest_source, print_warning, translate
 
 BATCH_TOKENS = 2048
 """Tokens of a batch with padding: all weights of a batch are in memory at once, which is much more."""
@@ -129,7 +129,7 @@ def _tokens(
     found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
     src = tokenizer.src_pieces([source for source, _ in pairs])
     tgt = tokenizer.tgt_pieces([target or "" for _, target in pairs])
-    longest = min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
+    longest = longest_source(model, cfg)
     sentences, too_long = [], []
     for i, (source, target) in enumerate(pairs):
         line = i + first_line

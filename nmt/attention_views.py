@@ -96,7 +96,7 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
     on_page: list[dict[str, Any]] = []
     written: list[Path] = []
     if View.images in cfg.views:
-        for old in output.glob("cross_[0-9]*.png"):  # of an earlier call, perhaps with more lines
+        for old in output.glob("cross_[0-9][0-9][0-9][0-9].png"):  # of an earlier call
             old.unlink()
     with ExitStack() as files:
 

@@ -58,7 +58,7 @@ def translate(
     encoded = tokenizer.encode_src(list(lines))
     # A line may also turn out blank when it is normalised: then only EOS is left of it.
     sources = {i: ids for i, ids in enumerate(encoded) if len(ids) > 1 and lines[i].strip()}
-    longest = min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
+    longest = longest_source(model, cfg)
     too_long = [i for i, ids in sources.items() if len(ids) > longest]
     for i in too_long:
         sources[i] = [*sources[i][: longest - 1], EOS_ID]
@@ -111,6 +111,11 @@ def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translat
     best, *others = [Translation(tokenizer.decode(h.ids), h.score, ids=h.ids) for h in hypotheses]
     best.alternatives = others
     return best
+
+
+def longest_source(model: TranslationModel, cfg: DecodingConfig) -> int:
+    """Return how many tokens of a line are read, EOS included: what the config and the positions allow."""
+    return min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
 
 
 def cut_message(

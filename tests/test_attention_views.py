@@ -74,6 +74,17 @@ def test_every_view_is_written(sentences: Sentences, tmp_path: Path) -> None:
     assert "two dogs run" in (tmp_path / "new" / "attention.html").read_text(encoding="utf-8")
 
 
+def test_images_of_an_earlier_call_are_gone_and_other_files_stay(
+    sentences: Sentences, tmp_path: Path
+) -> None:
+    cfg = ViewsConfig(views=[View.images])
+    for name in ("cross_mine.png", "cross_12.png", "photo.png"):
+        (tmp_path / name).write_bytes(b"")
+    write_views(sentences(PAIRS), cfg, tmp_path, "A run")
+    write_views(sentences(PAIRS[:1]), cfg, tmp_path, "A run")
+    assert names(tmp_path) == ["cross_0001.png", "cross_12.png", "cross_mine.png", "photo.png"]
+
+
 def test_alignments_have_a_line_for_every_line(sentences: Sentences, tmp_path: Path) -> None:
     write_views(sentences(PAIRS * 3), ViewsConfig(views=[View.soft, View.hard]), tmp_path, "A run")
     assert names(tmp_path) == ["alignments.jsonl", "alignments.pharaoh"]
