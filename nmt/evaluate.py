@@ -21,7 +21,7 @@ from sacrebleu.metrics.ter import TER
 from nmt.batching import Batch
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
-from nmt.loss import smoothed_nll
+from nmt.loss import projected_nll
 from nmt.models.base import TranslationModel
 from nmt.pairs import ParallelText
 from nmt.tokenizer import Tokenizer
@@ -94,8 +94,8 @@ def validation_loss(model: TranslationModel, batches: Iterable[Batch], *, device
     total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     with evaluating(model):
         for batch in (batch.to(device) for batch in batches):
-            hidden = model(batch.src, batch.src_mask, batch.tgt_in)
-            _, nll = smoothed_nll(model.project(batch.real(hidden)), batch.real(batch.tgt_out), 0.0)
+            hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
+            _, nll = projected_nll(hidden, model.output, batch.real(batch.tgt_out), 0.0)
             total += nll
             num_tokens += batch.num_tokens
     return float(total) / num_tokens

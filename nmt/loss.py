@@ -10,10 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
+
+
+def projected_nll(
+    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D)."""
+    return smoothed_nll(output(hidden), targets, smoothing)
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from nmt.batching import collate, groups, plan_epoch
 from nmt.checkpoint import Checkpoint, CheckpointStore
 from nmt.encoding import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
-from nmt.loss import smoothed_nll
+from nmt.loss import projected_nll
 from nmt.models import TranslationModel
 from nmt.optimizer import (
     OptimizerConfig,
@@ -253,7 +253,7 @@ class Trainer:
             with self.stepper.autocast():
                 hidden = batch.real(self.forward(batch.src, batch.src_mask, batch.tgt_in))
                 targets = batch.real(batch.tgt_out)
-                loss, nll = smoothed_nll(self.model.project(hidden), targets, self.cfg.label_smoothing)
+                loss, nll = projected_nll(hidden, self.model.output, targets, self.cfg.label_smoothing)
             self.stepper.backward(loss / num_tokens)
             sums += torch.stack([loss.detach(), nll])
         norm = self.stepper.clip()

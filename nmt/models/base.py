@@ -115,6 +115,8 @@ class TranslationModel(nn.Module, ABC):
 
     max_length: int | None = None
     """Longest source or target that the positions allow; None where there is no limit."""
+    output: nn.Linear
+    """From hidden states to logits; apart from `forward`, so that a loss may pick positions first."""
 
     @abstractmethod
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
@@ -124,9 +126,10 @@ class TranslationModel(nn.Module, ABC):
         model that needs no source takes one without columns: S = 0.
         """
 
-    @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D), so that a loss may pick positions first."""
+        """Return the logits (..., V) of hidden states (..., D)."""
+        logits: Tensor = self.output(hidden)
+        return logits
 
     @abstractmethod
     def start(self, src: Tensor, src_mask: Tensor) -> State:

@@ -250,11 +250,6 @@ class Convolutional(TranslationModel):
         hidden: Tensor = self.dropout(self.decoder_output(x))
         return hidden
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits (..., V) of hidden states (..., D)."""
-        logits: Tensor = self.output(hidden)
-        return logits
-
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Encode the source; before the first target token, every layer of the decoder has seen zeros."""
         memory = self.encode(src, src_mask)

@@ -143,11 +143,6 @@ class DecoderOnly(TranslationModel):
         hidden: Tensor = self.norm(x[:, columns:])
         return hidden
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits (..., V) of hidden states (..., D)."""
-        logits: Tensor = self.output(hidden)
-        return logits
-
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Read the prefix; its keys and values begin the cache that each hypothesis continues for itself."""
         prefix, padding = self._prefix(src, src_mask)

@@ -260,11 +260,6 @@ class Rnn(TranslationModel):
         """
         return self._decode(tgt_in, self.start(src, src_mask))
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits (..., V) of hidden states (..., D)."""
-        logits: Tensor = self.output(hidden)
-        return logits
-
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Encode the source."""
         memory, summary = self.encoder(self.dropout(self.src_embedding(src)), src_mask)

@@ -114,11 +114,6 @@ class Transformer(TranslationModel):
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits (..., V) of hidden states (..., D)."""
-        logits: Tensor = self.output(hidden)
-        return logits
-
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Encode the source and keep its keys and values for every layer of the decoder."""
         memory = self.encode(src, src_mask)
