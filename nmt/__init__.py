@@ -25,6 +25,7 @@ The modules in import order. Each imports only from those above it; a test reads
     tokenizer_training    Train SentencePiece, deterministically; the config of a tokenizer.
     tokenizer             Text to ids and ids to text; sole owner of the special ids.
     encoding              The ids of a whole split, memory-mapped and cached by content.
+    muon                  Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer             Optimizers, and learning-rate schedules as pure functions of the step.
     checkpoint            Write atomically, verify, read, keep and average tensors.
     models/base           The contract that every model fulfils.

@@ -4,13 +4,13 @@ A schedule is one config dataclass, one function `foo(step, cfg, context)` and o
 count optimizer updates from 1. Nothing here touches gradients: clipping and stepping belong to `nmt.runtime`.
 
 Noam: Vaswani et al. 2017, section 5.3, equation 3. Adam: Kingma and Ba 2015.
-AdamW: Loshchilov and Hutter 2019.
+AdamW: Loshchilov and Hutter 2019. Muon is in `nmt.muon`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.errors import UserError
+from nmt.muon import Muon, packed_matrices
 
 
 class Algorithm(Enum):
@@ -26,6 +27,7 @@ class Algorithm(Enum):
 
     adam = "adam"
     adamw = "adamw"
+    muon = "muon"
 
 
 @dataclass
@@ -37,7 +39,8 @@ class OptimizerConfig:
     warmup_steps: int = 4000
     """Updates of linear growth from 0 to the peak."""
     algorithm: Algorithm = Algorithm.adam
-    """adam, or adamw with decoupled weight decay."""
+    """adam, adamw with decoupled weight decay, or muon: matrices move along orthogonalised momentum, the
+    other parameters by adamw, at the same learning rate."""
     beta1: float = 0.9
     """Decay of the first moment."""
     beta2: float = 0.98
@@ -48,14 +51,21 @@ class OptimizerConfig:
     """Applied to matrices only: never to biases, norms or embeddings."""
     clip_norm: float = 1.0
     """Gradients are scaled down to this global L2 norm; 0 turns clipping off."""
+    muon_momentum: float = 0.95
+    """Decay of the momentum of a matrix; of muon alone, like the other keys that begin so."""
+    muon_rms: float = 0.2
+    """Root mean square of the update of a matrix, as a share of the learning rate; 0.2 is about adam's."""
+    muon_iterations: int = 5
+    """Newton-Schulz iterations that make an update orthogonal; fewer are faster and less exact."""
 
     def __post_init__(self) -> None:
-        for key in ("beta1", "beta2"):
+        for key in ("beta1", "beta2", "muon_momentum"):
             if not 0.0 <= getattr(self, key) < 1.0:
                 raise UserError(f"optimizer.{key} must be in [0, 1), but is {getattr(self, key)}")
         if self.eps <= 0.0:
             raise UserError(f"optimizer.eps must be positive, but is {self.eps}")
         _require_non_negative(self, "warmup_steps", "weight_decay", "clip_norm")
+        _require_positive(self, "muon_rms", "muon_iterations")
 
 
 @dataclass
@@ -238,26 +248,49 @@ def peak(cfg: OptimizerConfig, context: ScheduleContext) -> float:
 
 
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Fused Adam or AdamW over `model`; the learning rate is 0 until `Stepper.step` sets that of its step."""
+    """The optimizer of `model`; the learning rate is 0 until `Stepper.step` sets that of its step.
+
+    Raises:
+        UserError: muon has nothing to do in this model.
+    """
+    betas = (cfg.beta1, cfg.beta2)
+    if cfg.algorithm is Algorithm.muon:
+        matrices = packed_matrices(model)
+        if not matrices:
+            raise UserError(
+                "optimizer.algorithm=muon is for models with plain matrices besides the vocabulary, but this "
+                "one has none; use optimizer.algorithm=adam or adamw"
+            )
+        return Muon(
+            matrices,
+            parameter_groups(model, cfg.weight_decay, without=matrices),
+            weight_decay=cfg.weight_decay,
+            momentum=cfg.muon_momentum,
+            rms=cfg.muon_rms,
+            iterations=cfg.muon_iterations,
+            betas=betas,
+            eps=cfg.eps,
+        )
     kinds = {Algorithm.adam: torch.optim.Adam, Algorithm.adamw: torch.optim.AdamW}
+    groups = parameter_groups(model, cfg.weight_decay)
     optimizer: torch.optim.Optimizer = kinds[cfg.algorithm](
-        parameter_groups(model, cfg.weight_decay),
-        lr=0.0,
-        betas=(cfg.beta1, cfg.beta2),
-        eps=cfg.eps,
-        fused=True,
+        groups, lr=0.0, betas=betas, eps=cfg.eps, fused=True
     )
     return optimizer
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, without: Collection[nn.Parameter] = ()
+) -> list[dict[str, object]]:
     """Matrices with weight decay; biases, norms and embeddings without. Tied parameters count once."""
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    left_out = {id(parameter) for parameter in without}
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in model.parameters():
-        matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
-        (decayed if matrix else plain).append(parameter)
+        if id(parameter) not in left_out:
+            matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
+            (decayed if matrix else plain).append(parameter)
     groups: list[dict[str, object]] = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": plain, "weight_decay": 0.0},

@@ -123,6 +123,9 @@ def test_a_decay_without_an_end(schedule: str) -> None:
         (NoamConfig, {"eps": 0.0}, "optimizer.eps must be positive, but is 0.0"),
         (NoamConfig, {"weight_decay": -1.0}, "optimizer.weight_decay must not be negative, but is -1.0"),
         (NoamConfig, {"clip_norm": -1.0}, "optimizer.clip_norm must not be negative, but is -1.0"),
+        (NoamConfig, {"muon_momentum": 1.0}, "optimizer.muon_momentum must be in [0, 1), but is 1.0"),
+        (NoamConfig, {"muon_rms": 0.0}, "optimizer.muon_rms must be positive, but is 0.0"),
+        (NoamConfig, {"muon_iterations": 0}, "optimizer.muon_iterations must be positive, but is 0"),
         (NoamConfig, {"factor": 0.0}, "optimizer.factor must be positive, but is 0.0"),
         (NoamConfig, {"warmup_steps": 0}, "optimizer.warmup_steps must be positive, but is 0"),
         (ConstantConfig, {"peak_rate": 0.0}, "optimizer.peak_rate must be positive, but is 0.0"),
@@ -218,8 +221,11 @@ def test_stored_optimizer_goes_on_bit_for_bit(algorithm: Algorithm) -> None:
     optimizer = build_optimizer(cfg, stopped)
     train(stopped, optimizer, range(1, 4))
     tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, stopped).items()}
+    adam, muon = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
     assert set(tensors) == {
-        f"{name}/{key}" for name, _ in stopped.named_parameters() for key in ("step", "exp_avg", "exp_avg_sq")
+        f"{name}/{key}"
+        for name, parameter in stopped.named_parameters()
+        for key in (muon if algorithm is Algorithm.muon and parameter.ndim == 2 else adam)
     }
     resumed = network()
     resumed.load_state_dict(stopped.state_dict())
@@ -229,7 +235,7 @@ def test_stored_optimizer_goes_on_bit_for_bit(algorithm: Algorithm) -> None:
 
     for ours, expected in zip(resumed.parameters(), straight.parameters(), strict=True):
         assert torch.equal(ours, expected)
-    assert float(tensors["0.weight/step"]) == 3.0  # what was handed in is not shared
+    assert float(tensors["0.bias/step"]) == 3.0  # what was handed in is not shared
 
 
 def test_optimizer_of_another_model() -> None:
