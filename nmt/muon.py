@@ -33,16 +33,18 @@ SMALLEST_NORM = 1e-7
 
 
 def orthogonalised(matrices: Tensor, iterations: int) -> Tensor:
-    """Replace the singular values of each of `matrices` (N, R, C), R <= C, by numbers around 1.
+    """Replace the singular values of each of `matrices` (N, R, C), at most 1, by numbers around 1.
 
     Newton-Schulz: matrix products that apply one odd polynomial to the singular values, again and again.
     """
     linear, cubic, quintic = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
     x = matrices
     for _ in range(iterations):
-        squares = x @ x.mT
+        squares = x.mT @ x if tall else x @ x.mT  # of the shorter side
         polynomial = torch.baddbmm(squares, squares, squares, beta=cubic, alpha=quintic)
-        x = torch.baddbmm(x, polynomial, x, beta=linear)
+        left, right = (x, polynomial) if tall else (polynomial, x)
+        x = torch.baddbmm(x, left, right, beta=linear)
     return x
 
 
@@ -114,8 +116,7 @@ class Muon(torch.optim.Optimizer):
         for parameter, direction in zip(parameters, directions, strict=True):
             rows = self.packed[parameter]
             for weight, part in zip(parameter.split(rows), direction.split(rows), strict=True):
-                wide = (weight, part) if len(part) <= part.shape[1] else (weight.mT, part.mT)
-                batches[wide[1].shape].append(wide)
+                batches[part.shape].append((weight, part))
 
         precision = resolve_precision(RuntimeConfig(), parameters[0].device)
         dtype = torch.bfloat16 if precision is Precision.bf16 else torch.float32

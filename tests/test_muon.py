@@ -45,9 +45,12 @@ def names_of(model: nn.Module, parameters: object) -> set[str]:
     return {name for name, parameter in model.named_parameters() if id(parameter) in ids}
 
 
-@pytest.mark.parametrize("iterations", [1, 3, 5])
-def test_iterations_are_a_polynomial_of_the_singular_values(iterations: int) -> None:
-    matrices = torch.randn(3, 4, 7, dtype=torch.float64)
+@pytest.mark.parametrize("shape", [(3, 4, 7), (3, 7, 4), (2, 5, 5)])
+@pytest.mark.parametrize("iterations", [1, 5])
+def test_iterations_are_a_polynomial_of_the_singular_values(
+    iterations: int, shape: tuple[int, int, int]
+) -> None:
+    matrices = torch.randn(shape, dtype=torch.float64)
     matrices /= matrices.norm(dim=(1, 2), keepdim=True)
     left, values, right = torch.linalg.svd(matrices, full_matrices=False)
     linear, cubic, quintic = COEFFICIENTS
@@ -125,16 +128,19 @@ def test_embeddings_and_the_output_layer_are_left_to_adam(
     optimizer = muon_of(model, weight_decay=0.1)
     everything = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(everything) == sorted(id(p) for p in model.parameters())  # each of them once
-    matrices = {name for name, p in model.named_parameters() if ".block." in name and p.ndim == 2}
+    matrices = {
+        name
+        for name, parameter in model.named_parameters()
+        if name.startswith(("encoder.", "decoder.")) and parameter.ndim == 2
+    }
     assert {name.split(".")[-2] for name in matrices} == {"query", "key_value", "output", "inner", "outer"}
     assert names_of(model, optimizer.param_groups[0]["params"]) == matrices
     decays = {
         name: g["weight_decay"] for g in optimizer.param_groups for name in names_of(model, g["params"])
     }
     untied = tying in (Tying.none, Tying.src_tgt)
-    assert {name for name, decay in decays.items() if decay} == matrices | (
-        {"output.weight"} if untied else set()
-    )
+    decayed = {name for name, decay in decays.items() if decay}
+    assert decayed == matrices | ({"output.weight"} if untied else set())
 
 
 def build(cfg: ModelConfig) -> TranslationModel:
@@ -167,7 +173,7 @@ def test_a_parameter_without_a_gradient_stays(tiny_model: Callable[..., Translat
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
-@pytest.mark.parametrize("precision", [Precision.fp32, Precision.bf16, Precision.fp16])
+@pytest.mark.parametrize("precision", [Precision.fp32, Precision.fp16])
 def test_a_model_learns_eight_pairs(
     tiny_model: Callable[..., TranslationModel],
     sentences: Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]],
