@@ -5,6 +5,8 @@ The modules in import order. Each imports only from those above it; a test reads
     errors                What a user can do wrong, and the exit code that says so.
     files                 Small files, written whole.
     runtime               Device, threads, seeds and mixed precision.
+    kernels               What is faster in C++, built at first use, and whether it can be.
+    low_precision         A copy of a model for search that multiplies 16-bit numbers.
     layers                Blocks that models share: dropout, feed-forward, norms, residual.
     positions             How a model tells positions apart.
     relative_positions    How self-attention is told how far a key is from a query.
@@ -29,6 +31,7 @@ The modules in import order. Each imports only from those above it; a test reads
     optimizer             Optimizers, and learning-rate schedules as pure functions of the step.
     checkpoint            Write atomically, verify, read, keep and average tensors.
     models/base           The contract that every model fulfils.
+    models/cache          Keys and values in search: what a step appends to, and looks back at.
     models/vocabulary     Embeddings and output layer, and which of them are one matrix.
     models/stack          Residual sublayers and layers that Transformers are stacked from.
     models/transformer    The encoder-decoder Transformer.
@@ -40,6 +43,7 @@ The modules in import order. Each imports only from those above it; a test reads
     models                The table of model families.
     batching              Encoded pairs to token-budget batches; the plan of an epoch is a pure function.
     hypotheses            What every way of finding translations has in common.
+    continuations         The best continuations of a sentence by one token.
     beam_search           Greedy and beam search over the model contract.
     sampling              Translations and continuations drawn from the distribution of a model.
     decoding              The table of strategies.

@@ -114,6 +114,31 @@ class Attention(Recorder):
         output: Tensor = self.output(context.transpose(1, 2).flatten(2))
         return output
 
+    @property
+    def can_look_up(self) -> bool:
+        """Whether `look_up` computes what `forward` does."""
+        needs_weights = self.positions is not None and self.positions.needs_weights
+        return not (self.training or needs_weights or self.recorded is not None)
+
+    def look_up(
+        self, x: Tensor, keys: list[Tensor], values: list[Tensor], rows: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """(N, 1, D) of x (N, 1, D), the last column of those in some chunks of keys and values (R, H, L, C).
+
+        Query n attends to row rows[n, i] of each chunk i: `rows` (N, chunks) int32. Of the first chunk,
+        `mask` (R, L) allows some columns. A kernel, for where `kernels.usable`; its definition is `forward`
+        over the gathered rows.
+        """
+        queries, bias = self._split(self.query(x)), None
+        if self.positions is not None:
+            num_keys = sum(chunk.shape[2] for chunk in keys)
+            queries = self.positions.turned(queries, num_keys - 1)
+            bias = self.positions.bias(queries, num_keys)
+            bias = None if bias is None else bias.contiguous()
+        context = torch.ops.nmt.attend(queries, keys, values, rows, mask, bias)
+        output: Tensor = self.output(context)
+        return output
+
     def _written_out(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """The definition: shows its weights, and on CPU it trains faster than the fused function.
 

@@ -1,7 +1,7 @@
 """Beam search, which with one beam is greedy search: from a trained model to target token ids.
 
-Search knows a model only through `start`, `step` and `reorder`, so nothing here asks which family of models
-it has. It does not know text either: `nmt.translate` tokenises and detokenises.
+Search knows a model only through `start`, `advance`, `project` and `reorder`, so nothing here asks which
+family of models it has. It does not know text either: `nmt.translate` tokenises and detokenises.
 
 Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentence are adjacent: row b * K + k.
 Before the first token each sentence has one beam, the empty hypothesis.
@@ -26,13 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmt.continuations import Continuations, continuations, take
 from nmt.errors import UserError
 from nmt.hypotheses import DecodingConfig, Hypothesis, length_limits
 from nmt.models.base import TranslationModel
 from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID
-
-BLOCK_SIZE = 64
-"""Tokens of which the best is known before all are looked at."""
 
 
 class LengthPenalty(Enum):
@@ -87,8 +85,9 @@ def beam_search(
     state = model.start(src, src_mask)
     last = src.new_full((len(src),), BOS_ID)
     while True:
-        log_probs = model.step(last, state).float().log_softmax(dim=-1)
-        beams.extend(log_probs)
+        hidden = model.advance(last, state)
+        before = beams.open.log_probs
+        beams.extend(continuations(model, hidden, before, beams.ending(), 2 * cfg.beam_size))
         staying = beams.retire(results)
         if staying is not None and not len(staying):
             return results
@@ -137,7 +136,6 @@ class Beams:
         self.length = 0
         self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
         self.limits = limits  # (B,)
-        self.last_lengths = frozenset(limits.tolist())
         self.num_parents = 1
         empty = limits.new_zeros(len(limits), 1, 0)
         self.open = Open(torch.zeros(len(limits), 1, device=limits.device), empty.sum(2), empty)
@@ -149,18 +147,20 @@ class Beams:
         """Return the token (B * K,) that each open hypothesis ends with."""
         return self.open.ids[:, :, -1].flatten()
 
-    def extend(self, log_probs: Tensor) -> None:
-        """Let every open hypothesis grow by one token, given `log_probs` (B * K, V), which is overwritten.
+    def ending(self) -> Tensor:
+        """Return which sentences (B,) reach their limit with the next token, which must then be EOS."""
+        return self.limits == self.length + 1
 
-        Of the 2K best continuations of a sentence at most K are ends, one per beam, so that K open ones
-        remain. An end counts only among the K best, as an open hypothesis does.
+    def extend(self, found: Continuations) -> None:
+        """Let every open hypothesis grow by one token, given the 2K best continuations of each sentence.
+
+        At most K of them are ends, one per beam, so that K open ones remain. An end counts only among the K
+        best, as an open hypothesis does.
         """
         self.length += 1
         self.num_parents = self.open.log_probs.shape[1]
-        beam_size, vocab_size = self.cfg.beam_size, log_probs.shape[1]
-        log_probs = log_probs.view(-1, self.num_parents, vocab_size)
-        self._forbid(log_probs)
-        best, parents, tokens = best_continuations(self.open.log_probs, log_probs, 2 * beam_size)
+        beam_size = self.cfg.beam_size
+        best, parents, tokens = found
         ends = tokens == EOS_ID
         self._collect(best.masked_fill(~ends, -torch.inf)[:, :beam_size], parents[:, :beam_size])
 
@@ -168,14 +168,6 @@ class Beams:
         parents = parents.gather(1, growing)
         ids = torch.cat([take(self.open.ids, parents), tokens.gather(1, growing)[:, :, None]], dim=2)
         self.open = Open(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
-
-    def _forbid(self, log_probs: Tensor) -> None:
-        """Rule out PAD and BOS everywhere, all but EOS in sentences at their limit; in place, (B, K, V)."""
-        log_probs[:, :, PAD_ID] = -torch.inf
-        log_probs[:, :, BOS_ID] = -torch.inf
-        if self.length in self.last_lengths:
-            others = torch.arange(log_probs.shape[2], device=log_probs.device) != EOS_ID
-            log_probs.masked_fill_((self.limits == self.length)[:, None, None] & others, -torch.inf)
 
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
         """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
@@ -217,28 +209,3 @@ class Beams:
                 return None
             staying = torch.arange(len(self.sentences), device=self.sentences.device)
         return (staying[:, None] * self.num_parents + self.open.parents).flatten()
-
-
-def best_continuations(before: Tensor, log_probs: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `num` largest before[b, k] + log_probs[b, k, v] of each b with their k and v: (B, num) each.
-
-    The same as `topk` over all K * V sums in less time: the best `num` stand in the `num` blocks of the
-    vocabulary with the largest maxima, so only those are searched. There are never more than K * V results.
-    """
-    num_beams, vocab_size = log_probs.shape[1:]
-    if vocab_size % BLOCK_SIZE:
-        log_probs = F.pad(log_probs, (0, -vocab_size % BLOCK_SIZE), value=-torch.inf)
-    num_blocks = log_probs.shape[2] // BLOCK_SIZE
-    blocks = log_probs.view(-1, num_beams * num_blocks, BLOCK_SIZE)
-    maxima = blocks.amax(2).view(-1, num_beams, num_blocks) + before[:, :, None]
-    chosen = maxima.flatten(1).topk(min(num, num_beams * num_blocks)).indices
-    sums = take(blocks, chosen) + before.gather(1, chosen // num_blocks)[:, :, None]
-    best, places = sums.flatten(1).topk(min(num, num_beams * vocab_size))
-    chosen = chosen.gather(1, places // BLOCK_SIZE)
-    tokens = chosen % num_blocks * BLOCK_SIZE + places % BLOCK_SIZE
-    return best, chosen // num_blocks, tokens.clamp(max=vocab_size - 1)  # only -inf may come from the padding
-
-
-def take(hypotheses: Tensor, places: Tensor) -> Tensor:
-    """Return the hypotheses `places` (B, J) of each sentence: (B, J, t) of (B, K, t)."""
-    return hypotheses.gather(1, places[:, :, None].expand(-1, -1, hypotheses.shape[2]))

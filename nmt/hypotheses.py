@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import UserError
+from nmt.runtime import Precision
 
 
 @dataclass
@@ -29,6 +30,12 @@ class DecodingConfig:
     """Source tokens of a batch, with padding, times the hypotheses that are open per sentence."""
     max_source_tokens: int = 1024
     """Longer source lines are cut here, with a warning; EOS included."""
+    precision: Precision = Precision.fp32
+    """fp32, bf16, fp16 or auto: the number format that linear maps multiply in.
+
+    Half of the bits are faster on hardware made for them, but some sentences become others. auto is what
+    suits the device, so that results depend on it.
+    """
 
     def __post_init__(self) -> None:
         for key in ("num_best", "batch_tokens", "max_source_tokens"):

@@ -1,7 +1,8 @@
 """Lines of text in, translations out: encode, sort by length, batch, search, detokenise, restore the order.
 
 One line gives one translation, whatever it holds; a blank line gives an empty one. Nothing here reads or
-writes files. Search runs in float32 and in eval mode; a model in training is handed back in training.
+writes files. Search runs in `decoding.precision` and in eval mode; a model in training is handed back in
+training.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import torch
 
 from nmt.batching import pad, plan_in_order
 from nmt.decoding import DecodingConfig, Hypothesis, decode
+from nmt.low_precision import rounded
 from nmt.models.base import TranslationModel
+from nmt.runtime import RuntimeConfig, resolve_precision
 from nmt.tokenizer import EOS_ID, Tokenizer
 
 
@@ -69,10 +72,11 @@ def translate(
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
     with evaluating(model):
+        searched = in_precision(model, cfg, device)
         for batch in plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence):
             numbers = places[batch].tolist()
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            for i, hypotheses in zip(numbers, decode(model, src, src_mask, cfg), strict=True):
+            for i, hypotheses in zip(numbers, decode(searched, src, src_mask, cfg), strict=True):
                 translations[i] = _detokenised(hypotheses, tokenizer)
     return translations
 
@@ -105,6 +109,11 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+
+
+def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
+    """Return what is to be searched in place of `model`: itself, or a copy in `decoding.precision`."""
+    return rounded(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
 
 
 def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:

@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nmt.beam_search import BeamConfig, LengthPenalty, beam_search, best_continuations
+from nmt.beam_search import BeamConfig, LengthPenalty, beam_search
+from nmt.continuations import best_sums
 from nmt.errors import UserError
 from nmt.hypotheses import Hypothesis
 from nmt.models import build_model
@@ -28,6 +29,7 @@ class TableModel(TranslationModel):
 
     def __init__(self, vocab_size: int, seed: int = 0, max_length: int | None = None, eos_bias: float = 0.0):
         super().__init__()
+        self.output = cast(Any, nn.Identity())
         generator = torch.Generator().manual_seed(seed)
         self.table = 2.0 * torch.randn(TABLE_SIZE, vocab_size, generator=generator)
         self.table[:, EOS_ID] += eos_bias
@@ -37,18 +39,15 @@ class TableModel(TranslationModel):
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         state, hidden = self.start(src, src_mask), []
         for last in tgt_in.unbind(1):
-            hidden.append(self.step(last, state))
+            hidden.append(self.advance(last, state))
         return torch.stack(hidden, dim=1)
-
-    def project(self, hidden: Tensor) -> Tensor:
-        return hidden
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         place_values = torch.arange(1, src.shape[1] + 1) ** 2
         source_hash = (src * src_mask * place_values).sum(1)
         return State({"hash": source_hash}, {"hash": torch.zeros_like(source_hash)})
 
-    def step(self, last: Tensor, state: State) -> Tensor:
+    def advance(self, last: Tensor, state: State) -> Tensor:
         self.batch_sizes.append(len(state.source["hash"]))
         state.target["hash"] = (state.target["hash"] * 31 + last + 1) % TABLE_SIZE
         state.position += 1
@@ -255,7 +254,7 @@ def test_best_continuations_are_those_of_topk(vocab_size: int, num: int) -> None
     before[0, 1:] = -torch.inf  # empty beams
     sums = (before[:, :, None] + log_probs).flatten(1)
     expected, places = sums.topk(min(num, sums.shape[1]))
-    best, beams, tokens = best_continuations(before, log_probs, num)
+    best, beams, tokens = best_sums(before, log_probs, num)
     assert torch.equal(best, expected)
     real = best > -torch.inf
     assert torch.equal((beams * vocab_size + tokens)[real], places[real])

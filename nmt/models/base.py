@@ -1,8 +1,8 @@
-"""The contract that every model fulfils: `forward`, `project`, `start`, `step`, `reorder`, `attention`.
+"""The contract that every model fulfils: `forward`, `project`, `start`, `advance`, `reorder`, `attention`.
 
-Training calls `forward` and `project`; search calls `start`, `step` and `reorder`; `attention` shows what a
-model looks at. The rest of the package knows a model by nothing else, and nothing here knows a family of
-models, a token id or text.
+Training calls `forward` and `project`; search calls `start`, `reorder` and `step`, which is `advance` and
+`project`; `attention` shows what a model looks at. The rest of the package knows a model by nothing else, and
+nothing here knows a family of models, a token id or text.
 
 Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
 The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
@@ -86,10 +86,14 @@ class State:
     """Tensors with N = B * K rows."""
     position: int = 0
     """Target positions consumed so far, the same for every row."""
+    kept: dict[str, list[Tensor]] = field(default_factory=dict)
+    """Tensors that are never moved, in the order in which they were written; `target` tells which of their
+    rows belong to a hypothesis."""
 
     def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> State:
         """Return the state of the hypotheses `rows` (N',) and of the `sentences` (B',); None keeps all."""
-        return State(_select(self.source, sentences), _select(self.target, rows), self.position)
+        kept = {name: list(tensors) for name, tensors in self.kept.items()}
+        return State(_select(self.source, sentences), _select(self.target, rows), self.position, kept)
 
 
 def _select(tensors: dict[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
@@ -136,12 +140,16 @@ class TranslationModel(nn.Module, ABC):
         """Read the source once and return the state before the first target token, with K = 1: N = B rows."""
 
     @abstractmethod
-    def step(self, last: Tensor, state: State) -> Tensor:
-        """Consume `last` (N,), one token per hypothesis, and return the logits (N, V) of the next.
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        """Consume `last` (N,), one token per hypothesis, and return the hidden states (N, D) of the next.
 
         `state` is changed in place and its position advanced by one. K = N // B is what the last `reorder`
-        made it. The result equals `project(forward(...))` at that position.
+        made it. The result equals `forward(...)` at that position.
         """
+
+    def step(self, last: Tensor, state: State) -> Tensor:
+        """Consume `last` (N,) as `advance` does, and return the logits (N, V) of the next token."""
+        return self.project(self.advance(last, state))
 
     def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
         """Keep the hypotheses `rows` (N',) in that order: a beam has moved, or a sentence is finished.

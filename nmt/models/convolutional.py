@@ -261,15 +261,16 @@ class Convolutional(TranslationModel):
             },
         )
 
-    def step(self, last: Tensor, state: State) -> Tensor:
-        """Logits (N, V) of what follows `last` (N,); the K hypotheses of a sentence are adjacent rows."""
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
         memory = Memory(**state.source)
         embedded = self.tgt_embedding(last[:, None], start=state.position)
         x = self.decoder_input(embedded)
         for i, layer in enumerate(self.decoder):
             x, state.target[str(i)] = layer.step(x, embedded, memory, state.target[str(i)])
         state.position += 1
-        return self.project(self.dropout(self.decoder_output(x[:, 0])))
+        hidden: Tensor = self.dropout(self.decoder_output(x[:, 0]))
+        return hidden
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """Keys and values of source ids (B, S)."""

@@ -24,6 +24,7 @@ from nmt.attention import Role
 from nmt.errors import UserError
 from nmt.layers import Activation
 from nmt.models.base import AttentionMaps, State, TranslationModel
+from nmt.models.cache import begin_chunk, keep_in_place, num_columns
 from nmt.models.stack import (
     Embedding,
     SelfAttentionLayer,
@@ -147,25 +148,29 @@ class DecoderOnly(TranslationModel):
         """Read the prefix; its keys and values begin the cache that each hypothesis continues for itself."""
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
-        cache = {"padding": padding}
+        state = State(target={"padding": padding})
+        x = self.embedding(prefix, padding=padding)
+        in_place = keep_in_place(state, (layer.self_attention.attention for layer in self.layers), x)
         if columns:
-            x = self.embedding(prefix, padding=padding)
+            begin_chunk(state, len(src))
             mask = self._mask(padding, columns, columns)
+            if in_place:
+                state.kept["prefix_mask"] = [self._real(padding, columns)]
             for i, layer in enumerate(self.layers):
-                x = layer.step(x, cache, str(i), mask)
-        return State(target=cache)
+                x = layer.step(x, state, str(i), mask)
+        return state
 
-    def step(self, last: Tensor, state: State) -> Tensor:
-        """Logits (N, V) of what follows `last` (N,)."""
-        cache = state.target
-        padding = cache["padding"]
-        column = cache["0.keys"].shape[2] if "0.keys" in cache else 0
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        """Hidden states (N, D) of what follows `last` (N,)."""
+        padding, column = state.target["padding"], num_columns(state, "0")
+        begin_chunk(state, len(last))
         x = self.embedding(last[:, None], start=column, padding=padding)
-        real = torch.arange(column + 1, device=last.device) >= padding[:, None]
+        mask = self._real(padding, column + 1)[:, None, None, :]
         for i, layer in enumerate(self.layers):
-            x = layer.step(x, cache, str(i), real[:, None, None, :])
+            x = layer.step(x, state, str(i), mask)
         state.position += 1
-        return self.project(self.norm(x[:, 0]))
+        hidden: Tensor = self.norm(x[:, 0])
+        return hidden
 
     def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
         """The weights of each layer, cut into the parts of the contract; BOS before the source is left out.
@@ -196,6 +201,10 @@ class DecoderOnly(TranslationModel):
         place = torch.arange(-1, length, device=src.device) - padding[:, None]
         ids = src.gather(1, place.clamp(min=0))
         return ids.where(place >= 0, torch.full_like(ids, BOS_ID)), padding
+
+    def _real(self, padding: Tensor, columns: int) -> Tensor:
+        """(N, columns): which columns hold a token, in rows that begin with `padding` (N,) others."""
+        return torch.arange(columns, device=padding.device) >= padding[:, None]
 
     def _mask(self, padding: Tensor, columns: int, length: int) -> Tensor:
         """(B, 1, length, length), the first `columns` being the prefix; padding attends to itself alone."""

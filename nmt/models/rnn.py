@@ -265,11 +265,11 @@ class Rnn(TranslationModel):
         memory, summary = self.encoder(self.dropout(self.src_embedding(src)), src_mask)
         return self.decoder.start(memory, summary, src_mask)
 
-    def step(self, last: Tensor, state: State) -> Tensor:
-        """Logits (N, V) of what follows `last` (N,); the K hypotheses of a sentence are adjacent rows."""
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
         hidden = self._decode(last[:, None], state)
         state.position += 1
-        return self.project(hidden[:, 0])
+        return hidden[:, 0]
 
     def _decode(self, ids: Tensor, state: State) -> Tensor:
         words = self.dropout(self.tgt_embedding(ids))

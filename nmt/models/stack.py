@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from nmt.attention import Attention, Role
 from nmt.errors import UserError
 from nmt.layers import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
-from nmt.models.base import ModelConfig
+from nmt.models.base import ModelConfig, State
+from nmt.models.cache import attend_to_past, attend_to_source
 from nmt.models.vocabulary import EmbeddingInit
 from nmt.positions import LearnedPositions, Positions, SinusoidalPositions
 from nmt.relative_positions import (
@@ -169,22 +170,9 @@ class SelfAttention(nn.Module):
         out: Tensor = self.residual(x, lambda y: self.attention(y, *self.attention.attended(y), mask))
         return out
 
-    def step(self, x: Tensor, cache: dict[str, Tensor], layer: str, mask: Tensor | None = None) -> Tensor:
-        """x (N, T, D), most often T = 1: append its keys and values to those of the S - T positions before.
-
-        All of them are attended to, or those that `mask`, which broadcasts to (N, H, T, S), allows.
-        """
-
-        def attend(y: Tensor) -> Tensor:
-            before = cache.get(f"{layer}.keys")
-            start = 0 if before is None else before.shape[2]
-            for name, new in zip(("keys", "values"), self.attention.attended(y, start), strict=True):
-                slot = f"{layer}.{name}"
-                cache[slot] = torch.cat([cache[slot], new], dim=2) if slot in cache else new
-            context: Tensor = self.attention(y, cache[f"{layer}.keys"], cache[f"{layer}.values"], mask)
-            return context
-
-        out: Tensor = self.residual(x, attend)
+    def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None = None) -> Tensor:
+        """The same for x (N, T, D) after the columns that `state` holds; see `cache.attend_to_past`."""
+        out: Tensor = self.residual(x, lambda y: attend_to_past(self.attention, y, state, layer, mask))
         return out
 
 
@@ -199,6 +187,11 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """x (B, T, D), keys and values (B, H, S, C), mask broadcasts to (B, H, T, S)."""
         out: Tensor = self.residual(x, lambda y: self.attention(y, keys, values, mask))
+        return out
+
+    def step(self, x: Tensor, state: State, layer: str) -> Tensor:
+        """The same for x (N, 1, D), one position of every hypothesis; see `cache.attend_to_source`."""
+        out: Tensor = self.residual(x, lambda y: attend_to_source(self.attention, y, state, layer))
         return out
 
 
@@ -235,9 +228,9 @@ class SelfAttentionLayer(nn.Module):
         out: Tensor = self.feed_forward(self.self_attention(x, mask))
         return out
 
-    def step(self, x: Tensor, cache: dict[str, Tensor], layer: str, mask: Tensor) -> Tensor:
-        """The same for x (N, T, D) after the positions that `cache` holds; see `SelfAttention.step`."""
-        out: Tensor = self.feed_forward(self.self_attention.step(x, cache, layer, mask))
+    def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:
+        """The same for x (N, T, D) after the columns that `state` holds."""
+        out: Tensor = self.feed_forward(self.self_attention.step(x, state, layer, mask))
         return out
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nmt.attention import Role
 from nmt.models.base import State, TranslationModel
+from nmt.models.cache import begin_chunk, keep_in_place, remember_source
 from nmt.models.stack import (
     CrossAttention,
     Embedding,
@@ -71,12 +72,9 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Tensor, state: State, layer: str) -> Tensor:
         """x (N, 1, D): one position of every hypothesis; those of a sentence share its keys and values."""
-        x = self.self_attention.step(x, state.target, layer)
-        mask = state.source["mask"][:, None, None, :]
-        per_sentence = x.view(len(mask), -1, x.shape[-1])
-        keys, values = state.source[f"{layer}.keys"], state.source[f"{layer}.values"]
-        out: Tensor = self.feed_forward(self.cross_attention(per_sentence, keys, values, mask))
-        return out.view_as(x)
+        x = self.self_attention.step(x, state, layer)
+        out: Tensor = self.feed_forward(self.cross_attention.step(x, state, layer))
+        return out
 
 
 class Transformer(TranslationModel):
@@ -117,18 +115,20 @@ class Transformer(TranslationModel):
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Encode the source and keep its keys and values for every layer of the decoder."""
         memory = self.encode(src, src_mask)
-        source = {"mask": src_mask}
-        for i, layer in enumerate(self.decoder):
-            source[f"{i}.keys"], source[f"{i}.values"] = layer.read(memory)
-        return State(source=source)
+        state = State()
+        keep_in_place(state, (layer.self_attention.attention for layer in self.decoder), memory)
+        remember_source(state, src_mask, (layer.read(memory) for layer in self.decoder))
+        return state
 
-    def step(self, last: Tensor, state: State) -> Tensor:
-        """Logits (N, V) of what follows `last` (N,); the K hypotheses of a sentence are adjacent rows."""
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
+        begin_chunk(state, len(last))
         x = self.tgt_embedding(last[:, None], start=state.position)
         for i, layer in enumerate(self.decoder):
             x = layer.step(x, state, str(i))
         state.position += 1
-        return self.project(self.decoder_norm(x[:, 0]))
+        hidden: Tensor = self.decoder_norm(x[:, 0])
+        return hidden
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Memory (B, S, D) of source ids (B, S)."""
