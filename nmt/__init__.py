@@ -6,8 +6,8 @@ The modules in import order. Each imports only from those above it; a test reads
     files                 Small files, written whole.
     runtime               Device, threads, seeds and mixed precision.
     kernels               What is faster in C++, built at first use, and whether it can be.
-    low_precision         A copy of a model for search that multiplies 16-bit numbers.
     layers                Blocks that models share: dropout, feed-forward, norms, residual.
+    low_precision         A copy of a model for search that multiplies 16-bit numbers.
     positions             How a model tells positions apart.
     relative_positions    How self-attention is told how far a key is from a query.
     attention             Multi-head attention, and how to see its weights.

@@ -7,13 +7,14 @@ residual stream and the cache stay float32, so the copy takes the place of the m
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
+from nmt.layers import FeedForward
 from nmt.runtime import Precision
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
@@ -30,6 +31,8 @@ class RoundedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype, *, tiles: bool):
         super().__init__()
+        self.relu = False
+        """Whether to return the positive part of the result, in the same pass."""
         self.tiles = tiles
         self.num_outputs = linear.out_features
         weight, bias = linear.weight.detach(), linear.bias
@@ -38,11 +41,11 @@ class RoundedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., O) of x (..., I)."""
+        y: Tensor
         if not self.tiles:
-            return F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
-        y: Tensor = torch.ops.nmt.packed_linear(
-            x.flatten(0, -2), self.weight, self.bias, self.num_outputs, False
-        )
+            y = F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
+            return F.relu(y) if self.relu else y
+        y = torch.ops.nmt.packed_linear(x.flatten(0, -2), self.weight, self.bias, self.num_outputs, self.relu)
         return y.view(*x.shape[:-1], self.num_outputs)
 
 
@@ -61,4 +64,11 @@ def rounded(model: AnyModule, precision: Precision) -> AnyModule:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
                 setattr(module, name, RoundedLinear(child, DTYPES[precision], tiles=tiles))
+        if isinstance(module, FeedForward) and module.activation is F.relu and not module.gated:
+            cast(RoundedLinear, module.inner).relu = True
+            module.activation = _unchanged
     return result
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x

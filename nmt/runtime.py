@@ -28,7 +28,7 @@ SMALLEST_LOSS_SCALE = 2.0**-14
 
 
 class Precision(Enum):
-    """Number format of the matrix products in training; weights and their updates are always float32."""
+    """Number format of matrix products; weights and their updates are always float32."""
 
     auto = "auto"
     bf16 = "bf16"
@@ -43,7 +43,7 @@ class RuntimeConfig:
     device: str = "auto"
     """auto (CUDA when there is one), cpu, cuda or cuda:N."""
     precision: Precision = Precision.auto
-    """auto, bf16, fp16 or fp32, of training; search is always float32.
+    """auto, bf16, fp16 or fp32, of training; that of search is `decoding.precision`.
 
     auto is bf16 where the hardware multiplies bf16 matrices, else fp16 on CUDA and fp32 on CPU.
     """

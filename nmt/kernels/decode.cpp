@@ -32,28 +32,77 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// e^x for x <= 0, to 2 units in the last place; written so that compilers vectorise it.
-inline float exp_negative(float x) {
-  x = std::max(x, -87.0f);
-  const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is left of the mantissa is an integer
-  int32_t bits;
-  std::memcpy(&bits, &shifted, sizeof bits);
-  const float whole = shifted - 12582912.0f;
-  const float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
+constexpr int64_t kLanes = 16;
+using Floats = float __attribute__((vector_size(4 * kLanes)));  // any instruction set: compilers split what is too wide
+using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+
+inline Floats filled(float x) { return Floats{} + x; }
+
+// `count` numbers, at most 16, then `rest`.
+inline Floats loaded(const float *from, int64_t count = kLanes, float rest = 0.0f) {
+  Floats x = filled(rest);
+  if (count >= kLanes) std::memcpy(&x, from, sizeof x);
+  else std::memcpy(&x, from, count * sizeof(float));
+  return x;
+}
+
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+inline float sum_of(Floats x) {
+  float total = 0.0f;
+  for (int64_t i = 0; i < kLanes; ++i) total += x[i];
+  return total;
+}
+
+inline float largest_of(Floats x) {
+  float largest = x[0];
+  for (int64_t i = 1; i < kLanes; ++i) largest = std::max(largest, x[i]);
+  return largest;
+}
+
+// e^x for x <= 0, to 2 units in the last place.
+inline Floats exp_negative(Floats x) {
+  x = larger(x, filled(-87.0f));
+  const Floats shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is left of the mantissa is an integer
+  const Floats whole = shifted - 12582912.0f;
+  const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const int32_t power = (bits - 0x4B400000 + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &power, sizeof scale);
-  return p * scale;
+  return p * (Floats)(((Ints)shifted - 0x4B400000 + 127) << 23);
 }
 
 // ---- attention ------------------------------------------------------------------------------------------------
+
+// The loops over the channels of a head, of which compilers make more when they know how many there are.
+template <int64_t kSize>
+inline float dot_fixed(const float *a, const float *b, int64_t size) {
+  const int64_t n = kSize ? kSize : size;
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+template <int64_t kSize>
+inline void add_fixed(float *sums, float weight, const float *x, int64_t size) {
+  const int64_t n = kSize ? kSize : size;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) sums[i] += weight * x[i];
+}
+
+inline float dot(const float *a, const float *b, int64_t size) {
+  return size == 64 ? dot_fixed<64>(a, b, size) : size == 32 ? dot_fixed<32>(a, b, size) : dot_fixed<0>(a, b, size);
+}
+
+inline void add_scaled(float *sums, float weight, const float *x, int64_t size) {
+  if (size == 64) add_fixed<64>(sums, weight, x, size);
+  else if (size == 32) add_fixed<32>(sums, weight, x, size);
+  else add_fixed<0>(sums, weight, x, size);
+}
 
 struct Chunk {  // keys and values of some adjacent columns, (R, H, L, C) and (R, H, L, E)
   const float *keys, *values;
@@ -101,36 +150,38 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
   float *result = out.data_ptr<float>();
   const int32_t *row_of = rows.data_ptr<int32_t>();
   const int64_t query_row = queries.stride(0), query_head = queries.stride(1), num_chunks = chunks.size();
+  const int64_t room = (S + kLanes - 1) / kLanes * kLanes;
   const float scale = 1.0f / std::sqrt(static_cast<float>(C));
   at::parallel_for(0, N, 4, [&](int64_t begin, int64_t end) {
-    std::vector<float> weights(H * S);
+    std::vector<float> weights(H * room);
     for (int64_t n = begin; n < end; ++n) {
       int64_t column = 0;
       for (int64_t i = 0; i < num_chunks; ++i) {
         const Chunk &chunk = chunks[i];
         const int64_t row = row_of[n * num_chunks + i];
         for (int64_t j = 0; j < chunk.length; ++j, ++column) {
+          const float *ahead = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
+          for (int64_t e = 0; e < H * E; e += kLanes) __builtin_prefetch(ahead + e);
           const bool hidden = i == 0 && allowed && !allowed[row * chunk.length + j];
           for (int64_t h = 0; h < H; ++h) {
             const float *q = query + n * query_row + h * query_head;
             const float *k = chunk.keys + row * chunk.key_row + j * chunk.key_column + h * chunk.key_head;
-            float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t c = 0; c < C; ++c) sum += q[c] * k[c];
-            weights[h * S + column] = hidden ? kNone : sum * scale + (added ? added[h * S + column] : 0.0f);
+            weights[h * room + column] = hidden ? kNone : dot(q, k, C) * scale + (added ? added[h * S + column] : 0.0f);
           }
         }
       }
       for (int64_t h = 0; h < H; ++h) {
-        float *w = weights.data() + h * S;
+        float *w = weights.data() + h * room;
         const float largest = *std::max_element(w, w + S);
-        float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-        for (int64_t s = 0; s < S; ++s) {
-          w[s] = w[s] == kNone ? 0.0f : exp_negative(w[s] - largest);
-          total += w[s];
+        Floats total = {};
+        for (int64_t s = 0; s < S; s += kLanes) {
+          const Floats score = loaded(w + s, S - s, kNone), power = exp_negative(score - largest);
+          const Floats weight = score > kNone ? power : Floats{};
+          std::memcpy(w + s, &weight, sizeof weight);
+          total += weight;
         }
-        for (int64_t s = 0; s < S; ++s) w[s] /= total;
+        const float scale_of_sum = 1.0f / sum_of(total);
+        for (int64_t s = 0; s < S; ++s) w[s] *= scale_of_sum;
       }
       float *sums = result + n * H * E;
       std::fill(sums, sums + H * E, 0.0f);
@@ -142,10 +193,7 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
           if (i == 0 && allowed && !allowed[row * chunk.length + j]) continue;
           for (int64_t h = 0; h < H; ++h) {
             const float *v = chunk.values + row * chunk.value_row + j * chunk.value_column + h * chunk.value_head;
-            const float weight = weights[h * S + column];
-            float *sum = sums + h * E;
-#pragma omp simd
-            for (int64_t e = 0; e < E; ++e) sum[e] += weight * v[e];
+            add_scaled(sums + h * E, weights[h * room + column], v, E);
           }
         }
       }
@@ -339,15 +387,17 @@ void offer_row(const float *logits, int64_t V, float before, int64_t parent, con
   float largest = kNone;
   for (int64_t g = 0; g < num_groups; ++g) {
     const int64_t end = std::min(V, (g + 1) * kGroup);
-    float m = kNone;
-#pragma omp simd reduction(max : m)
-    for (int64_t v = g * kGroup; v < end; ++v) m = std::max(m, logits[v]);
-    maxima[g] = m;
-    largest = std::max(largest, m);
+    Floats m = filled(kNone);
+    for (int64_t v = g * kGroup; v < end; v += kLanes) m = larger(loaded(logits + v, end - v, kNone), m);
+    maxima[g] = largest_of(m);
+    largest = std::max(largest, maxima[g]);
   }
-  float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-  for (int64_t v = 0; v < V; ++v) total += exp_negative(logits[v] - largest);
+  Floats sums[2] = {};  // two chains of additions do not wait for one another
+  for (int64_t v = 0; v < V; v += 2 * kLanes) {
+    sums[0] += exp_negative(loaded(logits + v, V - v, kNone) - largest);
+    if (v + kLanes < V) sums[1] += exp_negative(loaded(logits + v + kLanes, V - v - kLanes, kNone) - largest);
+  }
+  const float total = sum_of(sums[0] + sums[1]);
   const float offset = before - (largest + std::log(total));
   for (int64_t g = 0; g < num_groups; ++g) {
     if (!(maxima[g] + offset > best.worst())) continue;
