@@ -202,9 +202,9 @@ def test_search_in_bf16_stays_close(
     copied = rounded(model, Precision.bf16)
     rough = beam_search(copied, *batch, cfg)
     assert rounded(model, Precision.fp32) is model
-    assert [h.score for [h] in rough] == pytest.approx([h.score for [h] in exact], abs=0.05)
-    same = [one.ids == other.ids for [one], [other] in zip(rough, exact, strict=True)]
-    assert sum(same) >= 8
+    same = [(one, other) for [one], [other] in zip(rough, exact, strict=True) if one.ids == other.ids]
+    assert len(same) >= 8  # a near tie may be decided otherwise
+    assert [one.score for one, _ in same] == pytest.approx([other.score for _, other in same], abs=0.05)
 
 
 def test_a_rounded_copy_shares_what_it_does_not_round() -> None:
