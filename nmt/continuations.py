@@ -5,10 +5,10 @@ Shapes: B sentences in search, K hypotheses of one, N = B * K, D width of the hi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
@@ -39,7 +39,7 @@ def continuations(
     `hidden` (N, D) is what the model returned, `before` (B, K) the log probability of each hypothesis. No
     hypothesis continues with PAD or BOS, those of the sentences `ending` (B) with nothing but EOS.
     """
-    output = model.output
+    output = cast(nn.Module, model.output)  # of a rounded copy it is no nn.Linear
     if isinstance(output, RoundedLinear) and output.tiles:
         sizes = (output.weight, output.bias, output.num_outputs)
         rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)

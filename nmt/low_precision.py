@@ -35,7 +35,7 @@ class RoundedLinear(nn.Module):
         """Whether to return the positive part of the result, in the same pass."""
         self.tiles = tiles
         self.num_outputs = linear.out_features
-        weight, bias = linear.weight.detach(), linear.bias
+        weight, bias = linear.weight.detach(), cast("Tensor | None", linear.bias)
         self.weight = torch.ops.nmt.pack_weights(weight) if tiles else weight.to(dtype)
         self.bias = bias if bias is None or tiles else bias.to(dtype)
 

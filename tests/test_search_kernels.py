@@ -57,11 +57,11 @@ def test_attention(
     if has_mask:
         allowed = F.pad(mask[rows[:, 0].long()], (0, total - lengths[0]), value=True)
         added = added.masked_fill(~allowed[:, None, None], -torch.inf)
-    gathered = (
+    gathered_keys, gathered_values = (
         torch.cat([chunk[rows[:, i].long()] for i, chunk in enumerate(chunks)], dim=2)
         for chunks in (keys, values)
     )
-    expected = F.scaled_dot_product_attention(queries, *gathered, attn_mask=added)
+    expected = F.scaled_dot_product_attention(queries, gathered_keys, gathered_values, attn_mask=added)
     found = torch.ops.nmt.attend(
         queries, keys, values, rows, mask if has_mask else None, bias if has_bias else None
     )
@@ -133,7 +133,7 @@ def peaked(model: TranslationModel) -> TranslationModel:
     """The model with larger weights, so that its translations are not all alike, and end sometimes."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
-            parameter *= 1.5
+            parameter.mul_(1.5)
     return model.eval()
 
 
