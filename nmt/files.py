@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -68,3 +70,28 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it holds no JSON object")
     return content
+
+
+@contextlib.contextmanager
+def locked(folder: Path, other: str) -> Iterator[None]:
+    """Keep every other process out of `folder`, which is made if need be.
+
+    Raises:
+        UserError: another process is in it, or it cannot be written; `other` names the way out.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 - closed below, released with it
+    except OSError as error:
+        raise UserError(f"cannot write to the directory {folder}: {error.strerror}; {other}") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            owner = handle.read().strip() or "another process"
+            raise UserError(f"{folder} is in use by {owner}; wait for it, or {other}") from None
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+        handle.flush()
+        yield

@@ -9,14 +9,10 @@ Knows files, not models: what is in a checkpoint belongs to `nmt.checkpoint`, wh
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import platform
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,7 @@ from nmt.config import TrainConfig
 from nmt.config_files import load_config, refuse_difference, save_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.errors import UserError
-from nmt.files import read_json, write_json, write_lines
+from nmt.files import locked, read_json, write_json, write_lines
 from nmt.tokenizer import Tokenizer, TokenizerConfig
 
 PACKAGES = (
@@ -60,33 +56,9 @@ class RunDirectory:
         """The checkpoints of this run."""
         return CheckpointStore(self.path / "checkpoints")
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep every other process from training in this directory.
-
-        Raises:
-            UserError: another process does, or the directory cannot be written.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 - closed below, released with it
-        except OSError as error:
-            raise UserError(
-                f"cannot write to the run directory {self.path}: {error.strerror}; choose another run=..."
-            ) from error
-        with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.seek(0)
-                owner = handle.read().strip() or "another process"
-                raise UserError(
-                    f"{self.path} is in use by {owner}; wait for it, or choose another run=..."
-                ) from None
-            handle.truncate(0)
-            handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-            handle.flush()
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep every other process from training in this directory; raises like `files.locked`."""
+        return locked(self.path, "choose another run=...")
 
     def claim(self, cfg: TrainConfig) -> bool:
         """Return whether a run of this very config is here; take the directory over when nothing is trained.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import TrainingStopped, UserError
-from nmt.files import read_json, write_atomically, write_json, write_lines, written_atomically
+from nmt.files import locked, read_json, write_atomically, write_json, write_lines, written_atomically
 
 
 def test_lines_end_in_line_feeds_alone(tmp_path: Path) -> None:
@@ -60,3 +60,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*file/under: "):
         write_atomically(tmp_path / "file" / "under", b"")
+
+
+def test_a_folder_is_locked_once_at_a_time(tmp_path: Path) -> None:
+    for _ in range(2):
+        with (
+            locked(tmp_path / "a", "go away"),
+            pytest.raises(UserError, match=r"a is in use by process \d+ on .*; wait for it, or go away"),
+            locked(tmp_path / "a", "go away"),
+        ):
+            pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UserError, match=r"cannot write to the directory .*file: File exists; go away"),
+        locked(tmp_path / "file", "go away"),
+    ):
+        pass
