@@ -61,6 +61,8 @@ The modules in import order. Each imports only from those above it; a test reads
     tasks                 What a model learns: the code of translation and that of language modelling.
     rundir                A run directory: its files, its lock, and which config it belongs to.
     run                   Opening a finished run; the wiring of the verbs that start from one.
+    translation_job       A large file to translate: its blocks, its finished parts, the output.
+    file_translation      Workers that translate a large file.
     training              The wiring of train.
     config_help           `nmt VERB --help`: every key with its default and its docstring.
     overrides             The arguments of a verb, and what is refused before anything is composed.

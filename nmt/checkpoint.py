@@ -108,6 +108,11 @@ class CheckpointStore:
             state = _read_json(_verified(folder, STATE, manifest))
             return Checkpoint(max(state["steps"]), _read_tensors(folder, MODEL, manifest), {}, state)
 
+    def digest(self, folder: Path) -> str:
+        """SHA-256 of the manifest in `folder`, and so of all that it lists. Raises like `load`."""
+        with self._required(folder):
+            return _sha256(folder / MANIFEST)
+
     def has_average(self) -> bool:
         """Whether an average was saved."""
         return (self.directory / AVERAGE).is_dir()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VERBS = {
     "train": "train a model and score it; the same command again continues or reports",
     "evaluate": "score a trained model: its recorded score again, or on other data",
-    "translate": "translate standard input to standard output, line by line",
+    "translate": "translate standard input to standard output line by line, or a large file",
     "generate": "continue a text with a trained language model",
     "attention": "show what a trained model attends to: a page, images and word alignments",
 }
@@ -122,11 +122,12 @@ def evaluate(trial: Composed) -> dict[str, Any]:
 
 
 def translate(trial: Composed) -> dict[str, Any]:
-    """Translate standard input to standard output."""
-    from nmt import run
+    """Translate a file with several workers, or standard input to standard output."""
+    from nmt import file_translation, run
     from nmt.config import TranslateConfig
 
-    run.translate(trial.to_config(TranslateConfig))
+    cfg = trial.to_config(TranslateConfig)
+    (run.translate if cfg.input is None else file_translation.translate_file)(cfg)
     return {}
 
 

@@ -121,7 +121,32 @@ class GenerateConfig(RunConfig):
 
 @dataclass
 class TranslateConfig(RunConfig):
-    """Translate standard input to standard output; decoding and runtime start from those of the run."""
+    """Translate a file, or standard input; decoding and runtime start from those of the run."""
+
+    input: str | None = None
+    """File to translate, plain or gzip-compressed; null: standard input."""
+    output: str | None = None
+    """File to write, compressed if it ends in .gz; null: standard output."""
+    workers: int = 0
+    """Processes that translate a file; 0: one per GPU, or one per CPU core."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, value in (("input", self.input), ("output", self.output)):
+            if value is not None and not value.strip():
+                raise UserError(f"{key} must name a file, but is empty")
+        if self.workers < 0:
+            raise UserError(f"workers must not be negative, but is {self.workers}")
+        if self.input is None and self.output is not None:
+            raise UserError(
+                f"output={self.output} needs input=..., too; without both, standard input is translated"
+            )
+        if self.input is not None and self.output is None:
+            raise UserError(
+                f"input={self.input} needs output=..., too; without both, standard input is translated"
+            )
+        if self.input is None and self.workers:
+            raise UserError(f"workers={self.workers} needs input=... and output=...; a stream has one worker")
 
 
 @dataclass

@@ -46,6 +46,7 @@ EXAMPLES = {
     "translate": (
         "nmt translate run=outputs/mine < src.txt > hyp.txt",
         "nmt translate run=outputs/mine decoding=greedy",
+        "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file: several workers",
     ),
     "generate": (
         "nmt generate run=outputs/mine prompt='Two men'",

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nmt import corpus, runtime
 from nmt.attention_maps import SentenceMaps, attend, maps_of_nothing
 from nmt.attention_views import require_maps, write_views
+from nmt.checkpoint import AVERAGE
 from nmt.config import (
     AttentionConfig,
     EvaluateConfig,
@@ -112,14 +113,32 @@ def open_run(
 
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
     """Put the weights of the checkpoint `name` into `model`; the names are those of `open_run`."""
+    store, found = run.checkpoints, _resolved(name, run, cfg)
+    weights = store.load_average().model if found == AVERAGE else store.load_model(int(found))
+    model.load_state_dict(weights)
+
+
+def identify_checkpoint(path: str | Path, name: str = "final") -> tuple[str, str]:
+    """What the checkpoint `name` of a run stands for now, average or a step, and a SHA-256 of its content.
+
+    Raises:
+        UserError: the directory holds no run, or the checkpoint is missing.
+    """
+    run = RunDirectory(Path(path))
+    found = _resolved(name, run, load_config(run.config_file))
+    store = run.checkpoints
+    return found, store.digest(store.directory / AVERAGE if found == AVERAGE else store.folder(int(found)))
+
+
+def _resolved(name: str, run: RunDirectory, cfg: TrainConfig) -> str:
+    """average or the number of a step, for any name of a checkpoint."""
     require_checkpoint(name)
     store = run.checkpoints
     if not store.steps():
         raise UserError(f"{run.path} has no checkpoint yet; train it with `nmt train run={run.path} ...`")
     if name == "final":
-        name = "average" if store.has_average() and cfg.trainer.average else "best"
-    weights = store.load_average().model if name == "average" else store.load_model(_step_of(name, run))
-    model.load_state_dict(weights)
+        name = AVERAGE if store.has_average() and cfg.trainer.average else "best"
+    return name if name == AVERAGE else str(_step_of(name, run))
 
 
 def _step_of(name: str, run: RunDirectory) -> int:
@@ -217,14 +236,14 @@ def attention(cfg: AttentionConfig) -> None:
         print(f"written     {file}")
 
 
-def decoded(source: BinaryIO) -> Iterator[str]:
+def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input") -> Iterator[str]:
     """The lines of a stream, split at line feeds alone; raise `UserError` at bytes that are not UTF-8."""
-    for number, line in enumerate(source, start=1):
+    for number, line in enumerate(source, start=first_line):
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
             raise UserError(
-                f"line {number} of the input is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
+                f"line {number} of {name} is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
             ) from error
 
 

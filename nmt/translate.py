@@ -23,6 +23,9 @@ from nmt.models.base import TranslationModel
 from nmt.runtime import RuntimeConfig, resolve_precision
 from nmt.tokenizer import EOS_ID, Tokenizer
 
+LINES_AT_ONCE = 1024
+"""Lines of a stream or a file that are sorted by length and translated at once."""
+
 
 @dataclass
 class Translation:
@@ -89,7 +92,7 @@ def translate_stream(
     *,
     device: torch.device,
     warn: Callable[[str], None] = print_warning,
-    chunk: int = 4096,
+    chunk: int = LINES_AT_ONCE,
 ) -> Iterator[Translation]:
     """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
     remaining = iter(lines)
