@@ -88,7 +88,7 @@ def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConf
     cores = torch.get_num_threads()
     device = resolve_device(cfg.runtime)
     devices = [str(device)]
-    if device.type == "cuda" and device.index is None:
+    if devices == ["cuda"]:  # whichever there are
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     by_default = len(devices) if device.type == "cuda" else max(1, cores // max(1, cfg.runtime.threads))
     num = min(cfg.workers or by_default, num_blocks)
@@ -223,10 +223,10 @@ def started(settings: Sequence[TranslateConfig]) -> Iterator[list[Worker]]:
 def _translate_missing(job: Job, workers: Sequence[Worker], counter: LineCounter, stop: StopRequest) -> None:
     """Hand out the missing blocks, and write what comes back, until every part is there."""
     missing = job.missing()
-    by_connection = {worker.connection: worker for worker in workers}
+    connections = [worker.connection for worker in workers]
     while len(job.finished) < job.source.num_blocks:
-        for connection in wait(list(by_connection), POLL_SECONDS):
-            worker = by_connection[connection]
+        ready = wait(connections, POLL_SECONDS)
+        for worker in (worker for worker in workers if worker.connection in ready):
             translated = worker.receive()
             block = next(missing, None)
             if block is not None:
@@ -293,8 +293,10 @@ class LineCounter:
         """Bring the bar up to date, or write a line if the last one was some time ago."""
         now = monotonic()
         if self._live is not None:
-            fields = {"count": self.count(), "speed": self._speed()}
-            self._live.update(self._live.task_ids[0], completed=self.done, refresh=True, **fields)
+            (task,) = self._live.task_ids
+            self._live.update(
+                task, completed=self.done, refresh=True, count=self.count(), speed=self._speed()
+            )
         elif now - self._reported >= REPORT_SECONDS:
             self._reported = now
             self.note(self._line())
