@@ -1,0 +1,276 @@
+"""Training speed side by side with other toolkits: the same model, batches, precision and number of threads.
+
+    python scripts/bench_peers.py PEERS                                  # install the peers, once
+    python scripts/bench_train.py run PEERS --output FILE.jsonl          # measure; every option: run --help
+    python scripts/bench_train.py table FILE.jsonl                       # the tables of docs/performance.md
+
+The reference work is Multi30k English-German in 8,000 joint pieces, pre-norm, tied embeddings, dropout 0.1
+on residuals, attention weights and inside the feed-forward, label smoothing 0.1, batches of 4,096 tokens.
+What is counted are target tokens, EOS included and padding never. This project is measured as `nmt train`; a
+peer trains on the very same batches, by the adapter scripts/peers/NAME_train.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarking import (
+    ADAPTERS,
+    Record,
+    Results,
+    alternate,
+    described,
+    environment,
+    environments,
+    grouped,
+    markdown,
+    measured,
+    median,
+    median_ratio,
+    read,
+    session,
+)
+
+from nmt import cli, corpus
+from nmt.batching import plan_epoch
+from nmt.compose import compose
+from nmt.config import TrainConfig
+from nmt.corpus import Split
+from nmt.models.transformer import TransformerConfig
+from nmt.rundir import RunDirectory
+from nmt.tasks import TASKS
+from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from nmt.translate import print_warning
+
+OURS = "nmt"
+PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "main"}
+"""System -> its environment."""
+SIZES = ("tiny", "small", "base")
+LEARNING_RATE = 3e-4
+SPEED = "tgt_tokens_per_second"
+
+
+def overrides(args: argparse.Namespace, size: str) -> list[str]:
+    """What `nmt train` is told of the work; its limits are those of a job."""
+    return [
+        "data=multi30k",
+        *([f"data.path={args.data_path}"] if args.data_path else []),
+        f"model=transformer_{size}",
+        *(f"model.{kind}=0.1" for kind in ("dropout", "attention_dropout", "activation_dropout")),
+        "tokenizer=bpe",
+        "optimizer=constant",
+        f"optimizer.peak_rate={LEARNING_RATE}",
+        "optimizer.warmup_steps=0",
+        f"runtime.threads={args.threads}",
+        *args.ours,
+    ]
+
+
+def dump(cfg: TrainConfig, path: Path) -> tuple[int, np.ndarray[Any, Any]]:
+    """Write the batches of the first epoch; return the size of the vocabulary and the tokens of each batch."""
+    task = TASKS[cfg.task]
+    text, _ = task.filter(task.part(corpus.load(cfg.data, Split.train)), cfg.data)
+    tokenizer = Tokenizer.train(cfg.tokenizer, text, seed=cfg.seed)
+    pairs = task.training_pairs(cfg, text, tokenizer, print_warning)(1)
+    lengths = pairs.src_lengths, pairs.tgt_lengths
+    plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)
+    np.savez(path, rows=np.concatenate(plan), ends=np.cumsum([len(batch) for batch in plan]), **pairs.arrays)
+    return tokenizer.tgt_vocab_size, np.array([pairs.tgt_lengths[batch].sum() for batch in plan])
+
+
+def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
+    """What every system is told about one size."""
+    (composed,) = compose("train", [*overrides(args, size), f"run={work / 'run'}"])
+    cfg, _ = composed.to_training()
+    model = cfg.model
+    assert isinstance(model, TransformerConfig)
+    vocab_size, tokens = dump(cfg, work / f"{size}.npz")
+    num_updates = args.warmup + args.updates
+    if num_updates > len(tokens):
+        sys.exit(f"--warmup and --updates must not exceed the {len(tokens)} batches of an epoch together")
+    keys = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
+    return {
+        "batches": str(work / f"{size}.npz"),
+        "tokens": tokens[:num_updates].tolist(),
+        "sizes": {key: getattr(model, key) for key in keys},
+        "vocab_size": vocab_size,
+        "pad_id": PAD_ID,
+        "bos_id": BOS_ID,
+        "eos_id": EOS_ID,
+        "dropout": model.dropout,
+        "label_smoothing": cfg.trainer.label_smoothing,
+        "learning_rate": LEARNING_RATE,
+        "threads": args.threads,
+        "warmup": args.warmup,
+        "updates": args.updates,
+        "overrides": overrides(args, size),
+    }
+
+
+def train_ours(job: Record) -> Record:
+    """`nmt train` for the updates of a job, and what its metrics.jsonl says of those after the warm-up."""
+    warmup, num_updates = job["warmup"], job["warmup"] + job["updates"]
+    never = 10**9
+    limits = {
+        "runtime.precision": job["precision"],
+        "trainer.max_steps": num_updates,
+        "trainer.log_every_steps": warmup,
+        "trainer.eval_every_steps": never,
+        "trainer.save_every_steps": never,
+        "trainer.num_samples": 0,
+        # The scores at the end are not of interest: translations of one token.
+        "decoding.beam_size": 1,
+        "decoding.max_length_ratio": 0,
+        "decoding.max_length_offset": 1,
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, contextlib.redirect_stdout(sys.stderr):
+        settings = [f"{key}={value}" for key, value in limits.items()]
+        code = cli.main(["train", *job["overrides"], *settings, f"run={folder}/run"])
+        if code:
+            sys.exit(code)
+        run = RunDirectory(Path(folder, "run"))
+        lines = read([run.path / "metrics.jsonl"])
+        checkpoint = run.checkpoints.latest(print_warning)
+    assert checkpoint is not None
+    trained_on = checkpoint.state["progress"]["tokens"]
+    if trained_on != sum(job["tokens"]):
+        sys.exit(f"nmt train saw {trained_on} target tokens, the peers would see {sum(job['tokens'])}")
+    windows = [line for line in lines if f"train/{SPEED}" in line and line["step"] > warmup]
+    tokens = [sum(job["tokens"][line["step"] - warmup : line["step"]]) for line in windows]
+    seconds = sum(n / line[f"train/{SPEED}"] for n, line in zip(tokens, windows, strict=True))
+    return {
+        "tgt_tokens": sum(tokens),
+        "seconds": seconds,
+        SPEED: sum(tokens) / seconds,
+        "last_loss": windows[-1]["train/loss"],
+        "parameters": sum(tensor.numel() for tensor in checkpoint.model.values()),
+    }
+
+
+def systems(args: argparse.Namespace, job_file: Path) -> dict[str, Any]:
+    """Every system that is asked for, as a function that runs it once; a peer with each allocator."""
+    here = [sys.executable, str(Path(__file__).resolve()), "ours", str(job_file)]
+    runs: dict[str, Any] = {}
+    interpreters = environments(args.peers)
+    for name in args.systems:
+        if name == OURS:
+            runs[name] = functools.partial(measured, here, environment(threads=args.threads))
+            continue
+        python = interpreters.get(PEERS[name])
+        if python is None:
+            sys.exit(f"{name} is not installed in {args.peers}; see scripts/bench_peers.py")
+        command = [str(python), str(ADAPTERS / f"{name}_train.py"), str(job_file)]
+        for allocator in args.allocators:
+            variables = environment(threads=args.threads, allocator=allocator)
+            runs[f"{name}, {allocator} allocator"] = functools.partial(measured, command, variables)
+    return runs
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure everything, size by size and precision by precision."""
+    if args.updates % args.warmup:
+        sys.exit("--updates must be a multiple of --warmup")
+    results = Results(args.output)
+    results.write(session("train", args.peers, {"threads": args.threads, "rounds": args.rounds}))
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        for size in args.sizes:
+            job = job_of(args, size, Path(folder))
+            for precision in args.precisions:
+                job_file = Path(folder, f"{size}-{precision}.json")
+                job_file.write_text(json.dumps({**job, "precision": precision}), encoding="utf-8")
+                about = {"benchmark": "train", "size": size, "precision": precision}
+                alternate(
+                    systems(args, job_file),
+                    args.rounds,
+                    lambda record, about=about: results.write(about | record),
+                )
+
+
+def table(files: Iterable[Path]) -> str:
+    """The results of some files as Markdown: machine and command of each, then one table."""
+    records = read(files)
+    parts = [described(record) for record in records if record["kind"] == "session"]
+    header = (
+        "size",
+        "precision",
+        "system",
+        "target tokens/s",
+        "range",
+        "nmt is faster by",
+        "peak memory",
+        "loss",
+    )
+    rows = []
+    for (size, precision), group in grouped(
+        (record for record in records if record["kind"] == "result"), "size", "precision"
+    ).items():
+        by_system = {name: runs for (name,), runs in grouped(group, "system").items()}
+        for name, runs in by_system.items():
+            rows.append([size, precision, name, *cells(runs, by_system.get(OURS, []))])
+    return "\n\n".join([*parts, markdown(header, rows)])
+
+
+def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
+    """What the table says about one system."""
+    errors = [record["error"] for record in runs if "error" in record]
+    if errors:
+        return [f"failed: {errors[0]}", "", "", "", ""]
+    speeds = [record[SPEED] for record in runs]
+    ratio = median_ratio([record for record in ours if "error" not in record], runs, SPEED)
+    return [
+        f"{median(runs, SPEED):,.0f}",
+        f"{min(speeds):,.0f} to {max(speeds):,.0f}",
+        "" if ratio is None or runs is ours else f"{ratio:.2f}",
+        f"{median(runs, 'peak_rss_mb') / 1024:.1f} GB",
+        f"{median(runs, 'last_loss'):.2f}" if "last_loss" in runs[0] else "",
+    ]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    verbs = top.add_subparsers(dest="verb", required=True)
+    measure = verbs.add_parser("run", help="measure", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    measure.add_argument("peers", type=Path, help="the folder that scripts/bench_peers.py filled")
+    measure.add_argument("--output", type=Path, required=True, help="JSON lines; results are appended")
+    measure.add_argument("--data-path", help="Multi30k on disk (data.path); without it, from the hub")
+    measure.add_argument("--sizes", nargs="+", default=["small"], choices=SIZES)
+    measure.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    measure.add_argument("--systems", nargs="+", default=[OURS, "hf", "eole"], choices=[OURS, *PEERS])
+    measure.add_argument(
+        "--allocators", nargs="+", default=["default", "tuned"], choices=["default", "tuned"]
+    )
+    measure.add_argument("--rounds", type=int, default=3)
+    measure.add_argument("--warmup", type=int, default=5, help="updates before the clock starts")
+    measure.add_argument("--updates", type=int, default=30, help="updates that are timed")
+    measure.add_argument("--threads", type=int, default=2)
+    measure.add_argument("--ours", nargs="+", default=[], metavar="KEY=VALUE", help="for nmt train")
+    show = verbs.add_parser("table", help="make tables of results")
+    show.add_argument("files", nargs="+", type=Path)
+    ours = verbs.add_parser("ours", help="one run of nmt train, as `run` starts it")
+    ours.add_argument("job", type=Path)
+    return top
+
+
+def main() -> None:
+    """Do what the first argument names."""
+    args = parser().parse_args()
+    if args.verb == "run":
+        run(args)
+    elif args.verb == "table":
+        print(table(args.files))
+    else:
+        print(json.dumps(train_ours(json.loads(args.job.read_text(encoding="utf-8")))))
+
+
+if __name__ == "__main__":
+    main()

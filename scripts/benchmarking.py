@@ -1,0 +1,192 @@
+"""What the comparisons with other toolkits share: facts of the machine, alternating runs, medians, tables.
+
+A benchmark runs every system in a process of its own, one after the other, round by round, so that what the
+machine does meanwhile falls on all of them; a ratio is taken within each round, and medians over the rounds.
+Results are lines of JSON: one `session` (machine, versions, command), then one `result` for every single run,
+failed ones included. Tables are made of these lines alone. Knows no toolkit, no model and no text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ADAPTERS = Path(__file__).resolve().parent / "peers"
+ALLOCATOR = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1073741824:glibc.malloc.top_pad=67108864"
+"""$GLIBC_TUNABLES with which a peer gets what `nmt.runtime.prepare` asks of the allocator."""
+PEER_PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "joeynmt", "fairseq")
+
+MATRIX_UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+
+Record = dict[str, Any]
+
+
+def machine() -> Record:
+    """What the numbers depend on: processor, its cores and matrix units, memory, kernel."""
+    info = Path("/proc/cpuinfo")
+    fields = dict(
+        line.replace("\t", "").split(":", 1)
+        for line in (info.read_text(encoding="utf-8") if info.exists() else "").splitlines()
+        if ":" in line
+    )
+    units = [unit for unit in MATRIX_UNITS if unit in fields.get("flags", "").split()]
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processor": fields.get("model name", platform.processor()).strip(),
+        "cores": os.cpu_count(),
+        "units": units,
+        "memory_gb": round(pages / 2**30),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
+    """The versions of those `packages` that are installed for the interpreter `python`."""
+    code = (
+        "import importlib.metadata as m, json, sys\n"
+        "found = {d.metadata['Name'].lower(): d.version for d in m.distributions()}\n"
+        "print(json.dumps({p: found[p.lower()] for p in sys.argv[1:] if p.lower() in found}))"
+    )
+    answer = subprocess.run([str(python), "-c", code, *packages], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(answer.stdout)
+    return found
+
+
+def session(benchmark: str, peers: Path, facts: Mapping[str, Any]) -> Record:
+    """The first line of a file of results."""
+    interpreters = {"here": Path(sys.executable), **environments(peers)}
+    return {
+        "kind": "session",
+        "benchmark": benchmark,
+        "machine": machine(),
+        "versions": {name: versions(python, PEER_PACKAGES) for name, python in interpreters.items()},
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **facts,
+    }
+
+
+def environments(peers: Path) -> dict[str, Path]:
+    """The interpreters of the peers, by the name of their environment."""
+    return {python.parents[1].name: python for python in sorted(peers.glob("*/bin/python"))}
+
+
+def environment(*, threads: int, allocator: str = "default") -> dict[str, str]:
+    """The variables a system runs with; `allocator` is default or tuned."""
+    variables = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    variables |= {
+        "OMP_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return variables | ({"GLIBC_TUNABLES": ALLOCATOR} if allocator == "tuned" else {})
+
+
+def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: float = 3600.0) -> Record:
+    """Run a system; return the JSON of its last line, and its peak memory as `peak_rss_mb`.
+
+    A system that fails gives `error`, its last words, instead: a comparison goes on without it.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=dict(variables), stdout=out, stderr=subprocess.STDOUT
+        )
+        clock = threading.Timer(timeout, process.kill)
+        clock.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        clock.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        lines = [line for line in out.read().splitlines() if line.strip()] or ["nothing was printed"]
+    if process.returncode:
+        return {"error": f"exit code {process.returncode}: {lines[-1].strip()}"}
+    result: Record = json.loads(lines[-1])
+    # The unit is that of Linux; a child that the system waited for counts, too.
+    return result | {"peak_rss_mb": round(usage.ru_maxrss / 1024)}
+
+
+def alternate(runs: Mapping[str, Callable[[], Record]], rounds: int, write: Callable[[Record], None]) -> None:
+    """Run all systems once a round, every other round in reverse; a system that failed is not run again."""
+    failed: set[str] = set()
+    for number in range(1, rounds + 1):
+        names = list(runs) if number % 2 else list(reversed(runs))
+        for name in names:
+            if name in failed:
+                continue
+            started = time.perf_counter()
+            result = runs[name]()
+            if "error" in result:
+                failed.add(name)
+            wall = round(time.perf_counter() - started, 1)
+            write({"kind": "result", "system": name, "round": number, **result, "wall_seconds": wall})
+
+
+class Results:
+    """A file that grows by one line of JSON for each record, shown on stderr as well."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, record: Record) -> None:
+        """Append `record` at once: what was measured survives an interruption."""
+        line = json.dumps(record, ensure_ascii=False)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        print(line, file=sys.stderr, flush=True)
+
+
+def read(paths: Iterable[Path]) -> list[Record]:
+    """The records of files, in order."""
+    return [
+        json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines() if line
+    ]
+
+
+def median(records: Iterable[Record], key: str) -> float:
+    """The median of what the records say under `key`."""
+    return statistics.median(record[key] for record in records)
+
+
+def median_ratio(records: Sequence[Record], others: Sequence[Record], key: str) -> float | None:
+    """The median over the rounds of records / others in the same round; None without a common round."""
+    base = {record["round"]: record[key] for record in others}
+    ratios = [record[key] / base[record["round"]] for record in records if record["round"] in base]
+    return statistics.median(ratios) if ratios else None
+
+
+def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Records with equal values under `keys`, in order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record.get(key) for key in keys), []).append(record)
+    return groups
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; `|` in a cell is escaped."""
+    lines = [list(header), ["---"] * len(header), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def described(record: Record) -> str:
+    """A session in words: machine, versions and command."""
+    facts = record["machine"]
+    packages = sorted(
+        {f"{name} {version}" for found in record["versions"].values() for name, version in found.items()}
+    )
+    return (
+        f"{facts['processor']}, {facts['cores']} cores ({', '.join(facts['units'])}), {facts['memory_gb']} GB; "
+        f"{', '.join([*packages, 'Python ' + facts['python']])}.\n\n    python scripts/{record['command']}"
+    )

@@ -1,0 +1,68 @@
+"""What every adapter needs: the job it was given, the batches to train on, the clock, the answer.
+
+An adapter is run as `PYTHON scripts/peers/NAME.py JOB.json` by the interpreter of a peer's environment, and
+prints one line of JSON last. Only numpy and torch may be assumed here. The ids are those of this project:
+`pad_id`, `bos_id` and `eos_id` of the job; padding stands on the right.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def read_job():
+    """The dict that the benchmark wrote for this run."""
+    return json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+
+
+def answer(**values):
+    """Print the result, the last line of an adapter."""
+    print(json.dumps(values), flush=True)
+
+
+def batches(job):
+    """Yield (src (B, S), tgt (B, T)) int64 for each update, both ending in EOS, then padding."""
+    arrays = np.load(job["batches"])
+    for rows in np.split(arrays["rows"], arrays["ends"][:-1]):
+        yield tuple(_padded(arrays, side, rows, job["pad_id"]) for side in ("src", "tgt"))
+
+
+def _padded(arrays, side, rows, pad_id):
+    ids, offsets = arrays[f"{side}_ids"], arrays[f"{side}_offsets"]
+    sentences = [ids[offsets[i] : offsets[i + 1]] for i in rows]
+    padded = np.full((len(rows), max(map(len, sentences))), pad_id, dtype=np.int64)
+    for row, sentence in zip(padded, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    return padded
+
+
+class Clock:
+    """Time and tokens of the updates after the warm-up."""
+
+    def __init__(self, job):
+        self.warmup, self.last = job["warmup"], job["warmup"] + job["updates"]
+        self.updates, self.tokens, self.losses = 0, 0, []
+        self.started = time.perf_counter()
+
+    def update(self, num_tokens, loss=None):
+        """One update has ended; True when it was the last one."""
+        self.updates += 1
+        if loss is not None:
+            self.losses.append(float(loss))
+        if self.updates == self.warmup:
+            self.started = time.perf_counter()
+        elif self.updates > self.warmup:
+            self.tokens += int(num_tokens)
+        if self.updates < self.last:
+            return False
+        self.seconds = time.perf_counter() - self.started
+        return True
+
+    def answer(self, **values):
+        """Print the result of a training."""
+        speed = self.tokens / self.seconds
+        losses = {"last_loss": self.losses[-1]} if self.losses else {}
+        answer(tgt_tokens=self.tokens, seconds=self.seconds, tgt_tokens_per_second=speed, **losses, **values)
