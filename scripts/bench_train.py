@@ -46,6 +46,7 @@ from nmt.compose import compose
 from nmt.config import TrainConfig
 from nmt.corpus import Split
 from nmt.models.transformer import TransformerConfig
+from nmt.run import initial_model
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS
 from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
@@ -75,8 +76,8 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
     ]
 
 
-def dump(cfg: TrainConfig, path: Path) -> tuple[int, np.ndarray[Any, Any]]:
-    """Write the batches of the first epoch; return the size of the vocabulary and the tokens of each batch."""
+def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
+    """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
     task = TASKS[cfg.task]
     text, _ = task.filter(task.part(corpus.load(cfg.data, Split.train)), cfg.data)
     tokenizer = Tokenizer.train(cfg.tokenizer, text, seed=cfg.seed)
@@ -84,7 +85,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[int, np.ndarray[Any, Any]]:
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)
     np.savez(path, rows=np.concatenate(plan), ends=np.cumsum([len(batch) for batch in plan]), **pairs.arrays)
-    return tokenizer.tgt_vocab_size, np.array([pairs.tgt_lengths[batch].sum() for batch in plan])
+    return tokenizer, [int(pairs.tgt_lengths[batch].sum()) for batch in plan]
 
 
 def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
@@ -93,16 +94,17 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
     cfg, _ = composed.to_training()
     model = cfg.model
     assert isinstance(model, TransformerConfig)
-    vocab_size, tokens = dump(cfg, work / f"{size}.npz")
+    tokenizer, tokens = dump(cfg, work / f"{size}.npz")
     num_updates = args.warmup + args.updates
     if num_updates > len(tokens):
         sys.exit(f"--warmup and --updates must not exceed the {len(tokens)} batches of an epoch together")
     keys = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
     return {
         "batches": str(work / f"{size}.npz"),
-        "tokens": tokens[:num_updates].tolist(),
+        "tokens": tokens[:num_updates],
+        "parameters": sum(p.numel() for p in initial_model(cfg, tokenizer).parameters()),
         "sizes": {key: getattr(model, key) for key in keys},
-        "vocab_size": vocab_size,
+        "vocab_size": tokenizer.tgt_vocab_size,
         "pad_id": PAD_ID,
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
@@ -152,7 +154,7 @@ def train_ours(job: Record) -> Record:
         "seconds": seconds,
         SPEED: sum(tokens) / seconds,
         "last_loss": windows[-1]["train/loss"],
-        "parameters": sum(tensor.numel() for tensor in checkpoint.model.values()),
+        "parameters": job["parameters"],
     }
 
 
@@ -223,14 +225,15 @@ def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
     """What the table says about one system."""
     errors = [record["error"] for record in runs if "error" in record]
     if errors:
-        return [f"failed: {errors[0]}", "", "", "", ""]
+        return [f"failed: {errors[0]}", *[""] * 5]
     speeds = [record[SPEED] for record in runs]
     ratio = median_ratio([record for record in ours if "error" not in record], runs, SPEED)
     return [
         f"{median(runs, SPEED):,.0f}",
         f"{min(speeds):,.0f} to {max(speeds):,.0f}",
-        "" if ratio is None or runs is ours else f"{ratio:.2f}",
+        "" if ratio is None or runs is ours else f"{ratio:.2f} times as fast",
         f"{median(runs, 'peak_rss_mb') / 1024:.1f} GB",
+        f"{runs[0]['parameters'] / 1e6:.2f} M",
         f"{median(runs, 'last_loss'):.2f}" if "last_loss" in runs[0] else "",
     ]
 

@@ -186,7 +186,8 @@ def described(record: Record) -> str:
     packages = sorted(
         {f"{name} {version}" for found in record["versions"].values() for name, version in found.items()}
     )
-    return (
-        f"{facts['processor']}, {facts['cores']} cores ({', '.join(facts['units'])}), {facts['memory_gb']} GB; "
-        f"{', '.join([*packages, 'Python ' + facts['python']])}.\n\n    python scripts/{record['command']}"
+    hardware = (
+        f"{facts['processor']}, {facts['cores']} cores ({', '.join(facts['units'])}), {facts['memory_gb']} GB"
     )
+    software = ", ".join([*packages, f"Python {facts['python']}"])
+    return f"{hardware}; {software}.\n\n    python scripts/{record['command']}"

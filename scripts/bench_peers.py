@@ -1,0 +1,97 @@
+"""Install the toolkits that the benchmarks compare with, in environments of their own.
+
+    python scripts/bench_peers.py FOLDER           # those that pip can put beside one torch: one environment
+    python scripts/bench_peers.py FOLDER fairseq   # what needs an environment, or a Python, of its own
+
+All get the torch that this project runs with. Toolkits whose own limits exclude it, or each other's protobuf, are
+installed without their dependencies, which are then listed here. An environment that is there is added to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+
+class Environment(NamedTuple):
+    """One virtual environment."""
+
+    packages: tuple[str, ...]
+    """Installed with their dependencies; none may bring another torch."""
+    alone: tuple[str, ...] = ()
+    """Installed without their dependencies."""
+    torch: str | None = None
+    """A version of its own, where it runs with no other."""
+
+
+ENVIRONMENTS = {
+    "main": Environment(
+        packages=(
+            "transformers==5.23.0",
+            "ctranslate2==4.8.5",
+            "sentencepiece",
+            "numpy",
+            # What Eole and OpenNMT-py import on the way to a training.
+            "configargparse",
+            "pydantic",
+            "pyonmttok",
+            "pyyaml",
+            "rapidfuzz",
+            "rich",
+            "sacrebleu",
+            "safetensors",
+            "six",
+            "subword-nmt",
+            "tensorboard",
+            "torch-optimi",
+        ),
+        alone=("eole==0.5.3", "OpenNMT-py==3.5.1"),
+    ),
+}
+
+
+def commands(name: str, folder: Path) -> list[list[str]]:
+    """What makes the environment `name` in `folder`, in order."""
+    wanted = ENVIRONMENTS[name]
+    place = folder / name
+    install = [str(place / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    # The local part of a version, +cpu say, is the choice of an index and not to be asked of another.
+    pinned = f"torch=={wanted.torch or torch.__version__.partition('+')[0]}"
+    constraints = folder / f"{name}.txt"
+    constraints.write_text(f"{pinned}\n", encoding="utf-8")
+    steps = [[sys.executable, "-m", "venv", str(place)]] if not (place / "bin" / "python").exists() else []
+    steps.append([*install, pinned, "numpy"])
+    steps.append([*install, "--constraint", str(constraints), *wanted.packages])
+    if wanted.alone:
+        steps.append([*install, "--no-deps", *wanted.alone])
+    return steps
+
+
+def main() -> None:
+    """Install what is asked for; end with the exit code of the first step that fails."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="for example ~/.cache/nmt/bench")
+    parser.add_argument("environments", nargs="*", default=["main"], help=", ".join(ENVIRONMENTS))
+    args = parser.parse_args()
+    unknown = set(args.environments) - ENVIRONMENTS.keys()
+    if unknown:
+        parser.error(
+            f"no such environment: {', '.join(sorted(unknown))}; there are {', '.join(ENVIRONMENTS)}"
+        )
+    folder = args.folder.expanduser().resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in args.environments:
+        for command in commands(name, folder):
+            print("+", *command, file=sys.stderr, flush=True)
+            code = subprocess.run(command).returncode
+            if code:
+                sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

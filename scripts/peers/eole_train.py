@@ -1,0 +1,125 @@
+"""Train Eole on the batches of a job, with its own trainer, model, loss and optimizer.
+
+Only what stands at the two ends is replaced: where its batches come from, and what is done when an update is
+over. On CPU it offers no bf16; there autocast is wrapped around its forward pass, as it does itself on CUDA.
+"""
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from eole import train_single
+from eole.config.run import TrainConfig
+from eole.trainer import BatchProcessor, Trainer
+from job import Clock, batches, read_job
+
+
+class Done(Exception):
+    """The last update of the job is over."""
+
+
+def config(job, folder):
+    """What `eole train` would read from its YAML."""
+    specials = ["<blank>", "<unk>", "<s>", "</s>"]  # in the order of our ids
+    vocabulary = specials + [str(i) for i in range(len(specials), job["vocab_size"])]
+    for name, lines in {"vocab": vocabulary, "text": ["4 5 6"] * 10}.items():
+        Path(folder, name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    sizes = job["sizes"]
+    return TrainConfig(
+        src_vocab=f"{folder}/vocab",
+        tgt_vocab=f"{folder}/vocab",
+        share_vocab=True,
+        save_data=folder,
+        data={"corpus": {"path_src": f"{folder}/text", "path_tgt": f"{folder}/text", "transforms": []}},
+        model={
+            "architecture": "transformer",
+            "hidden_size": sizes["d_model"],
+            "heads": sizes["num_heads"],
+            "transformer_ff": sizes["d_ff"],
+            "encoder": {"layers": sizes["encoder_layers"]},
+            "decoder": {"layers": sizes["decoder_layers"]},
+            "embeddings": {"word_vec_size": sizes["d_model"], "position_encoding": True},
+            "share_embeddings": True,
+            "share_decoder_embeddings": True,
+            "add_qkvbias": True,
+            "add_ffnbias": True,
+            "generator_bias": False,
+            "mlp_activation_fn": "relu",
+            "layer_norm": "standard",
+        },
+        training={
+            "world_size": 0,
+            "gpu_ranks": [],
+            "num_workers": 0,
+            "compute_dtype": "fp32",
+            "optim": "adam",
+            "adam_beta2": 0.98,
+            "learning_rate": job["learning_rate"],
+            "decay_method": "none",
+            "max_grad_norm": 1.0,
+            "dropout": [job["dropout"]],
+            "attention_dropout": [job["dropout"]],
+            "label_smoothing": job["label_smoothing"],
+            "normalization": "tokens",
+            "batch_type": "tokens",
+            "batch_size": 4096,
+            "train_steps": 10**9,
+            "save_checkpoint_steps": 10**9,
+            "valid_steps": 10**9,
+            "model_path": f"{folder}/model",
+        },
+        report_every=10**9,
+    )
+
+
+def feed(job):
+    """The batches as its loader makes them."""
+    for src, tgt in batches(job):
+        src, tgt = torch.from_numpy(src), torch.from_numpy(tgt)
+        begin = torch.full_like(tgt[:, :1], job["bos_id"])
+        lengths = (src != job["pad_id"]).sum(1)
+        tgt_lengths = (tgt != job["pad_id"]).sum(1) + 1
+        tgt = torch.cat([begin, tgt], dim=1)
+        batch = {"src": src, "srclen": lengths, "tgt": tgt, "tgtlen": tgt_lengths}
+        yield {**batch, "images": None, "prefix_len": None, "left_pad": False}, 0
+
+
+def main():
+    """Train, measure, answer."""
+    job = read_job()
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(1)
+    clock, size = Clock(job), 0
+    train, update, compute_loss = (
+        Trainer.train,
+        Trainer._process_accumulated_batches,
+        BatchProcessor._compute_loss,
+    )
+
+    def train_on_job(trainer, train_iter, train_steps, **_):
+        nonlocal size
+        size = sum(p.numel() for p in trainer.model.parameters())
+        return train(trainer, feed(job), train_steps)
+
+    def timed_update(trainer, some, *arguments):
+        update(trainer, some, *arguments)
+        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in some)):
+            raise Done
+
+    def loss_in_precision(*arguments):
+        bf16 = job["precision"] == "bf16"
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
+            return compute_loss(*arguments)
+
+    Trainer.train, Trainer._process_accumulated_batches = train_on_job, timed_update
+    BatchProcessor._compute_loss = loss_in_precision
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            train_single.main(config(job, folder), -1)
+        except Done:
+            clock.answer(parameters=size)
+
+
+if __name__ == "__main__":
+    main()
