@@ -1,9 +1,8 @@
 """Install the toolkits that the benchmarks compare with, in environments of their own.
 
-    python scripts/bench_peers.py FOLDER           # those that pip can put beside one torch: one environment
-    python scripts/bench_peers.py FOLDER fairseq   # what needs an environment, or a Python, of its own
+    python scripts/bench_peers.py FOLDER       # all of them; they share one environment and its torch
 
-All get the torch that this project runs with. Toolkits whose own limits exclude it, or each other's protobuf, are
+Their torch is the one that this project runs with. Toolkits whose own limits exclude it, or each other, are
 installed without their dependencies, which are then listed here. An environment that is there is added to.
 """
 

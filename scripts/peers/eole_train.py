@@ -6,13 +6,14 @@ over. On CPU it offers no bf16; there autocast is wrapped around its forward pas
 
 import tempfile
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
-from eole import train_single
-from eole.config.run import TrainConfig
-from eole.trainer import BatchProcessor, Trainer
-from job import Clock, batches, read_job
+from job import Clock, batches, corpus_files, leave_out, read_job
+
+leave_out("torchaudio", "torchaudio.transforms")  # of its speech models; a release for one torch alone
+from eole import train_single  # noqa: E402
+from eole.config.run import TrainConfig  # noqa: E402
+from eole.trainer import BatchProcessor, Trainer  # noqa: E402
 
 
 class Done(Exception):
@@ -21,17 +22,14 @@ class Done(Exception):
 
 def config(job, folder):
     """What `eole train` would read from its YAML."""
-    specials = ["<blank>", "<unk>", "<s>", "</s>"]  # in the order of our ids
-    vocabulary = specials + [str(i) for i in range(len(specials), job["vocab_size"])]
-    for name, lines in {"vocab": vocabulary, "text": ["4 5 6"] * 10}.items():
-        Path(folder, name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    vocabulary, text = corpus_files(job, folder, ["<blank>", "<unk>", "<s>", "</s>"])
     sizes = job["sizes"]
     return TrainConfig(
-        src_vocab=f"{folder}/vocab",
-        tgt_vocab=f"{folder}/vocab",
+        src_vocab=vocabulary,
+        tgt_vocab=vocabulary,
         share_vocab=True,
         save_data=folder,
-        data={"corpus": {"path_src": f"{folder}/text", "path_tgt": f"{folder}/text", "transforms": []}},
+        data={"corpus": {"path_src": text, "path_tgt": text, "transforms": []}},
         model={
             "architecture": "transformer",
             "hidden_size": sizes["d_model"],

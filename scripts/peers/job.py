@@ -8,6 +8,7 @@ prints one line of JSON last. Only numpy and torch may be assumed here. The ids 
 import json
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,21 @@ def _padded(arrays, side, rows, pad_id):
     for row, sentence in zip(padded, sentences, strict=True):
         row[: len(sentence)] = sentence
     return padded
+
+
+def leave_out(*modules):
+    """Let a peer import libraries that are not installed and that it does not use for this work."""
+    for name in modules:
+        sys.modules[name] = types.ModuleType(name)
+
+
+def corpus_files(job, folder, specials):
+    """Write a vocabulary of our ids, `specials` first, and a text that is never read; return their paths."""
+    vocabulary = specials + [str(i) for i in range(len(specials), job["vocab_size"])]
+    paths = [str(Path(folder, name)) for name in ("vocab", "text")]
+    for path, lines in zip(paths, (vocabulary, ["4 5 6"] * 10), strict=True):
+        Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return paths
 
 
 class Clock:

@@ -1,0 +1,237 @@
+"""The benchmarks apart from their timings: records and tables, batches for the peers, converted weights.
+
+A conversion is tested where the toolkit is installed: `NMT_BENCH_PEERS` names the folder that
+scripts/bench_peers.py filled.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nmt import cli
+from nmt.compose import compose
+from nmt.errors import UserError
+from nmt.layers import NormOrder
+from nmt.models.rnn import RnnConfig
+from nmt.run import open_run
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+def script(name: str, folder: Path = SCRIPTS) -> ModuleType:
+    """A script as a module; its neighbours can be imported, as when it is run."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+benchmarking = script("benchmarking")
+bench_train = script("bench_train")
+bench_decode = script("bench_decode")
+bench_peers = script("bench_peers")
+
+
+def runs(system: str, speeds: list[float], **more: Any) -> list[dict[str, Any]]:
+    """Results of a training, one a round."""
+    about = {"kind": "result", "size": "small", "precision": "bf16", "system": system, "peak_rss_mb": 2048}
+    return [
+        {**about, "round": number, "tgt_tokens_per_second": speed, "parameters": 9_000_000, **more}
+        for number, speed in enumerate(speeds, start=1)
+    ]
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    ours, other = runs("nmt", [200.0, 100.0, 400.0]), runs("peer", [100.0, 50.0, 100.0])
+    assert benchmarking.median_ratio(ours, other, "tgt_tokens_per_second") == 2.0
+    assert benchmarking.median_ratio(ours[:1], other[1:], "tgt_tokens_per_second") is None
+
+
+def test_systems_alternate_and_one_that_fails_is_not_run_again() -> None:
+    order: list[str] = []
+
+    def runs_well() -> dict[str, Any]:
+        order.append("good")
+        return {"speed": 1.0}
+
+    def fails() -> dict[str, Any]:
+        order.append("bad")
+        return {"error": "no"}
+
+    written: list[dict[str, Any]] = []
+    benchmarking.alternate({"good": runs_well, "bad": fails}, 3, written.append)
+    assert order == ["good", "bad", "good", "good"]
+    assert [(record["system"], record["round"]) for record in written] == [
+        ("good", 1),
+        ("bad", 1),
+        ("good", 2),
+        ("good", 3),
+    ]
+    benchmarking.alternate({"good": runs_well, "bad": lambda: runs_well()}, 2, written.append)
+    assert [record["system"] for record in written[4:]] == ["good", "bad", "bad", "good"]
+
+
+def test_a_process_is_measured_by_its_last_line() -> None:
+    code = "import json; print('noise'); x = bytearray(200 << 20); print(json.dumps({'speed': 2.5}))"
+    result = benchmarking.measured([sys.executable, "-c", code], os.environ)
+    assert result["speed"] == 2.5
+    assert result["peak_rss_mb"] > 200
+
+
+def test_a_process_that_fails_gives_its_last_words() -> None:
+    result = benchmarking.measured(
+        [sys.executable, "-c", "import sys; sys.exit('no such model')"], os.environ
+    )
+    assert result == {"error": "exit code 1: no such model"}
+
+
+def test_peers_get_the_allocator_of_the_project() -> None:
+    assert "GLIBC_TUNABLES" not in benchmarking.environment(threads=2)
+    tuned = benchmarking.environment(threads=2, allocator="tuned")["GLIBC_TUNABLES"]
+    source = (SCRIPTS.parent / "nmt" / "runtime.py").read_text(encoding="utf-8")
+    for name, value in (setting.split("=") for setting in tuned.split(":")):
+        shown = {1 << 30: "1 << 30", 64 << 20: "64 << 20"}.get(int(value), value)
+        assert f"mallopt({name.rpartition('.')[2]}, {shown})" in source
+
+
+def test_the_table_of_trainings(tmp_path: Path) -> None:
+    session = benchmarking.session("train", tmp_path, {})
+    records = [
+        session,
+        *runs("nmt", [200.0, 100.0, 410.0], last_loss=6.5),
+        *runs("peer", [100.0, 50.0, 100.0]),
+        {**runs("broken", [0.0])[0], "error": "exit code 1: no | such thing"},
+    ]
+    file = tmp_path / "results.jsonl"
+    results = benchmarking.Results(file)
+    for record in records:
+        results.write(record)
+    *_, header, _, ours, peer, broken = bench_train.table([file]).split("\n")
+    assert header.startswith("| size | precision | system | target tokens/s | range |")
+    assert ours == "| small | bf16 | nmt | 200 | 100 to 410 |  | 2.0 GB | 9.00 M | 6.50 |"
+    assert peer == "| small | bf16 | peer | 100 | 50 to 100 | 2.00 times as fast | 2.0 GB | 9.00 M |  |"
+    assert broken == "| small | bf16 | broken | failed: exit code 1: no \\| such thing |  |  |  |  |  |"
+
+
+def test_the_table_of_translations(tmp_path: Path) -> None:
+    about = {"kind": "result", "search": "beam", "mode": "batch", "mean_length": 13.5, "bleu": 32.04}
+    about |= {"peak_rss_mb": 512, "same_as_nmt": 0.998}
+    file = tmp_path / "results.jsonl"
+    results = benchmarking.Results(file)
+    for number, speed in enumerate((100.0, 120.0), start=1):
+        results.write({**about, "system": "nmt", "round": number, "sentences_per_second": 2 * speed})
+        results.write({**about, "system": "peer", "round": number, "sentences_per_second": speed})
+    *_, ours, peer = bench_decode.table([file]).split("\n")
+    assert ours == "| beam | batch | nmt | 220.0 | 200.0 to 240.0 |  | 13.50 | 32.04 | 99.8% | 0.5 GB |"
+    assert peer.startswith("| beam | batch | peer | 110.0 | 100.0 to 120.0 | 2.00 times as fast |")
+
+
+def test_the_environments_hold_one_torch(tmp_path: Path) -> None:
+    make, torch_first, packages, alone = bench_peers.commands("main", tmp_path)
+    assert make[1:3] == ["-m", "venv"]
+    pinned = f"torch=={torch.__version__.partition('+')[0]}"
+    assert torch_first[-2:] == [pinned, "numpy"]
+    assert (tmp_path / "main.txt").read_text(encoding="utf-8") == f"{pinned}\n"
+    assert str(tmp_path / "main.txt") in packages
+    assert {"transformers==5.23.0", "ctranslate2==4.8.5"} <= set(packages)
+    assert "--no-deps" in alone
+
+
+def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    (composed,) = compose(
+        "train",
+        [
+            "experiment=none",
+            "data=toy",
+            "tokenizer=bpe",
+            "tokenizer.vocab_size=60",
+            f"run={tmp_path / 'run'}",
+        ],
+    )
+    cfg, _ = composed.to_training()
+    tokenizer, tokens = bench_train.dump(cfg, tmp_path / "batches.npz")
+    job = script("job", SCRIPTS / "peers")
+    batches = list(job.batches({"batches": str(tmp_path / "batches.npz"), "pad_id": 0}))
+    assert [int((tgt != 0).sum()) for _, tgt in batches] == tokens
+    assert sum(len(src) for src, _ in batches) == 10
+    texts = {tokenizer.decode(row[row != 0][:-1].tolist()) for _, tgt in batches for row in tgt}
+    assert "" not in texts
+    assert all((row[row != 0][-1] == 3).all() for src, _ in batches for row in src)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Transformer that has begun to learn ten sentences by heart."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    sizes = ["tokenizer.vocab_size=60", "model.d_model=16", "model.d_ff=32", "model.num_heads=2"]
+    limits = ["trainer.max_steps=40", "trainer.batch_tokens=256", "decoding.max_length_ratio=1"]
+    rate = ["optimizer=constant", "optimizer.peak_rate=0.01", "optimizer.warmup_steps=0"]
+    settings = ["experiment=none", "data=toy", "tokenizer=bpe", *sizes, *limits, *rate]
+    assert cli.main(["train", *settings, f"run={folder}"]) == 0
+    return folder
+
+
+def test_what_is_exported_for_the_peers(run: Path, tmp_path: Path) -> None:
+    opened = open_run(run)
+    job = bench_decode.export(opened, tmp_path, 4)
+    assert json.loads(json.dumps(job)) == job
+    weights = np.load(job["weights"])
+    assert {name for name in weights if name != "positions"} == set(opened.model.state_dict())
+    assert len(job["pieces"]) == job["vocab_size"] == len(weights["src_embedding.tokens.weight"])
+    assert [job["pieces"][job[key]] for key in ("bos_id", "eos_id")] == ["<s>", "</s>"]
+    for name in ("source", "reference"):
+        assert len((tmp_path / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "message"),
+    [
+        ("model", "norm_order", NormOrder.post, "model.norm_order must be NormOrder.pre to be converted"),
+        ("model", "d_k", 4, "model.d_k must be None to be converted, but is 4"),
+        ("tokenizer", "lowercase", True, "without tokenizer.kind=word, tokenizer.lowercase and"),
+    ],
+)
+def test_models_that_peers_cannot_express_are_refused(
+    run: Path, part: str, key: str, value: object, message: str
+) -> None:
+    opened = open_run(run)
+    setattr(getattr(opened.cfg, part), key, value)
+    with pytest.raises(UserError, match=message):
+        bench_decode.require_convertible(opened)
+
+
+def test_a_recurrent_model_is_refused(run: Path) -> None:
+    opened = open_run(run)
+    opened.cfg.model = RnnConfig()
+    with pytest.raises(UserError, match=r"the run must be of model\.name=transformer to be converted"):
+        bench_decode.require_convertible(opened)
+
+
+@pytest.mark.skipif("NMT_BENCH_PEERS" not in os.environ, reason="NMT_BENCH_PEERS names no folder of peers")
+@pytest.mark.parametrize("system", ["ctranslate2 float32", "hf"])
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_a_converted_model_is_the_same_function(run: Path, tmp_path: Path, system: str, search: str) -> None:
+    file = tmp_path / "results.jsonl"
+    where = [str(run), os.environ["NMT_BENCH_PEERS"], "--output", str(file), "--lines", "10"]
+    what = ["--systems", system, "--searches", search, "--modes", "batch", "--rounds", "1", "--threads", "1"]
+    bench_decode.run(bench_decode.parser().parse_args(["run", *where, *what]))
+    _, ours, peer = benchmarking.read([file])
+    assert ours["same_as_nmt"] == 1.0
+    assert "error" not in peer, peer
+    # Beams may differ where one search goes on for longer than the other.
+    assert peer["same_as_nmt"] >= (1.0 if search == "greedy" else 0.7)
