@@ -53,7 +53,7 @@ from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from nmt.translate import print_warning
 
 OURS = "nmt"
-PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "main"}
+PEERS = {"hf": "main", "eole": "main", "opennmt": "main"}
 """System -> its environment."""
 SIZES = ("tiny", "small", "base")
 LEARNING_RATE = 3e-4
@@ -248,7 +248,7 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("--data-path", help="Multi30k on disk (data.path); without it, from the hub")
     measure.add_argument("--sizes", nargs="+", default=["small"], choices=SIZES)
     measure.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
-    measure.add_argument("--systems", nargs="+", default=[OURS, "hf", "eole"], choices=[OURS, *PEERS])
+    measure.add_argument("--systems", nargs="+", default=[OURS, *PEERS], choices=[OURS, *PEERS])
     measure.add_argument(
         "--allocators", nargs="+", default=["default", "tuned"], choices=["default", "tuned"]
     )
