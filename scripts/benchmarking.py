@@ -120,7 +120,7 @@ def alternate(runs: Mapping[str, Callable[[], Record]], rounds: int, write: Call
     """Run all systems once a round, every other round in reverse; a system that failed is not run again."""
     failed: set[str] = set()
     for number in range(1, rounds + 1):
-        names = list(runs) if number % 2 else list(reversed(runs))
+        names = list(runs) if number % 2 else list(runs)[::-1]
         for name in names:
             if name in failed:
                 continue
@@ -156,14 +156,14 @@ def read(paths: Iterable[Path]) -> list[Record]:
 
 def median(records: Iterable[Record], key: str) -> float:
     """The median of what the records say under `key`."""
-    return statistics.median(record[key] for record in records)
+    return float(statistics.median(record[key] for record in records))
 
 
 def median_ratio(records: Sequence[Record], others: Sequence[Record], key: str) -> float | None:
     """The median over the rounds of records / others in the same round; None without a common round."""
     base = {record["round"]: record[key] for record in others}
     ratios = [record[key] / base[record["round"]] for record in records if record["round"] in base]
-    return statistics.median(ratios) if ratios else None
+    return float(statistics.median(ratios)) if ratios else None
 
 
 def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
