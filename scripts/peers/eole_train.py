@@ -80,7 +80,9 @@ def feed(job):
         tgt_lengths = (tgt != job["pad_id"]).sum(1) + 1
         tgt = torch.cat([begin, tgt], dim=1)
         batch = {"src": src, "srclen": lengths, "tgt": tgt, "tgtlen": tgt_lengths}
-        yield {**batch, "images": None, "prefix_len": None, "left_pad": False}, 0
+        batch |= {"images": None, "prefix_len": None, "left_pad": False}
+        # Which corpus and line a sentence is from, for its statistics.
+        yield {**batch, "cid": ["corpus"] * len(src), "cid_line_number": list(range(len(src)))}, 0
 
 
 def main():
