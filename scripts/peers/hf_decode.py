@@ -59,7 +59,8 @@ def main():
     for stack in (model.model.encoder, model.model.decoder):
         first = job["pad_id"] + 1
         table = stack.embed_positions.weights
-        table[first:] = positions[: len(table) - first]
+        rows = min(len(table) - first, len(positions))
+        table[first : first + rows] = positions[:rows]
 
     def search(sources):
         longest = max(map(len, sources))
