@@ -4,6 +4,7 @@ The modules in import order. Each imports only from those above it; a test reads
 
     errors                What a user can do wrong, and the exit code that says so.
     files                 Small files, written whole.
+    cache                 What is kept between runs: entries that appear whole and are checked when opened.
     runtime               Device, threads, seeds and mixed precision.
     kernels               What is faster in C++, built at first use, and whether it can be.
     layers                Blocks that models share: dropout, feed-forward, norms, residual.
@@ -20,13 +21,16 @@ The modules in import order. Each imports only from those above it; a test reads
     demo/toy              Ten sentence pairs, to be learnt by heart.
     demo                  The demo corpus: the same sentence pairs and splits on every machine.
     pairs                 Sentence pairs, and what every data config states.
-    textfiles             Pairs from files: parallel plain text, TSV, JSONL, also compressed.
+    lines                 The lines of text files, plain or compressed, block by block.
+    textfiles             Pairs from files: parallel plain text, TSV and JSONL.
     hub                   Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     corpus                One split from whichever source the config names; filters for training pairs.
     preparation           A line before it is tokenised: lower-cased, without punctuation.
     tokenizer_training    Train SentencePiece, deterministically; the config of a tokenizer.
     tokenizer             Text to ids and ids to text; sole owner of the special ids.
-    encoding              The ids of a whole split, memory-mapped and cached by content.
+    training_text         The training split as a stream, what is known about it, and its tokenizer.
+    encoded               The ids of sentences: flat arrays in memory, or files read as batches need them.
+    encoding              From text to ids, chunk by chunk, cached by content.
     muon                  Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer             Optimizers, and learning-rate schedules as pure functions of the step.
     checkpoint            Write atomically, verify, read, keep and average tensors.

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.encoding import EncodedPairs
+from nmt.encoded import EncodedPairs
 from nmt.runtime import derive_seed
 from nmt.tokenizer import BOS_ID, PAD_ID
 
-Lengths = npt.NDArray[np.int64]
-"""Tokens of every pair, on one side."""
+POOL_PAIRS = 1_000_000
+"""Pairs that are sorted by length together."""
+
+Lengths = npt.NDArray[Any]
+"""Tokens of every pair, on one side; integers."""
 Indices = npt.NDArray[np.int64]
 """Numbers of pairs."""
 
@@ -60,45 +64,78 @@ class Batch:
         return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
 
 
-def plan_epoch(
-    src_lengths: Lengths, tgt_lengths: Lengths, *, seed: int, epoch: int, max_tokens: int
-) -> list[Indices]:
+class Plan(Sequence[Indices]):
+    """Batches of pair numbers, in the order in which they are trained on."""
+
+    def __init__(self, order: npt.NDArray[np.int32], ends: Indices, turns: Indices | None = None):
+        """Batch `turns[i]` of those that end at `ends` in `order` is the one at place i."""
+        self._order, self._ends = order, ends
+        self._starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        self._turns = np.arange(len(ends)) if turns is None else turns
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, place: int) -> Indices: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Indices]: ...
+
+    def __getitem__(self, place: int | slice) -> Indices | list[Indices]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(len(self))[place]]
+        turn = self._turns[place]
+        return self._order[self._starts[turn] : self._ends[turn]].astype(np.int64)
+
+
+def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, *, seed: int, epoch: int, max_tokens: int) -> Plan:
     """Split all pairs into batches of at most `max_tokens` padded tokens on either side, in random order.
 
-    Every pair stands in exactly one batch. A pair longer than the budget gets a batch of its own.
+    Every pair stands in exactly one batch. A pair longer than the budget gets a batch of its own. Pairs that
+    share a batch come from one pool of `POOL_PAIRS` pairs, drawn at random if there are more: to sort a pool
+    takes little memory, and its batches are as little padded as those of a larger one.
     """
-    pairs_rng, batches_rng = (
-        np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("pairs", "batches")
+    pools_rng, pairs_rng, batches_rng = (
+        np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("pools", "pairs", "batches")
     )
-    order = np.lexsort((pairs_rng.random(len(tgt_lengths)), src_lengths // 2, tgt_lengths))
-    batches = _cut(order, np.maximum(src_lengths, tgt_lengths), max_tokens)
-    return [batches[i] for i in batches_rng.permutation(len(batches))]
+    order = np.arange(len(tgt_lengths), dtype=np.int32)
+    if len(order) > POOL_PAIRS:
+        pools_rng.shuffle(order)
+    ends = []
+    for first in range(0, len(order), POOL_PAIRS):
+        pool = order[first : first + POOL_PAIRS]
+        src, tgt = src_lengths[pool], tgt_lengths[pool]
+        by_length = np.lexsort((pairs_rng.random(len(pool)), src // 2, tgt))
+        pool[:] = pool[by_length]
+        ends.append(first + _cut(np.maximum(src, tgt)[by_length], max_tokens))
+    all_ends = np.concatenate([np.empty(0, np.int64), *ends])
+    return Plan(order, all_ends, batches_rng.permutation(len(all_ends)))
 
 
-def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, max_tokens: int) -> list[Indices]:
+def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, max_tokens: int) -> Plan:
     """The same for evaluation: no randomness, batches from short to long."""
-    return _cut(np.lexsort((src_lengths, tgt_lengths)), np.maximum(src_lengths, tgt_lengths), max_tokens)
+    order = np.lexsort((src_lengths, tgt_lengths)).astype(np.int32)
+    return Plan(order, _cut(np.maximum(src_lengths, tgt_lengths)[order], max_tokens))
 
 
-def _cut(order: Indices, lengths: Lengths, max_tokens: int) -> list[Indices]:
-    """Cut `order` into runs whose padded size stays within `max_tokens`."""
-    batches = []
-    start = longest = 0
-    for end, length in enumerate(lengths[order].tolist()):
-        longest_with = max(longest, length)
-        if end > start and longest_with * (end + 1 - start) > max_tokens:
-            batches.append(order[start:end])
-            start, longest_with = end, length
-        longest = longest_with
-    if start < len(order):
-        batches.append(order[start:])
-    return batches
+def _cut(lengths: Lengths, max_tokens: int) -> Indices:
+    """Where runs of pairs end whose padded size stays within `max_tokens`; `lengths` are in order."""
+    ends: list[int] = []
+    start = 0
+    while start < len(lengths):
+        most = max(max_tokens // max(int(lengths[start]), 1), 1)  # of pairs as long as the first
+        longest = np.maximum.accumulate(lengths[start : start + most]).astype(np.int64)
+        fitting = np.searchsorted(longest * np.arange(1, len(longest) + 1), max_tokens, side="right")
+        start += max(int(fitting), 1)
+        ends.append(start)
+    return np.asarray(ends, np.int64)
 
 
 def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices) -> Batch:
     """Pad the pairs `indices` into one batch."""
-    src, src_mask = pad([pairs.src(i) for i in indices])
-    tgt_out, real = pad([pairs.tgt(i) for i in indices])
+    src, src_mask = pad(pairs.src.take(indices))
+    tgt_out, real = pad(pairs.tgt.take(indices))
     tgt_in = torch.cat([torch.full_like(tgt_out[:, :1], BOS_ID), tgt_out[:, :-1]], dim=1)
     return Batch(src, src_mask, tgt_in, tgt_out, rows=real.flatten().nonzero()[:, 0])
 

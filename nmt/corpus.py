@@ -7,15 +7,19 @@ reason, so that kept plus dropped is always what was read. Tokenisation is unkno
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nmt import demo, hub, textfiles
 from nmt.demo import toy
 from nmt.errors import UserError
 from nmt.hub import HubData
-from nmt.pairs import DataConfig, ParallelText, Split
+from nmt.pairs import DataConfig, PairStream, ParallelText, Split, stamp_of_files
 from nmt.textfiles import FilesData, TextData
 
 __all__ = [
@@ -25,6 +29,8 @@ __all__ = [
     "DemoData",
     "FilesData",
     "HubData",
+    "Overlap",
+    "PairStream",
     "ParallelText",
     "Split",
     "TextData",
@@ -32,7 +38,7 @@ __all__ = [
     "filter_pairs",
     "has_split",
     "load",
-    "overlap",
+    "stream",
 ]
 
 MIN_UNEVEN_CHARS = 20
@@ -72,28 +78,33 @@ def _demo_pairs() -> dict[str, list[tuple[str, str]]]:
     return demo.generate()  # all splits at once, in seconds
 
 
-def read_demo(cfg: DataConfig, split: Split) -> ParallelText:
-    """Generate one split of the bundled corpus."""
-    return _from_english(_demo_pairs()[split.value], cfg)
+def stream_demo(cfg: DataConfig, split: Split) -> PairStream:
+    """One split of the bundled corpus, which is generated when it is first read."""
+    return _bundled(cfg, split.value, lambda: _demo_pairs()[split.value])
 
 
-def read_toy(cfg: DataConfig, split: Split) -> ParallelText:
-    """Return the ten pairs, whichever `split` is asked for."""
-    return _from_english(toy.PAIRS, cfg)
+def stream_toy(cfg: DataConfig, split: Split) -> PairStream:
+    """The ten pairs, whichever `split` is asked for."""
+    return _bundled(cfg, "toy", lambda: toy.PAIRS)
 
 
-def _from_english(pairs: list[tuple[str, str]], cfg: DataConfig) -> ParallelText:
-    """The pairs in the direction that `cfg` asks for; English comes first in each."""
-    english, other = map(list, zip(*pairs, strict=True))
-    return ParallelText(english, other) if cfg.src == "en" else ParallelText(other, english)
+def _bundled(cfg: DataConfig, name: str, pairs: Callable[[], list[tuple[str, str]]]) -> PairStream:
+    """Pairs of the package, which are what its code makes them, in the direction that `cfg` asks for."""
+    code = sorted(Path(demo.__file__).parent.glob("*.py"))
+
+    def chunks() -> Iterator[ParallelText]:
+        english, other = map(list, zip(*pairs(), strict=True))
+        yield ParallelText(english, other) if cfg.src == "en" else ParallelText(other, english)
+
+    return PairStream(lambda: stamp_of_files(code, name, cfg.src), chunks)
 
 
-SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], ParallelText]]] = {
-    "demo": (DemoData, read_demo),
-    "toy": (ToyData, read_toy),
-    "hub": (HubData, hub.read),
-    "files": (FilesData, textfiles.read),
-    "text": (TextData, textfiles.read_text),
+SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] = {
+    "demo": (DemoData, stream_demo),
+    "toy": (ToyData, stream_toy),
+    "hub": (HubData, hub.stream),
+    "files": (FilesData, textfiles.stream),
+    "text": (TextData, textfiles.stream_text),
 }
 
 
@@ -109,20 +120,29 @@ class Account:
         """Pairs that were not dropped."""
         return self.read - sum(self.dropped.values())
 
+    def __add__(self, other: Account) -> Account:
+        reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
+        dropped = {reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons}
+        return Account(self.read + other.read, dropped)
+
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.dropped.items() if count)
         return f"{self.read:,} pairs read, {self.kept:,} kept" + (f" ({reasons})" if reasons else "")
 
 
 def has_split(cfg: DataConfig, split: Split) -> bool:
-    """Whether the config names this split; one that it names and that is missing is an error of `load`."""
+    """Whether the config names this split; one that it names and that is missing is an error of `stream`."""
     return cfg.place(split) is not None
 
 
-def load(cfg: DataConfig, split: Split) -> ParallelText:
-    """Read one split, aligned and unfiltered; raise `UserError` when it cannot be read or does not exist."""
-    kind, read = SOURCES.get(cfg.name, (None, None))
-    if read is None or kind is not type(cfg):
+def stream(cfg: DataConfig, split: Split) -> PairStream:
+    """One split, aligned and unfiltered, to be read in chunks.
+
+    Raises:
+        UserError: the split cannot be read or does not exist; perhaps only once it is read.
+    """
+    kind, opened = SOURCES.get(cfg.name, (None, None))
+    if opened is None or kind is not type(cfg):
         raise UserError(
             f"data.name={cfg.name} does not fit the other keys of data; choose data={'|'.join(SOURCES)}"
         )
@@ -132,43 +152,62 @@ def load(cfg: DataConfig, split: Split) -> ParallelText:
             f"{cfg.key(split)} is not set, but the {split.value} split is needed; "
             f"the splits that are set: {', '.join(named) or 'none'}"
         )
-    text = read(cfg, split)
-    if not text:
+    source = opened(cfg, split)
+    return source._replace(chunks=lambda: _not_empty(source, cfg, split))
+
+
+def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[ParallelText]:
+    read = 0
+    for chunk in source.chunks():
+        read += len(chunk)
+        yield chunk
+    if not read:
         raise UserError(f"{cfg.key(split)}={cfg.place(split)} has no sentence pairs")
-    return text
+
+
+def load(cfg: DataConfig, split: Split) -> ParallelText:
+    """Read one split whole, which is meant for those that models are scored on; see `stream`."""
+    return stream(cfg, split).read()
 
 
 def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Account]:
     """Drop the training pairs that are empty, too long or uneven, with an account; order is kept."""
-    kept = ParallelText()
-    dropped = {"empty": 0, "too long": 0, "uneven": 0}
-    for src, tgt in zip(text.src, text.tgt, strict=True):
-        reason = _fault(src, tgt, cfg)
-        if reason:
-            dropped[reason] += 1
-        else:
-            kept.src.append(src)
-            kept.tgt.append(tgt)
-    account = Account(len(text), dropped)
-    if not kept:
-        raise UserError(f"no training pair is left: {account}; see data.max_chars and data.max_ratio")
-    return kept, account
+    src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
+    shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
+    faults = {
+        "empty": shorter == 0,
+        "too long": longer > cfg.max_chars,
+        "uneven": (longer > MIN_UNEVEN_CHARS) & (longer > cfg.max_ratio * shorter),
+    }
+    kept = np.ones(len(text), bool)
+    dropped = {}
+    for reason, has_it in faults.items():
+        dropped[reason] = int((kept & has_it).sum())
+        kept &= ~has_it
+    if kept.all():
+        return text, Account(len(text), dropped)
+    sides = (list(itertools.compress(side, kept)) for side in (text.src, text.tgt))
+    return ParallelText(*sides), Account(len(text), dropped)
 
 
-def _fault(src: str, tgt: str, cfg: DataConfig) -> str | None:
-    """Why a pair is of no use for training."""
-    shorter, longer = sorted((len(src.strip()), len(tgt.strip())))
-    if not shorter:
-        return "empty"
-    if longer > cfg.max_chars:
-        return "too long"
-    if longer > MIN_UNEVEN_CHARS and longer > cfg.max_ratio * shorter:
-        return "uneven"
-    return None
+class Overlap:
+    """Counts how many pairs of a split occur in chunks of other pairs, word for word."""
 
+    def __init__(self, text: ParallelText):
+        self._pairs = list(zip(text.src, text.tgt, strict=True))
+        self._wanted = {src: set[str]() for src in text.src}
+        for src, tgt in self._pairs:
+            self._wanted[src].add(tgt)
+        self._seen: set[tuple[str, str]] = set()
 
-def overlap(train: ParallelText, test: ParallelText) -> int:
-    """How many pairs of `test` occur in `train`, word for word."""
-    wanted = set(zip(test.src, test.tgt, strict=True))
-    seen = wanted.intersection(zip(train.src, train.tgt, strict=True))
-    return sum(pair in seen for pair in zip(test.src, test.tgt, strict=True))
+    def add(self, chunk: ParallelText) -> None:
+        """Look for the pairs in `chunk`."""
+        for row in [row for row, src in enumerate(chunk.src) if src in self._wanted]:
+            src, tgt = chunk.src[row], chunk.tgt[row]
+            if tgt in self._wanted[src]:
+                self._seen.add((src, tgt))
+
+    @property
+    def count(self) -> int:
+        """Pairs that occurred in what was added."""
+        return sum(pair in self._seen for pair in self._pairs)

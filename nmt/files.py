@@ -56,6 +56,11 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
 
+def written_lines(path: Path) -> list[str]:
+    """The strings that `write_lines` was given."""
+    return path.read_bytes().decode().split("\n")[:-1]
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object for people to read."""
     write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

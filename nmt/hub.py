@@ -2,13 +2,15 @@
 
 Columns may be flat (`en`, `de`) or nested (`translation: {en, de}`, as in wmt/*). What is missing - a
 configuration, a split, a column - is an error that lists what there is. No code of a dataset is ever run. The
-library caches what it downloads; a local folder is read anew every time, so that nothing read from it is
-stale.
+library caches what it downloads; what it makes of a local folder is thrown away with the streams that read
+it, so that nothing read from a folder is stale.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import logging
 import os
 import sys
@@ -20,14 +22,22 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from nmt.errors import UserError, suggest
-from nmt.pairs import ColumnsConfig, ParallelText, Split, one_line
+from nmt.pairs import (
+    CHUNK_PAIRS,
+    ColumnsConfig,
+    PairStream,
+    ParallelText,
+    Split,
+    one_line_each,
+    stamp_of_files,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder
 
-ROWS_AT_ONCE = 10_000
 PROBE_SECONDS = 5.0
 
 
@@ -67,26 +77,64 @@ class HubData(ColumnsConfig):
         return os.path.expanduser(self.path) if self.path else self.dataset
 
 
-def read(cfg: HubData, split: Split) -> ParallelText:
-    """Read one split, aligned and unfiltered; `cfg.place(split)` must be set."""
-    local = bool(cfg.path)
+def stream(cfg: HubData, split: Split) -> PairStream:
+    """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
     if not cfg.where:
         raise UserError(
             "data.dataset must name a dataset of the hub (owner/name), or data.path a local folder"
         )
-    if local and not Path(cfg.where).is_dir():
+    if cfg.path and not Path(cfg.where).is_dir():
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
         raise UserError(f"data.path={cfg.path} must be a folder with a dataset, but is {kind}")
-    _be_quiet(local)
-    with contextlib.ExitStack() as stack:
-        cache = None  # of the datasets library; a folder gets one that is thrown away
-        if local:
-            cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="nmt-data-"))
-        else:
-            stack.enter_context(_offline_when_unreachable())
-        with _readable_errors(cfg):
-            dataset = _open_split(cfg, split, _open_dataset(cfg, cache))
-            return _read_columns(cfg, dataset)
+    key = (stamp_of_folder(cfg) if cfg.path else "", cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt)
+    opened = _OPENED.setdefault(key, _Dataset(cfg))
+
+    def stamp() -> str:
+        version = stamp_of_folder(cfg) if cfg.path else opened.version()
+        return hashlib.sha256(repr((version, cfg.config, cfg.place(split), cfg.columns)).encode()).hexdigest()
+
+    return PairStream(stamp, lambda: opened.chunks(cfg, split))
+
+
+def stamp_of_folder(cfg: HubData) -> str:
+    """A stamp of all files in a local folder."""
+    return stamp_of_files(sorted(file for file in Path(cfg.where).rglob("*") if file.is_file()))
+
+
+class _Dataset:
+    """A dataset that is opened when the first of its splits is read, and no more than once."""
+
+    def __init__(self, cfg: HubData):
+        self._cfg = cfg
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    @functools.cached_property
+    def _builder(self) -> DatasetBuilder:
+        if self._cfg.path:  # the library makes its own copy of the files
+            self._scratch = tempfile.TemporaryDirectory(prefix="nmt-data-")
+        return _open_dataset(self._cfg, self._scratch and self._scratch.name)
+
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[DatasetBuilder]:
+        _be_quiet(local=bool(self._cfg.path))
+        with _readable_errors(self._cfg):
+            with contextlib.nullcontext() if self._cfg.path else _offline_when_unreachable():
+                builder = self._builder
+            yield builder
+
+    def version(self) -> str:
+        """What identifies the data on the hub: the library has a folder of its own for each version."""
+        with self._ready() as builder:
+            return str(builder.cache_dir)
+
+    def chunks(self, cfg: HubData, split: Split) -> Iterator[ParallelText]:
+        """The pairs of a split."""
+        with self._ready() as builder:
+            yield from _read_columns(cfg, _open_split(cfg, split, builder))
+
+
+_OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()
+"""The datasets that some stream may still read."""
 
 
 def _open_dataset(cfg: HubData, cache: str | None) -> DatasetBuilder:
@@ -146,23 +194,19 @@ def _open_split(cfg: HubData, split: Split, builder: DatasetBuilder) -> Dataset:
         raise UserError(f"{cfg.key(split)}={wanted}: {error}") from error
 
 
-def _read_columns(cfg: HubData, dataset: Dataset) -> ParallelText:
+def _read_columns(cfg: HubData, dataset: Dataset) -> Iterator[ParallelText]:
     """Both sides of all rows; line breaks inside a sentence become spaces."""
-    text = ParallelText()
-    for table in dataset.with_format("arrow").iter(batch_size=ROWS_AT_ONCE):
+    before = 0
+    for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
         while table.column_names != table.flatten().column_names:
             table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
-        for column, lines in zip(cfg.columns, (text.src, text.tgt), strict=True):
-            values = _strings(cfg, table, column)
-            if None in values:
-                row = len(lines) + values.index(None) + 1
-                raise UserError(f"{cfg.where}: row {row:,} of the split has no text in column {column!r}")
-            lines.extend(map(one_line, values))
-    return text
+        sides = [_strings(cfg, table, column, before) for column in cfg.columns]
+        yield ParallelText(*map(one_line_each, sides))
+        before += len(table)
 
 
-def _strings(cfg: HubData, table: Any, column: str) -> list[Any]:
-    """The values of a column of an Arrow table, which must be strings or null."""
+def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:
+    """The values of a column of an Arrow table, which must be strings; `before` rows come before these."""
     names = table.column_names
     name = column if column in names else f"translation.{column}"
     if name not in names:
@@ -171,6 +215,9 @@ def _strings(cfg: HubData, table: Any, column: str) -> list[Any]:
     if kind not in ("string", "large_string", "string_view"):
         raise UserError(f"{cfg.where}: column {name!r} must hold text, but holds {kind}")
     values: list[Any] = table.column(name).to_pylist()
+    if None in values:
+        row = before + values.index(None) + 1
+        raise UserError(f"{cfg.where}: row {row:,} of the split has no text in column {column!r}")
     return values
 
 

@@ -1,18 +1,28 @@
 """Sentence pairs, and what every data config states.
 
 Knows neither files nor datasets: the sources of pairs (`nmt.textfiles`, `nmt.hub`) build on this, and
-`nmt.corpus` chooses among them. No line holds a line feed or a NUL, so that one sentence is one line in every
-file written.
+`nmt.corpus` chooses among them. A split is a stream of chunks, so that a corpus may be larger than memory;
+only what is small, a split to evaluate on, is ever read whole. No line holds a line feed or a NUL, so that
+one sentence is one line in every file written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
 
 from nmt.errors import UserError, suggest
 
+CHUNK_PAIRS = 50_000
+"""Pairs of a stream that exist as Python strings at a time."""
+
+_UNUSUAL = re.compile("[\r\n\0\ud800-\udfff]")
 _LINE_BREAKS = re.compile("[\r\n\0]+")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -102,6 +112,45 @@ class ParallelText:
         return len(self.src)
 
 
+class PairStream(NamedTuple):
+    """One split as chunks of pairs, aligned and unfiltered, that can be read any number of times."""
+
+    stamp: Callable[[], str]
+    """Names the content without reading it: as long as the stamp is the same, so are the pairs."""
+    chunks: Callable[[], Iterator[ParallelText]]
+    """The pairs from the first to the last, some of them at a time."""
+
+    def read(self) -> ParallelText:
+        """All pairs at once."""
+        text = ParallelText()
+        for chunk in self.chunks():
+            text.src += chunk.src
+            text.tgt += chunk.tgt
+        return text
+
+
+def chunked(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The lines, `CHUNK_PAIRS` at a time."""
+    remaining = iter(lines)
+    while chunk := list(itertools.islice(remaining, CHUNK_PAIRS)):
+        yield chunk
+
+
+def stamp_of_files(files: Iterable[Path], *options: object) -> str:
+    """A stamp made of where files are, how large they are and when they changed, and of how they are read.
+
+    The time of the last change of the inode is among that, which no program can set back.
+    """
+    states = [(str(file.resolve()), file.stat()) for file in files]
+    facts = [(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for path, state in states]
+    return hashlib.sha256(repr((facts, options)).encode()).hexdigest()
+
+
 def one_line(text: str) -> str:
     """Return `text` with a space for line breaks and NULs, and U+FFFD for lone surrogates."""
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", _LINE_BREAKS.sub(" ", text))
+
+
+def one_line_each(texts: list[str]) -> list[str]:
+    """The same for many texts, of which most need no change."""
+    return [one_line(text) for text in texts] if _UNUSUAL.search("".join(texts)) else texts

@@ -9,7 +9,6 @@ Knows files, not models: what is in a checkpoint belongs to `nmt.checkpoint`, wh
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import sys
 from contextlib import AbstractContextManager
@@ -25,8 +24,9 @@ from nmt.config import TrainConfig
 from nmt.config_files import load_config, refuse_difference, save_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.errors import UserError
-from nmt.files import locked, read_json, write_json, write_lines
+from nmt.files import locked, read_json, write_json, write_lines, written_lines
 from nmt.tokenizer import Tokenizer, TokenizerConfig
+from nmt.training_text import TrainingText
 
 PACKAGES = (
     "torch",
@@ -129,21 +129,18 @@ class RunDirectory:
         sides = self._sides(split, data)
         if not all(side.exists() for side in sides):
             return None
-        return ParallelText(*(side.read_bytes().decode().split("\n")[:-1] for side in sides))
+        return ParallelText(*map(written_lines, sides))
 
     def _sides(self, split: Split, data: DataConfig) -> list[Path]:
         return [self._data / f"{split.value}.{lang}" for lang in (data.src, data.tgt)]
 
-    def require_same_data(self, text: ParallelText) -> None:
+    def require_same_data(self, text: TrainingText) -> None:
         """Remember what the run trains on, or check that it is still the same.
 
         Raises:
             UserError: the training split has changed since the run began.
         """
-        digest = hashlib.sha256()
-        for side in (text.src, text.tgt):
-            digest.update("\n".join(side).encode() + b"\0")
-        facts = {"training_pairs": len(text), "sha256": digest.hexdigest()}
+        facts = {"training_pairs": len(text), "sha256": text.sha256}
         if not self._train_facts.exists():
             write_json(self._train_facts, facts)
         elif (stored := read_json(self._train_facts)) != facts:

@@ -8,10 +8,8 @@ the checkpoints, is the same for both.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,25 +20,23 @@ from nmt.alignment import mean_weights
 from nmt.attention_maps import attend_pairs
 from nmt.attention_views import is_readable
 from nmt.batching import collate, plan_in_order
+from nmt.cache import cache_dir
 from nmt.config import Task, TrainConfig
 from nmt.corpus import Account, DataConfig, ParallelText, filter_pairs
 from nmt.decoding import DecodingConfig, SamplingConfig
-from nmt.encoding import EncodedPairs, encode_pairs, joined, sample_pairs, windows
+from nmt.encoded import EncodedPairs, windows
+from nmt.encoding import Layout, encode_pairs, encode_stream, sample_pairs
 from nmt.evaluate import Metric, Scores, evaluate_text, perplexity, validation_loss
 from nmt.models import TranslationModel
 from nmt.runtime import derive_seed
 from nmt.sampling import continuation
 from nmt.tokenizer import EOS_ID, Tokenizer
 from nmt.tracking import Tracker
+from nmt.training_text import Filter, TrainingText
 from nmt.translate import evaluating
 
 Note = Callable[[str], None]
 T = TypeVar("T")
-
-
-def cache_dir() -> Path:
-    """Where encoded corpora are kept: $NMT_CACHE, or ~/.cache/nmt."""
-    return Path(os.environ.get("NMT_CACHE") or Path.home() / ".cache" / "nmt")
 
 
 @dataclass
@@ -58,9 +54,9 @@ class TaskParts(NamedTuple):
 
     part: Callable[[ParallelText], ParallelText]
     """What of a corpus it is about."""
-    filter: Callable[[ParallelText, DataConfig], tuple[ParallelText, Account]]
-    """What of that is trained on, with an account."""
-    training_pairs: Callable[[TrainConfig, ParallelText, Tokenizer, Note], Callable[[int], EncodedPairs]]
+    filter: Filter
+    """What of a corpus is trained on, with an account."""
+    training_pairs: Callable[[TrainConfig, TrainingText, Tokenizer, Note], Callable[[int], EncodedPairs]]
     """The pairs of each epoch, by its number."""
     evaluation_pairs: Callable[[Trained, ParallelText], tuple[EncodedPairs, Account]]
     """What the loss of a split is computed on, with an account."""
@@ -99,25 +95,19 @@ class Evaluation:
 
 
 def sentence_pairs(
-    cfg: TrainConfig, text: ParallelText, tokenizer: Tokenizer, note: Note
+    cfg: TrainConfig, text: TrainingText, tokenizer: Tokenizer, note: Note
 ) -> Callable[[int], EncodedPairs]:
     """The encoded pairs, the same in each epoch or sampled anew (subword regularisation)."""
-    alpha, max_tokens = cfg.tokenizer.sampling_alpha, cfg.data.max_tokens
-    finished: Callable[[EncodedPairs], EncodedPairs] = joined if cfg.model.learns_source else _unchanged
+    alpha, layout = cfg.tokenizer.sampling_alpha, Layout(cfg.data.max_tokens, True, cfg.model.learns_source)
     if not alpha:
-        pairs, account = encode_pairs(
-            text, tokenizer, max_tokens=max_tokens, cache_dir=cache_dir(), drop_empty=True
-        )
+        pairs, account = encode_stream(text.chunks, text.sha256, tokenizer, layout, cache_dir())
         note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
-        pairs = finished(pairs)
         return lambda epoch: pairs
 
     def sampled(epoch: int) -> EncodedPairs:
-        fresh, account = sample_pairs(
-            text, tokenizer, max_tokens=max_tokens, alpha=alpha, seed=cfg.seed, epoch=epoch
-        )
+        fresh, account = sample_pairs(text.chunks, tokenizer, layout, alpha=alpha, seed=cfg.seed, epoch=epoch)
         note(f"segmented for epoch {epoch}: {account}")
-        return finished(fresh)
+        return fresh
 
     return sampled
 
@@ -128,7 +118,7 @@ def _unchanged(x: T) -> T:
 
 def encoded_sentences(trained: Trained, text: ParallelText) -> tuple[EncodedPairs, Account]:
     """The pairs that the positions of the model allow."""
-    return encode_pairs(text, trained.tokenizer, max_tokens=trained.model.max_length, cache_dir=None)
+    return encode_pairs(text, trained.tokenizer, Layout(trained.model.max_length))
 
 
 def translations(
@@ -174,14 +164,14 @@ def targets_alone(text: ParallelText) -> ParallelText:
 
 def all_lines(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Account]:
     """A text is not filtered: its lines belong together."""
-    return text, Account(len(text))
+    return targets_alone(text), Account(len(text))
 
 
 def text_windows(
-    cfg: TrainConfig, text: ParallelText, tokenizer: Tokenizer, note: Note
+    cfg: TrainConfig, text: TrainingText, tokenizer: Tokenizer, note: Note
 ) -> Callable[[int], EncodedPairs]:
     """Windows of the text that begin elsewhere in each epoch."""
-    pairs, _ = encode_pairs(text, tokenizer, max_tokens=None, cache_dir=cache_dir())
+    pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, Layout(), cache_dir())
     note(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
     length = cfg.data.max_tokens
 
@@ -194,7 +184,7 @@ def text_windows(
 
 def fixed_windows(trained: Trained, text: ParallelText) -> tuple[EncodedPairs, Account]:
     """The text cut into windows from its beginning; nothing is left out."""
-    pairs, account = encode_pairs(text, trained.tokenizer, max_tokens=None, cache_dir=None)
+    pairs, account = encode_pairs(text, trained.tokenizer)
     return windows(pairs, trained.cfg.data.max_tokens), account
 
 

@@ -1,29 +1,33 @@
 """Sentence pairs from files of the user: parallel plain text, TSV and JSONL, also gzip-compressed.
 
-Files are read as bytes and must be UTF-8. A line ends at a line feed and nowhere else: U+2028, U+0085 and a
-lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
-and so is a byte order mark. The last line needs no line feed. What cannot be read exactly is an error that
-names file and line.
+What a line is, `nmt.lines` says. What cannot be read exactly is an error that names file and line.
 """
 
 from __future__ import annotations
 
-import codecs
-import gzip
+import itertools
 import json
 import os
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmt.errors import UserError, suggest
-from nmt.pairs import ColumnsConfig, DataConfig, ParallelText, Split, one_line
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+from nmt.lines import read_lines
+from nmt.pairs import (
+    CHUNK_PAIRS,
+    ColumnsConfig,
+    DataConfig,
+    PairStream,
+    ParallelText,
+    Split,
+    chunked,
+    one_line,
+    stamp_of_files,
+)
 
 
 @dataclass
@@ -90,14 +94,14 @@ class TextData(DataConfig):
         return path
 
 
-def read(cfg: FilesData, split: Split) -> ParallelText:
-    """Read one split, aligned and unfiltered; `cfg.place(split)` must be set."""
+def stream(cfg: FilesData, split: Split) -> PairStream:
+    """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     suffixes = Path(place).name.removesuffix(".gz")
-    if suffixes.endswith(".tsv"):
-        return _read_tsv(_find(place, key), cfg, key)
-    if suffixes.endswith(".jsonl"):
-        return _read_jsonl(_find(place, key), cfg, key)
+    if suffixes.endswith((".tsv", ".jsonl")):
+        file = _find(place, key)
+        rows = _tsv_rows if suffixes.endswith(".tsv") else _jsonl_rows
+        return PairStream(lambda: stamp_of_files([file], cfg.columns), lambda: _chunks(rows(file, cfg, key)))
     if Path(place).is_file():
         raise UserError(
             f"{key}: {place} is one file of unknown format; pairs come from one .tsv or .jsonl file, "
@@ -105,45 +109,51 @@ def read(cfg: FilesData, split: Split) -> ParallelText:
         )
     pattern = place if "{lang}" in place else f"{place}.{{lang}}"
     src, tgt = (_find(pattern.replace("{lang}", column), key) for column in cfg.columns)
-    return _read_parallel(src, tgt, key)
+    if src.samefile(tgt):
+        raise UserError(f"{key}: {src} is both the source and the target; name two different files")
+    return PairStream(lambda: stamp_of_files([src, tgt]), lambda: _parallel_chunks(src, tgt, key))
 
 
-def read_text(cfg: TextData, split: Split) -> ParallelText:
-    """Read one split of a text without a source."""
+def stream_text(cfg: TextData, split: Split) -> PairStream:
+    """One split of a text without a source."""
     held_out = split is Split.validation and cfg.validation is None
     key = cfg.key(Split.train if held_out else split)
     place = cfg.train if held_out else cfg.place(split)
-    lines = read_lines(_find(os.path.expanduser(place or ""), key), key)
-    if cfg.validation is None and split is not Split.test:
-        lines = _share(lines, cfg, held_out)
-    return ParallelText([""] * len(lines), lines)
+    file = _find(os.path.expanduser(place or ""), key)
+    shared = cfg.validation is None and split is not Split.test
+    options = (held_out, cfg.held_out, cfg.blocks) if shared else ()
+
+    def chunks() -> Iterator[ParallelText]:
+        lines = read_lines(file, key)
+        for tgt in chunked(_share(lines, _ranges(file, cfg, held_out)) if shared else lines):
+            yield ParallelText([""] * len(tgt), tgt)
+
+    return PairStream(lambda: stamp_of_files([file], *options), chunks)
 
 
-def _share(lines: list[str], cfg: TextData, held_out: bool) -> list[str]:
-    """The heads of the blocks, or the tails that are held out for validation."""
-    share = []
+def _share(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
+    """The lines whose numbers, from 0, are in one of the ranges."""
+    before = 0
+    for first, end in ranges:
+        yield from itertools.islice(lines, first - before, end - before)
+        before = end
+
+
+def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
+    """Where the heads of the blocks are, or the tails that are held out for validation."""
+    count = sum(1 for _ in read_lines(file, cfg.key(Split.train)))
+    ranges = []
     for block in range(cfg.blocks):
-        start, end = (len(lines) * number // cfg.blocks for number in (block, block + 1))
+        start, end = (count * number // cfg.blocks for number in (block, block + 1))
         cut = end - round((end - start) * cfg.held_out)
-        share += lines[cut:end] if held_out else lines[start:cut]
-    if not share:
+        ranges.append((cut, end) if held_out else (start, cut))
+    if not any(end > first for first, end in ranges):
         part = "held out" if held_out else "left for training"
         raise UserError(
-            f"{cfg.key(Split.train)}={cfg.train} has {len(lines)} lines in data.blocks={cfg.blocks}; none of "
+            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in data.blocks={cfg.blocks}; none of "
             f"them is {part} with data.held_out={cfg.held_out}; set data.validation, or fewer blocks"
         )
-    return share
-
-
-def read_lines(path: Path, key: str) -> list[str]:
-    """The lines of a text file, plain or gzip-compressed; `key` is the config key to name in an error."""
-    text = _decode(_read_bytes(path, key), f"{key}: {path}")
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    if not lines:
-        raise UserError(f"{key}: {path} is empty")
-    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+    return ranges
 
 
 def _find(place: str, key: str) -> Path:
@@ -162,74 +172,30 @@ def _find(place: str, key: str) -> Path:
     raise UserError(f"{key}: there is no file {path}{suggest(path.name, near)}")
 
 
-def _read_bytes(path: Path, key: str) -> bytes:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
-    if not raw.startswith(_GZIP_MAGIC):
-        if path.suffix == ".gz" and raw:
-            raise UserError(f"{key}: {path} ends in .gz but is not gzip-compressed; remove .gz from its name")
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{key}: {path} is a damaged gzip file ({error}); copy it again") from error
+def _parallel_chunks(src_path: Path, tgt_path: Path, key: str) -> Iterator[ParallelText]:
+    sides = [chunked(read_lines(path, key)) for path in (src_path, tgt_path)]
+    for src, tgt in itertools.zip_longest(*sides, fillvalue=list[str]()):
+        if len(src) != len(tgt):
+            raise _misaligned(src_path, tgt_path, key)
+        yield ParallelText(src, tgt)
 
 
-def _decode(raw: bytes, where: str) -> str:
-    """Strict UTF-8, without a byte order mark and without NUL."""
-    if raw.startswith(_GZIP_MAGIC):
-        raise UserError(f"{where} is gzip-compressed twice; decompress it once")
-    if raw.startswith(_UTF16_MARKS):
-        raise UserError(f"{where} is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
-    raw = raw.removeprefix(codecs.BOM_UTF8)
-    nul = raw.find(b"\0")
-    if nul >= 0:
-        raise UserError(
-            f"{where}: {_position(raw, nul)} is a NUL character, which no text has; "
-            "remove it (tr -d '\\000'), or convert the file if it is UTF-16 (iconv -f UTF-16 -t UTF-8)"
-        )
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        guess = _guess_encoding(raw[error.start : error.start + 1])
-        raise UserError(f"{where}: {_position(raw, error.start)} is not UTF-8; {guess}") from error
+def _misaligned(src_path: Path, tgt_path: Path, key: str) -> UserError:
+    src, tgt = (np.fromiter(map(len, read_lines(path, key)), np.int32) for path in (src_path, tgt_path))
+    return UserError(
+        f"{key}: {src_path} has {len(src):,} lines but {tgt_path} has {len(tgt):,}; line i of one must "
+        "translate line i of the other; "
+        f"judging by the lengths, they part near line {parting_line(src, tgt):,}"
+    )
 
 
-def _position(raw: bytes, offset: int) -> str:
-    start_of_line = raw.rfind(b"\n", 0, offset) + 1
-    line = raw.count(b"\n", 0, offset) + 1
-    return f"line {line:,}, byte {offset - start_of_line + 1:,} of the line (0x{raw[offset]:02x})"
-
-
-def _guess_encoding(byte: bytes) -> str:
-    letter = byte.decode("cp1252", errors="ignore")
-    if letter.isprintable() and letter:
-        return f"in Windows-1252 that byte is {letter!r}; if so, convert the file: iconv -f cp1252 -t UTF-8"
-    return "find its encoding with `file` and convert it with iconv"
-
-
-def _read_parallel(src_path: Path, tgt_path: Path, key: str) -> ParallelText:
-    if src_path.samefile(tgt_path):
-        raise UserError(f"{key}: {src_path} is both the source and the target; name two different files")
-    src, tgt = read_lines(src_path, key), read_lines(tgt_path, key)
-    if len(src) != len(tgt):
-        raise UserError(
-            f"{key}: {src_path} has {len(src):,} lines but {tgt_path} has {len(tgt):,}; line i of one must "
-            "translate line i of the other; "
-            f"judging by the lengths, they part near line {parting_line(src, tgt):,}"
-        )
-    return ParallelText(src, tgt)
-
-
-def parting_line(src: list[str], tgt: list[str]) -> int:
-    """The line, from 1, at which lines of the longer side most probably lack their partner.
+def parting_line(src: NDArray[np.int32], tgt: NDArray[np.int32]) -> int:
+    """The line, from 1, at which lines of the longer side most probably lack their partner, by their lengths.
 
     Translations have similar lengths, so a pair costs the difference of its log lengths. The answer minimises
     the cost of pairing the lines before it as they stand and those after it shifted by the missing lines.
     """
-    short, long = sorted(([len(line) for line in side] for side in (src, tgt)), key=len)
+    short, long = sorted((src, tgt), key=len)
     logs, others = np.log1p(short), np.log1p(long)
     straight = np.abs(logs - others[: len(logs)])
     shifted = np.abs(logs - others[len(others) - len(logs) :])
@@ -238,22 +204,29 @@ def parting_line(src: list[str], tgt: list[str]) -> int:
     return int(np.argmin(cost_before + cost_after)) + 1
 
 
-def _read_tsv(path: Path, cfg: FilesData, key: str) -> ParallelText:
+def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[ParallelText]:
+    while chunk := list(itertools.islice(rows, CHUNK_PAIRS)):
+        src, tgt = map(list, zip(*chunk, strict=True))
+        yield ParallelText(src, tgt)
+
+
+def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
     """Columns are named by the header, or by number in a file without one. There is no quoting."""
-    rows = [line.split("\t") for line in read_lines(path, key)]
-    header = rows[0]
+    rows = (line.split("\t") for line in read_lines(path, key))
+    header = first = next(rows)
     by_number = all(column.isdecimal() for column in cfg.columns)
     if by_number:
         header = [str(number) for number in range(1, len(header) + 1)]
     for column in cfg.columns:
         if column not in header:
             raise _no_tsv_column(cfg, column, path, header, by_number)
-    for number, row in enumerate(rows, start=1):
+    src, tgt = (header.index(column) for column in cfg.columns)
+    if by_number:
+        yield first[src], first[tgt]
+    for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
-    src, tgt = (header.index(column) for column in cfg.columns)
-    kept = rows if by_number else rows[1:]
-    return ParallelText([row[src] for row in kept], [row[tgt] for row in kept])
+        yield row[src], row[tgt]
 
 
 def _no_tsv_column(cfg: FilesData, column: str, path: Path, header: list[str], by_number: bool) -> UserError:
@@ -263,8 +236,7 @@ def _no_tsv_column(cfg: FilesData, column: str, path: Path, header: list[str], b
     return UserError(f"{error}; without a header, give numbers: data.src_column=1 data.tgt_column=2")
 
 
-def _read_jsonl(path: Path, cfg: FilesData, key: str) -> ParallelText:
-    text = ParallelText()
+def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path, key), start=1):
         where = f"{path}:{number}"
         try:
@@ -272,15 +244,18 @@ def _read_jsonl(path: Path, cfg: FilesData, key: str) -> ParallelText:
         except json.JSONDecodeError as error:
             raise UserError(f"{key}: {where}: not JSON: {error.msg} at character {error.pos + 1}") from error
         values = dict(_leaves(record))
-        for column, side in zip(cfg.columns, (text.src, text.tgt), strict=True):
-            name = column if column in values else f"translation.{column}"
-            if name not in values:
-                raise cfg.missing_column(column, where, list(values) or ["no keys"])
-            value = values[name]
-            if not isinstance(value, str):
-                raise UserError(f"{key}: {where}: {name} must be text, but is {json.dumps(value)[:40]}")
-            side.append(one_line(value))
-    return text
+        src, tgt = (_text_of(column, values, cfg, where, key) for column in cfg.columns)
+        yield src, tgt
+
+
+def _text_of(column: str, values: dict[str, object], cfg: FilesData, where: str, key: str) -> str:
+    name = column if column in values else f"translation.{column}"
+    if name not in values:
+        raise cfg.missing_column(column, where, list(values) or ["no keys"])
+    value = values[name]
+    if not isinstance(value, str):
+        raise UserError(f"{key}: {where}: {name} must be text, but is {json.dumps(value)[:40]}")
+    return one_line(value)
 
 
 def _leaves(record: object, prefix: str = "") -> Iterator[tuple[str, object]]:

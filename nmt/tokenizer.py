@@ -19,7 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
 from nmt.errors import UserError
 from nmt.files import write_atomically
@@ -34,7 +36,6 @@ from nmt.tokenizer_training import (
     Normalization,
     TokenizerConfig,
     TokenizerKind,
-    pick,
     prepared,
     train_model,
     words,
@@ -64,6 +65,21 @@ MAX_UINT32 = 2**32 - 1
 """SentencePiece takes this seed to mean: any."""
 
 
+class Ragged(NamedTuple):
+    """The ids of many lines."""
+
+    ids: NDArray[np.int32]
+    """All of them, end to end."""
+    lengths: NDArray[np.int64]
+    """How many belong to each line."""
+
+
+def ragged(sentences: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
+    """The ids of many lines, laid end to end."""
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    return Ragged(np.concatenate([np.empty(0, np.int32), *sentences], dtype=np.int32), lengths)
+
+
 class Piece(NamedTuple):
     """A token as people read it."""
 
@@ -90,14 +106,13 @@ class Tokenizer:
             self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
 
     @classmethod
-    def train(cls, cfg: TokenizerConfig, text: ParallelText, *, seed: int) -> Tokenizer:
-        """Train on both sides of `text`; `seed` picks the pairs of a corpus too large to be used whole."""
-        picked = pick(text, seed)
+    def train(cls, cfg: TokenizerConfig, text: ParallelText) -> Tokenizer:
+        """Train on both sides of `text`."""
         if cfg.joint:
-            model = train_model(cfg, picked.src + picked.tgt, "this corpus")
+            model = train_model(cfg, text.src + text.tgt, "this corpus")
             return cls(cfg, model, model)
-        src_model = train_model(cfg, picked.src, "the source side of this corpus")
-        return cls(cfg, src_model, train_model(cfg, picked.tgt, "the target side of this corpus"))
+        src_model = train_model(cfg, text.src, "the source side of this corpus")
+        return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus"))
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
@@ -151,6 +166,14 @@ class Tokenizer:
         """The ids of target lines, each ending with `EOS_ID`."""
         return self._encode(self._tgt, lines)
 
+    def flat_src(self, lines: Sequence[str]) -> Ragged:
+        """What `encode_src` gives, as arrays."""
+        return self._flat(self._src, lines)
+
+    def flat_tgt(self, lines: Sequence[str]) -> Ragged:
+        """What `encode_tgt` gives, as arrays."""
+        return self._flat(self._tgt, lines)
+
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode_src` with a segmentation drawn at random, a pure function of the arguments."""
         return _sample(self._src, prepared(self.cfg, lines), alpha, seed)
@@ -178,6 +201,11 @@ class Tokenizer:
     def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
         encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
         return encode(processor, prepared(self.cfg, lines))
+
+    def _flat(self, processor: Any, lines: Sequence[str]) -> Ragged:
+        if self.cfg.kind is TokenizerKind.word:
+            return ragged(_encode_words(processor, prepared(self.cfg, lines)))
+        return ragged(_encode(processor, prepared(self.cfg, lines), return_type="numpy"))
 
     def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
         ready = prepared(self.cfg, lines)
@@ -210,11 +238,10 @@ def _read_model(path: Path) -> bytes:
     return model
 
 
-def _encode(processor: Any, lines: Sequence[str], **options: Any) -> list[list[int]]:
-    """All lines, by all threads unless there is one to use."""
-    options.setdefault("num_threads", -1)
-    ids: list[list[int]] = processor.encode(list(lines), out_type=int, add_eos=True, **options)
-    return ids
+def _encode(processor: Any, lines: Sequence[str], **options: Any) -> Any:
+    """All lines, by all threads and as lists unless the options say otherwise."""
+    options = {"num_threads": -1, "return_type": int} | options
+    return processor.encode(list(lines), add_eos=True, **options)
 
 
 def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:

@@ -9,7 +9,6 @@ SentencePiece: Kudo and Richardson 2018. Unigram model: Kudo 2018. BPE: Sennrich
 from __future__ import annotations
 
 import io
-import random
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,13 +18,10 @@ from enum import Enum
 import sentencepiece
 
 from nmt.errors import UserError
-from nmt.pairs import ParallelText
 from nmt.preparation import prepare
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
-MAX_TRAINING_PAIRS = 1_000_000
-"""A larger corpus is sampled: more text costs memory and hardly changes the pieces."""
 TRAINING_THREADS = 8
 """Fixed, because sums over threads are rounded differently for different numbers of them."""
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -80,6 +76,9 @@ class TokenizerConfig:
     strip_punctuation: bool = False
     """Take the punctuation out of both sides before normalisation: apostrophes vanish, other marks become
     spaces."""
+    max_sentences: int = 2_000_000
+    """Sentences of both sides together to train on; of a larger corpus it is a random sample of pairs. More
+    costs memory and time, and hardly changes the pieces."""
     sampling_alpha: float = 0.0
     """Above 0, another segmentation is drawn each epoch: for unigram with its probability to the power of
     alpha (0.1 is usual), for bpe with each merge left out with probability alpha (0.1 is usual)."""
@@ -87,6 +86,8 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         if self.vocab_size <= EOS_ID + 1:
             raise UserError(f"tokenizer.vocab_size must be at least {EOS_ID + 2}, but is {self.vocab_size}")
+        if self.max_sentences < 2:
+            raise UserError(f"tokenizer.max_sentences must be at least 2, but is {self.max_sentences}")
         if not 0.98 <= self.character_coverage <= 1.0:
             raise UserError(
                 f"tokenizer.character_coverage must be in [0.98, 1], but is {self.character_coverage}"
@@ -123,14 +124,6 @@ class TokenizerConfig:
 def prepared(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
     """What is tokenised of each line."""
     return prepare(lines, lowercase=cfg.lowercase, strip_punctuation=cfg.strip_punctuation)
-
-
-def pick(text: ParallelText, seed: int) -> ParallelText:
-    """The pairs to train on: all of them, or a sample of a large corpus."""
-    if len(text) <= MAX_TRAINING_PAIRS:
-        return text
-    rows = sorted(random.Random(seed).sample(range(len(text)), MAX_TRAINING_PAIRS))
-    return ParallelText([text.src[row] for row in rows], [text.tgt[row] for row in rows])
 
 
 def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str) -> bytes:

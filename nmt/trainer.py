@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nmt.batching import collate, groups, plan_epoch
+from nmt.batching import Plan, collate, groups, plan_epoch
 from nmt.checkpoint import Checkpoint, CheckpointStore
-from nmt.encoding import EncodedPairs
+from nmt.encoded import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
 from nmt.loss import projected_nll
 from nmt.models import TranslationModel
@@ -210,7 +210,7 @@ class Trainer:
         stop.raise_if_requested(self.progress.step)
         return self.progress
 
-    def plan(self, pairs: EncodedPairs) -> list[npt.NDArray[np.int64]]:
+    def plan(self, pairs: EncodedPairs) -> Plan:
         """The batches of the current epoch."""
         return plan_epoch(
             pairs.src_lengths,

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from nmt import corpus, runtime
+from nmt.cache import cache_dir
 from nmt.config import TrainConfig, best_metric
-from nmt.corpus import ParallelText, Split
+from nmt.corpus import Split
 from nmt.files import write_lines
 from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
@@ -22,6 +23,7 @@ from nmt.tasks import TASKS, Evaluation, Note, Trained
 from nmt.tokenizer import Tokenizer
 from nmt.tracking import Tracker
 from nmt.trainer import AverageOf, Progress, Trainer, regular_steps
+from nmt.training_text import TrainingText, evaluation_split, survey, train_tokenizer
 from nmt.translate import print_warning
 
 
@@ -83,27 +85,28 @@ def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
         return conclude(trained, run, progress, tracker.note)
 
 
-def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> ParallelText:
+def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText:
     """The filtered training split; the evaluation splits are copied into the run beside it."""
-    task = TASKS[cfg.task]
-    text, account = task.filter(task.part(corpus.load(cfg.data, Split.train)), cfg.data)
-    note(f"training data: {account}")
-    run.require_same_data(text)
+    task, cache = TASKS[cfg.task], cache_dir()
+    scored_on = {}
     for split in (Split.validation, Split.test):
         if split is Split.validation or corpus.has_split(cfg.data, split):
-            kept = task.part(corpus.load(cfg.data, split))
-            run.keep_text(split, kept, cfg.data)
-            shared = corpus.overlap(text, kept)
-            also = f", {shared:,} of them also in the training data" if shared else ""
-            note(f"{split.value} data: {len(kept):,} pairs{also}")
+            scored_on[split.value] = task.part(evaluation_split(corpus.stream(cfg.data, split), cache))
+    text = survey(corpus.stream(cfg.data, Split.train), cfg.data, task.filter, scored_on, cache)
+    note(f"training data: {text.account}")
+    run.require_same_data(text)
+    for name, kept in scored_on.items():
+        run.keep_text(Split(name), kept, cfg.data)
+        also = f", {text.shared[name]:,} of them also in the training data" if text.shared[name] else ""
+        note(f"{name} data: {len(kept):,} pairs{also}")
     return text
 
 
-def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: ParallelText, note: Note) -> Tokenizer:
-    """The tokenizer of the run, trained now if it has none yet."""
+def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: TrainingText, note: Note) -> Tokenizer:
+    """The tokenizer of the run, made now if it has none yet."""
     if not run.has_tokenizer():
         note(f"training a {cfg.tokenizer.kind.value} tokenizer")
-        Tokenizer.train(cfg.tokenizer, text, seed=cfg.seed).save(run.path)
+        train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir()).save(run.path)
     return run.tokenizer(cfg.tokenizer)
 
 

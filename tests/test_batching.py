@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt import batching
 from nmt.batching import (
     Batch,
     Indices,
@@ -19,13 +21,14 @@ from nmt.batching import (
     plan_epoch,
     plan_in_order,
 )
-from nmt.encoding import EncodedPairs
-from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.encoded import EncodedPairs, Sentences
+from nmt.runtime import derive_seed
+from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, ragged
 
 Sides = tuple[Lengths, Lengths]
 
 
-def share_of_padding(batches: list[Indices], lengths: Lengths) -> float:
+def share_of_padding(batches: Sequence[Indices], lengths: Lengths) -> float:
     positions = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
     return 1.0 - sum(int(lengths[batch].sum()) for batch in batches) / positions
 
@@ -40,11 +43,11 @@ budgets = st.integers(1, 200)
 seeds = st.integers(0, 2**31)
 
 
-def as_lists(plan: list[Indices]) -> list[list[int]]:
+def as_lists(plan: Sequence[Indices]) -> list[list[int]]:
     return [batch.tolist() for batch in plan]
 
 
-def check_plan(plan: list[Indices], sides: Sides, max_tokens: int) -> None:
+def check_plan(plan: Sequence[Indices], sides: Sides, max_tokens: int) -> None:
     everything = [index for batch in as_lists(plan) for index in batch]
     assert sorted(everything) == list(range(len(sides[0])))
     for batch in plan:
@@ -58,6 +61,43 @@ def test_every_pair_once_and_within_the_budget(sides: Sides, seed: int, epoch: i
     check_plan(plan, sides, max_tokens)
     again = plan_epoch(*sides, seed=seed, epoch=epoch, max_tokens=max_tokens)
     assert as_lists(plan) == as_lists(again)
+
+
+@given(corpora, seeds, st.integers(1, 30), budgets)
+def test_pools_hold_every_pair_once_too(sides: Sides, seed: int, pool: int, max_tokens: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "POOL_PAIRS", pool)
+        plan = plan_epoch(*sides, seed=seed, epoch=1, max_tokens=max_tokens)
+        again = plan_epoch(*sides, seed=seed, epoch=1, max_tokens=max_tokens)
+    check_plan(plan, sides, max_tokens)
+    assert as_lists(plan) == as_lists(again)
+
+
+@given(corpora, seeds, st.integers(1, 5), budgets)
+def test_one_pool_is_sorted_cut_and_shuffled(sides: Sides, seed: int, epoch: int, max_tokens: int) -> None:
+    """Pair by pair, as the plans of recorded runs were made."""
+    rngs = [np.random.default_rng(derive_seed(seed, epoch, part)) for part in ("pairs", "batches")]
+    order = np.lexsort((rngs[0].random(len(sides[0])), sides[0] // 2, sides[1]))
+    batches: list[list[int]] = []
+    for pair in order.tolist():
+        tried = [*batches[-1], pair] if batches else [pair]
+        size = len(tried) * max(int(lengths[tried].max()) for lengths in sides)
+        if batches and size <= max_tokens:
+            batches[-1] = tried
+        else:
+            batches.append([pair])
+    plan = plan_epoch(*sides, seed=seed, epoch=epoch, max_tokens=max_tokens)
+    assert as_lists(plan) == [batches[turn] for turn in rngs[1].permutation(len(batches))]
+    assert as_lists(plan[1:]) == as_lists(plan)[1:]
+
+
+def test_batches_of_pools_are_hardly_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "POOL_PAIRS", 1000)
+    lengths = np.random.default_rng(1).integers(1, 40, size=10_000).astype(np.uint16)
+    plan = plan_epoch(lengths, lengths, seed=1, epoch=1, max_tokens=400)
+    assert share_of_padding(plan, lengths) < 0.05
+    pools = [set((np.sort(batch) // 1000).tolist()) for batch in plan]
+    assert sum(len(pool) > 1 for pool in pools) > len(plan) / 2  # a pool is a random sample of the corpus
 
 
 @given(corpora, budgets)
@@ -115,12 +155,7 @@ def test_groups_are_the_batches_of_an_update() -> None:
 
 
 def encoded(src: list[list[int]], tgt: list[list[int]]) -> EncodedPairs:
-    return EncodedPairs(*flat(src), *flat(tgt))
-
-
-def flat(sentences: list[list[int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    ids = [token for sentence in sentences for token in sentence]
-    return np.asarray(ids, dtype=np.int32), np.cumsum([0, *map(len, sentences)], dtype=np.int64)
+    return EncodedPairs(*(Sentences(*ragged(side)) for side in (src, tgt)))
 
 
 def test_collate_pads_and_shifts() -> None:

@@ -138,7 +138,7 @@ def test_validation_loss_is_the_mean_over_tokens_whatever_the_batches() -> None:
 
 def test_evaluate_scores_the_translations_of_the_source() -> None:
     text = ParallelText([f"a dog {i} runs" for i in range(30)], [f"ein Hund {i} rennt" for i in range(30)])
-    tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=30), text, seed=1)
+    tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=30), text)
     model = transformer(tokenizer.tgt_vocab_size)
     cfg = BeamConfig(beam_size=2)
     scores = evaluate_text(model, tokenizer, text, cfg, [Metric.bleu, Metric.chrf], tgt_lang="de", device=CPU)

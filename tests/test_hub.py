@@ -41,44 +41,44 @@ def write_parquet(path: Path, records: list[dict[str, Any]]) -> None:
 
 def error_of(cfg: HubData, split: Split = Split.train) -> str:
     with pytest.raises(UserError) as caught:
-        hub.read(cfg, split)
+        hub.stream(cfg, split).read()
     return str(caught.value)
 
 
 def test_flat_columns(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", PAIR, {"en": "Two\r\nlines\u2028x", "de": "Zwei\nZeilen\u0000"})
-    text = hub.read(HubData(path=str(tmp_path)), Split.train)
+    text = hub.stream(HubData(path=str(tmp_path)), Split.train).read()
     assert text == ParallelText(["A dog.", "Two lines\u2028x"], ["Ein Hund.", "Zwei Zeilen "])
 
 
 def test_nested_columns_in_parquet(tmp_path: Path) -> None:
     write_parquet(tmp_path / "data/test-00000-of-00001.parquet", [{"id": 1, "translation": PAIR}] * 3)
-    text = hub.read(HubData(path=str(tmp_path), src="de", tgt="en"), Split.test)
+    text = hub.stream(HubData(path=str(tmp_path), src="de", tgt="en"), Split.test).read()
     assert text == ParallelText(["Ein Hund."] * 3, ["A dog."] * 3)
 
 
 def test_columns_may_be_named(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", {"texts": {"deep": {"source": "a"}}, "target": "b"})
     cfg = HubData(path=str(tmp_path), src_column="texts.deep.source", tgt_column="target")
-    assert hub.read(cfg, Split.train) == ParallelText(["a"], ["b"])
+    assert hub.stream(cfg, Split.train).read() == ParallelText(["a"], ["b"])
 
 
 def test_a_folder_is_read_anew_although_its_times_did_not_change(tmp_path: Path) -> None:
     cfg = HubData(path=str(tmp_path))
     path = write_jsonl(tmp_path / "train.jsonl", PAIR)
     stamp = path.stat().st_mtime_ns
-    assert hub.read(cfg, Split.train).tgt == ["Ein Hund."]
+    assert hub.stream(cfg, Split.train).read().tgt == ["Ein Hund."]
     write_jsonl(path, {"en": "A dog.", "de": "Ein Huhn."})
     os.utime(path, ns=(stamp, stamp))
-    assert hub.read(cfg, Split.train).tgt == ["Ein Huhn."]
+    assert hub.stream(cfg, Split.train).read().tgt == ["Ein Huhn."]
 
 
 def test_splits_have_any_name_and_may_be_sliced(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", *({"en": f"a{i}", "de": f"b{i}"} for i in range(10)))
     write_jsonl(tmp_path / "test.jsonl", PAIR)
     cfg = HubData(path=str(tmp_path), train_split="train[2:4]+test", validation_split="train[90%:]")
-    assert hub.read(cfg, Split.train).src == ["a2", "a3", "A dog."]
-    assert hub.read(cfg, Split.validation).src == ["a9"]
+    assert hub.stream(cfg, Split.train).read().src == ["a2", "a3", "A dog."]
+    assert hub.stream(cfg, Split.validation).read().src == ["a9"]
 
 
 @pytest.fixture
@@ -97,8 +97,10 @@ def two_configs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("src", "tgt"), [("en", "de"), ("de", "en")])
 def test_a_configuration_is_found_in_either_direction(two_configs: Path, src: str, tgt: str) -> None:
     cfg = HubData(path=str(two_configs), src=src, tgt=tgt, config="{src}-{tgt}")
-    assert hub.read(cfg, Split.test) == ParallelText([PAIR[src]], [PAIR[tgt]])
-    assert hub.read(HubData(path=str(two_configs), tgt="fr", config="fr-en"), Split.test).tgt == ["fr-en"]
+    assert hub.stream(cfg, Split.test).read() == ParallelText([PAIR[src]], [PAIR[tgt]])
+    assert hub.stream(HubData(path=str(two_configs), tgt="fr", config="fr-en"), Split.test).read().tgt == [
+        "fr-en"
+    ]
 
 
 def test_a_configuration_must_exist(two_configs: Path) -> None:
@@ -115,12 +117,12 @@ def test_a_configuration_may_be_a_folder(tmp_path: Path) -> None:
             tmp_path / config / "train" / "0000.parquet", [{"translation": {"en": config, "de": "b"}}]
         )
     cfg = HubData(path=str(tmp_path), config="x-{src}-{tgt}")
-    assert hub.read(cfg, Split.train) == ParallelText(["x-en-de"], ["b"])
+    assert hub.stream(cfg, Split.train).read() == ParallelText(["x-en-de"], ["b"])
 
 
 def test_a_folder_without_configurations_ignores_the_key(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", {"translation": PAIR})
-    assert len(hub.read(HubData(path=str(tmp_path), config="{src}-{tgt}"), Split.train)) == 1
+    assert len(hub.stream(HubData(path=str(tmp_path), config="{src}-{tgt}"), Split.train).read()) == 1
 
 
 def test_a_missing_split_lists_those_there_are(tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_an_unreachable_hub_is_told_at_once() -> None:
 
 @pytest.mark.network
 def test_the_hub_itself() -> None:
-    text = hub.read(HubData(dataset="bentrevett/multi30k"), Split.test)
+    text = hub.stream(HubData(dataset="bentrevett/multi30k"), Split.test).read()
     assert len(text) == 1000
     assert text.tgt[0].startswith("Ein Mann mit einem orangefarbenen Hut")
 
@@ -239,17 +241,17 @@ def test_an_unknown_dataset_of_the_hub() -> None:
 
 def test_multi30k_as_the_hub_has_it() -> None:
     cfg = HubData(path=str(needs("multi30k")))
-    sizes = [len(hub.read(cfg, split)) for split in Split]
+    sizes = [len(hub.stream(cfg, split).read()) for split in Split]
     assert sizes == [29000, 1014, 1000]
     assert "only en, de" in error_of(HubData(path=cfg.path, tgt="fr"))
 
 
 def test_multi30k_in_french_by_config_alone() -> None:
-    text = hub.read(HubData(path=str(needs("multi30k_fr")), tgt="fr"), Split.validation)
+    text = hub.stream(HubData(path=str(needs("multi30k_fr")), tgt="fr"), Split.validation).read()
     assert text.tgt[0] == "Un groupe d'hommes chargent du coton dans un camion"
 
 
 def test_wmt_is_nested() -> None:
     cfg = HubData(path=str(needs("wmt22")), config="{src}-{tgt}")
-    assert len(hub.read(cfg, Split.test)) == 2037
+    assert len(hub.stream(cfg, Split.test).read()) == 2037
     assert "has no split 'train', only validation, test" in error_of(cfg)

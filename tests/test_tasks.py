@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from torch.nn import functional as F
 
 from nmt.config import Task, TrainConfig
-from nmt.corpus import DemoData, ParallelText
+from nmt.corpus import Account, DemoData, ParallelText
 from nmt.decoding import BeamConfig, SamplingConfig
 from nmt.evaluate import Metric
 from nmt.models import build_model
@@ -26,10 +26,11 @@ from nmt.tasks import TASKS, Evaluation, Trained, continued, decoded_text
 from nmt.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.tracking import Tracker
 from nmt.trainer import TrainerConfig
+from nmt.training_text import TrainingText, digest_of
 
 LINES = ["a man rides", "", "two men ride a horse", "no"] * 5
 TEXT = ParallelText([""] * len(LINES), LINES)
-TOKENIZER = Tokenizer.train(TokenizerConfig(TokenizerKind.char, vocab_size=60), TEXT, seed=1)
+TOKENIZER = Tokenizer.train(TokenizerConfig(TokenizerKind.char, vocab_size=60), TEXT)
 CPU = torch.device("cpu")
 
 
@@ -43,6 +44,10 @@ def config(task: Task, **model: Any) -> TrainConfig:
         trainer=TrainerConfig(num_samples=2, batch_tokens=64),
         decoding=BeamConfig(),
     )
+
+
+def training_text(text: ParallelText) -> TrainingText:
+    return TrainingText(Account(len(text)), digest_of(text), {}, lambda: iter([text]))
 
 
 def trained(cfg: TrainConfig) -> Trained:
@@ -69,26 +74,26 @@ def test_a_language_model_learns_from_all_lines_of_the_target() -> None:
 
 def test_the_windows_of_an_epoch_hold_the_text_once_and_begin_elsewhere_in_the_next() -> None:
     parts, cfg, notes = TASKS[Task.language_model], config(Task.language_model), list[str]()
-    pairs_of_epoch = parts.training_pairs(cfg, TEXT, TOKENIZER, notes.append)
+    pairs_of_epoch = parts.training_pairs(cfg, training_text(TEXT), TOKENIZER, notes.append)
     whole = [token for line in TOKENIZER.encode_tgt(LINES) for token in line]
     assert notes == [f"encoded: 20 lines, {len(whole)} tokens"]
     firsts = set()
     for epoch in range(1, 9):
         pairs = pairs_of_epoch(epoch)
-        assert np.concatenate([pairs.tgt(i) for i in range(len(pairs))]).tolist() == whole
+        assert np.concatenate([pairs.tgt[i] for i in range(len(pairs))]).tolist() == whole
         assert (int(pairs.src_lengths.max()), int(pairs.tgt_lengths.max())) == (0, 16)
         firsts.add(int(pairs.tgt_lengths[0]))
     assert len(firsts) > 3
-    again = parts.training_pairs(cfg, TEXT, TOKENIZER, notes.append)(8)
+    again = parts.training_pairs(cfg, training_text(TEXT), TOKENIZER, notes.append)(8)
     assert again.tgt_lengths.tolist() == pairs.tgt_lengths.tolist()
 
 
 def test_a_model_of_both_sides_is_trained_on_joined_pairs() -> None:
     text = ParallelText(["a man", "two men"], ["no", "a horse"])
     cfg = config(Task.translation, prefix=Prefix.causal, loss_on=LossOn.both)
-    pairs = TASKS[Task.translation].training_pairs(cfg, text, TOKENIZER, list[str]().append)(1)
+    pairs = TASKS[Task.translation].training_pairs(cfg, training_text(text), TOKENIZER, list[str]().append)(1)
     src, tgt = TOKENIZER.encode_src(text.src), TOKENIZER.encode_tgt(text.tgt)
-    assert [pairs.tgt(i).tolist() for i in (0, 1)] == [
+    assert [pairs.tgt[i].tolist() for i in (0, 1)] == [
         [*s, BOS_ID, *t] for s, t in zip(src, tgt, strict=True)
     ]
     assert pairs.src_lengths.tolist() == [0, 0]

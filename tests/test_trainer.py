@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import CheckpointStore
-from nmt.encoding import EncodedPairs
+from nmt.encoded import EncodedPairs, Sentences
 from nmt.errors import TrainingStopped, UserError
 from nmt.models import TranslationModel
 from nmt.optimizer import (
@@ -36,12 +36,12 @@ def pairs() -> EncodedPairs:
     """Forty pairs of 2 to 9 random tokens."""
     rng = np.random.default_rng(1)
 
-    def side() -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
+    def side() -> Sentences:
         lengths = rng.integers(2, 10, 40)
         sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
-        return np.concatenate(sentences).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
+        return Sentences(np.concatenate(sentences).astype(np.int32), lengths)
 
-    return EncodedPairs(*side(), *side())
+    return EncodedPairs(side(), side())
 
 
 @pytest.fixture

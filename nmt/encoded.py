@@ -1,0 +1,100 @@
+"""The ids of many sentences, in memory or in files of which only what a batch asks for is read.
+
+A corpus is two flat arrays per side: all ids end to end, and the length of each sentence. Where a sentence
+begins is computed from the lengths, so that beside them a corpus of any size takes next to no memory. Files
+are read, not mapped: pages of a mapped file would count as memory of the process. Text is unknown here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+STRIDE = 64
+"""Of so many sentences, the place of one is stored."""
+
+Ids = NDArray[Any]
+"""Ids of any integer type."""
+Lengths = NDArray[Any]
+"""Tokens of each sentence, EOS included."""
+
+
+class Flat(Protocol):
+    """Ids end to end: an array, or what reads like one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Ids: ...
+
+
+class FileIds:
+    """The ids in a file; a slice of them is read when it is asked for."""
+
+    def __init__(self, path: Path, kind: str):
+        self._file = path.open("rb")
+        self._type = np.dtype(kind)
+
+    def __len__(self) -> int:
+        return os.fstat(self._file.fileno()).st_size // self._type.itemsize
+
+    def __getitem__(self, part: slice, /) -> Ids:
+        start, stop, _ = part.indices(len(self))
+        size = self._type.itemsize
+        return np.frombuffer(os.pread(self._file.fileno(), (stop - start) * size, start * size), self._type)
+
+
+class Sentences:
+    """One side of a corpus."""
+
+    def __init__(self, ids: Flat, lengths: Lengths):
+        self.ids, self.lengths = ids, lengths
+        sums = np.add.reduceat(lengths, np.arange(0, len(lengths), STRIDE), dtype=np.int64)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sums)])
+
+    def __getitem__(self, i: int) -> Ids:
+        """The ids of sentence `i`."""
+        return self.take([i])[0]
+
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> list[Ids]:
+        """The ids of the sentences `indices`."""
+        rows = np.asarray(indices, np.int64)
+        near = rows[:, None] // STRIDE * STRIDE + np.arange(STRIDE)
+        before = near < rows[:, None]
+        lengths = self.lengths[np.where(before, near, rows[:, None])].astype(np.int64)
+        starts = self._starts[rows // STRIDE] + (lengths * before).sum(1)
+        ends = starts + self.lengths[rows]
+        return [self.ids[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+class EncodedPairs:
+    """The ids of sentence pairs, EOS included."""
+
+    def __init__(self, src: Sentences, tgt: Sentences):
+        self.src, self.tgt = src, tgt
+
+    def __len__(self) -> int:
+        return len(self.tgt.lengths)
+
+    @property
+    def src_lengths(self) -> Lengths:
+        """Tokens of each source."""
+        return self.src.lengths
+
+    @property
+    def tgt_lengths(self) -> Lengths:
+        """Tokens of each target."""
+        return self.tgt.lengths
+
+
+def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:
+    """The targets as one text, cut after `first` tokens and then after every `length`, without a source."""
+    ids = pairs.tgt.ids
+    cuts = np.arange(first, len(ids), length, dtype=np.int64)
+    lengths = np.diff(np.unique(np.concatenate([[0], cuts, [len(ids)]])))
+    nothing = Sentences(np.empty(0, np.int32), np.zeros(len(lengths), np.int32))
+    return EncodedPairs(nothing, Sentences(ids, lengths))

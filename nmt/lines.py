@@ -1,0 +1,115 @@
+"""The lines of text files, plain or gzip-compressed, block by block.
+
+Files are read as bytes and must be UTF-8. A line ends at a line feed and nowhere else: U+2028, U+0085 and a
+lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
+and so is a byte order mark. The last line needs no line feed. What cannot be read exactly is an error that
+names file and line. Pairs and columns are unknown here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import itertools
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from nmt.errors import UserError
+
+BLOCK_BYTES = 1 << 22
+"""Bytes that are read at a time."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_lines(path: Path, key: str) -> Iterator[str]:
+    """The lines of a file, of which one block is in memory; `key` is the config key to name in an error.
+
+    Raises:
+        UserError: the file is empty, unreadable or no text.
+    """
+    return itertools.chain.from_iterable(_blocks(path, key))
+
+
+def _blocks(path: Path, key: str) -> Iterator[list[str]]:
+    """The same as lists of lines."""
+    read = 0
+    for raw in _whole_lines(path, key):
+        text = _decode(raw, f"{key}: {path}", read)
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        read += len(lines)
+        yield [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+    if not read:
+        raise UserError(f"{key}: {path} is empty")
+
+
+def _whole_lines(path: Path, key: str) -> Iterator[bytes]:
+    """The bytes of a file in blocks that end where a line does."""
+    with _readable(path, key), path.open("rb") as raw:
+        file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if _is_gzip(raw, path, key) else raw
+        rest = b""
+        while block := file.read(BLOCK_BYTES):
+            head, feed, rest = (rest + block).rpartition(b"\n")
+            if feed:
+                yield head + feed
+        if rest:
+            yield rest
+
+
+@contextmanager
+def _readable(path: Path, key: str) -> Iterator[None]:
+    """Restate what goes wrong while a file is read."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{key}: {path} is a damaged gzip file ({error}); copy it again") from error
+    except OSError as error:
+        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
+
+
+def _is_gzip(file: BinaryIO, path: Path, key: str) -> bool:
+    start = file.read(len(_GZIP_MAGIC))
+    file.seek(0)
+    if path.suffix == ".gz" and start and start != _GZIP_MAGIC:
+        raise UserError(f"{key}: {path} ends in .gz but is not gzip-compressed; remove .gz from its name")
+    return start == _GZIP_MAGIC
+
+
+def _decode(raw: bytes, where: str, before: int) -> str:
+    """Strict UTF-8, without a byte order mark and without NUL; `before` lines come before these."""
+    if not before:
+        if raw.startswith(_GZIP_MAGIC):
+            raise UserError(f"{where} is gzip-compressed twice; decompress it once")
+        if raw.startswith(_UTF16_MARKS):
+            raise UserError(f"{where} is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    nul = raw.find(b"\0")
+    if nul >= 0:
+        raise UserError(
+            f"{where}: {_position(raw, nul, before)} is a NUL character, which no text has; "
+            "remove it (tr -d '\\000'), or convert the file if it is UTF-16 (iconv -f UTF-16 -t UTF-8)"
+        )
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        guess = _guess_encoding(raw[error.start : error.start + 1])
+        raise UserError(f"{where}: {_position(raw, error.start, before)} is not UTF-8; {guess}") from error
+
+
+def _position(raw: bytes, offset: int, before: int) -> str:
+    start_of_line = raw.rfind(b"\n", 0, offset) + 1
+    line = before + raw.count(b"\n", 0, offset) + 1
+    return f"line {line:,}, byte {offset - start_of_line + 1:,} of the line (0x{raw[offset]:02x})"
+
+
+def _guess_encoding(byte: bytes) -> str:
+    letter = byte.decode("cp1252", errors="ignore")
+    if letter.isprintable() and letter:
+        return f"in Windows-1252 that byte is {letter!r}; if so, convert the file: iconv -f cp1252 -t UTF-8"
+    return "find its encoding with `file` and convert it with iconv"
