@@ -1,11 +1,11 @@
-"""What a large corpus costs: time of the first start and of later ones, memory of a process, speed of batches.
+"""What a large corpus costs: time of the first start and of later ones, memory, and speed of batches.
 
     python scripts/bench_data.py 29000 10000000
 
-For each number of pairs a corpus of recombined words is written to a temporary folder, read for the first time
-(`pass`) and opened again by a process of its own (`start`). One JSON object per line; times are in seconds,
-`cpu_seconds` of all threads, memory in MB. Memory is that of the process beyond what it had before the corpus was
-opened: `peak_mb` while it was opened and planned, `resident_mb` with the batches being read.
+For each number of pairs a corpus of recombined words is written to a temporary folder, read for the first
+time (`pass`) and opened again by a process of its own (`start`). One JSON object per line; times are in
+seconds, `cpu_seconds` those of all threads, memory in MB. Memory is that of the process beyond what it had
+before the corpus was opened: `peak_mb` at most, `resident_mb` at the end, after batches of an epoch were read.
 """
 
 from __future__ import annotations
