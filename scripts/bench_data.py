@@ -5,7 +5,7 @@
 For each number of pairs a corpus of recombined words is written to a temporary folder, read for the first
 time (`pass`) and opened again by a process of its own (`start`). One JSON object per line; times are in
 seconds, `cpu_seconds` those of all threads, memory in MB. Memory is that of the process beyond what it had
-before the corpus was opened: `peak_mb` at most, `resident_mb` at the end, after batches of an epoch were read.
+before the corpus was opened: `peak_mb` at most, `resident_mb` at the end, after some batches were read.
 """
 
 from __future__ import annotations
