@@ -117,10 +117,9 @@ class _Dataset:
     @contextlib.contextmanager
     def _ready(self) -> Iterator[DatasetBuilder]:
         _be_quiet(local=bool(self._cfg.path))
-        with _readable_errors(self._cfg):
-            with contextlib.nullcontext() if self._cfg.path else _offline_when_unreachable():
-                builder = self._builder
-            yield builder
+        offline = contextlib.nullcontext() if self._cfg.path else _offline_when_unreachable()
+        with offline, _readable_errors(self._cfg):
+            yield self._builder
 
     def version(self) -> str:
         """What identifies the data on the hub: the library has a folder of its own for each version."""
@@ -130,7 +129,9 @@ class _Dataset:
     def chunks(self, cfg: HubData, split: Split) -> Iterator[ParallelText]:
         """The pairs of a split."""
         with self._ready() as builder:
-            yield from _read_columns(cfg, _open_split(cfg, split, builder))
+            dataset = _open_split(cfg, split, builder)
+        with _readable_errors(cfg):
+            yield from _read_columns(cfg, dataset)
 
 
 _OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()

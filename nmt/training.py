@@ -14,7 +14,7 @@ from typing import Any
 from nmt import corpus, runtime
 from nmt.cache import cache_dir
 from nmt.config import TrainConfig, best_metric
-from nmt.corpus import Split
+from nmt.corpus import ParallelText, Split
 from nmt.files import write_lines
 from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
@@ -88,11 +88,12 @@ def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
 def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText:
     """The filtered training split; the evaluation splits are copied into the run beside it."""
     task, cache = TASKS[cfg.task], cache_dir()
-    scored_on = {}
+    scored_on: dict[str, ParallelText] = {}
+    source = corpus.stream(cfg.data, Split.train)
     for split in (Split.validation, Split.test):
         if split is Split.validation or corpus.has_split(cfg.data, split):
             scored_on[split.value] = task.part(evaluation_split(corpus.stream(cfg.data, split), cache))
-    text = survey(corpus.stream(cfg.data, Split.train), cfg.data, task.filter, scored_on, cache)
+    text = survey(source, cfg.data, task.filter, scored_on, cache)
     note(f"training data: {text.account}")
     run.require_same_data(text)
     for name, kept in scored_on.items():

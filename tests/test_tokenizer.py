@@ -391,6 +391,7 @@ def test_a_corpus_of_punctuation_is_told() -> None:
     [
         ({"vocab_size": 4}, "tokenizer.vocab_size must be at least 5, but is 4"),
         ({"character_coverage": 0.9}, "tokenizer.character_coverage must be in [0.98, 1], but is 0.9"),
+        ({"max_sentences": 1}, "tokenizer.max_sentences must be at least 2, but is 1"),
         ({"sampling_alpha": -0.1}, "tokenizer.sampling_alpha must be in [0, 1], but is -0.1"),
         (
             {"sampling_alpha": 0.1, "kind": TokenizerKind.word},
