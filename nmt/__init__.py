@@ -6,6 +6,7 @@ The modules in import order. Each imports only from those above it; a test reads
     files                 Small files, written whole.
     cache                 What is kept between runs: entries that appear whole and are checked when opened.
     runtime               Device, threads, seeds and mixed precision.
+    distributed           Several processes that work together, and end together.
     kernels               What is faster in C++, built at first use, and whether it can be.
     layers                Blocks that models share: dropout, feed-forward, norms, residual.
     low_precision         A copy of a model for search that multiplies 16-bit numbers.
@@ -58,6 +59,8 @@ The modules in import order. Each imports only from those above it; a test reads
     attention_page        Attention weights as one HTML page.
     attention_views       What `nmt attention` writes: page, images, soft and hard alignments.
     evaluate              Loss, and sacreBLEU metrics with their signatures, on one split.
+    learner               Forward pass and loss as one module; DDP and FSDP2.
+    progress              How far a training has come, and what its updates measure.
     trainer               The update; when to validate, save and stop.
     config_errors         What Hydra and OmegaConf raise, as one readable sentence.
     config                The root configs of the verbs, and their checks.

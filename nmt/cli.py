@@ -45,24 +45,42 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
 nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
 """
+SHARED_VERBS = ("train", "evaluate")
+"""Those that several processes, started by torchrun, can share."""
 SHELLS = ("bash", "fish", "zsh")
 SWEEP_FAILED = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code of the process."""
+    """Run the command and return the exit code of the process, which may be one of several."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return run_command(arguments, print_error)
+    from nmt.distributed import Launch
+
+    with Launch() as launch:
+        return launch.end(run_command(arguments, launch.say))
+
+
+def print_error(text: str) -> None:
+    """Write `text` to standard error."""
+    print(text, file=sys.stderr)
+
+
+def run_command(argv: list[str], say: Callable[[str], None]) -> int:
+    """Run the command, `say` what ended it before its time, and return the exit code."""
     try:
-        code = dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = dispatch(argv)
         sys.stdout.flush()
         return code
     except Interrupted as stop:
-        print(stop, file=sys.stderr)
+        say(str(stop))
         return stop.exit_code
     except NmtError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader has left (`nmt translate ... | head`). What Python flushes at exit goes nowhere.
@@ -98,7 +116,11 @@ def run_verb(verb: str, argv: list[str]) -> int:
     from nmt import compose
 
     trials = compose.compose(verb, argv)
-    if any(trial.name for trial in trials):
+    is_sweep = any(trial.name for trial in trials)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (is_sweep or verb not in SHARED_VERBS):
+        what = "a sweep" if is_sweep else f"nmt {verb}"
+        raise UserError(f"{what} runs in one process; start it without torchrun")
+    if is_sweep:
         return sweep(trials, ACTIONS[verb])
     for trial in trials:
         ACTIONS[verb](trial)

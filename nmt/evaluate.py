@@ -20,6 +20,7 @@ from sacrebleu.metrics.ter import TER
 
 from nmt.batching import Batch
 from nmt.decoding import DecodingConfig
+from nmt.distributed import ALONE, World
 from nmt.errors import UserError
 from nmt.loss import projected_nll
 from nmt.models.base import TranslationModel
@@ -57,9 +58,10 @@ def evaluate_text(
     *,
     tgt_lang: str,
     device: torch.device,
+    world: World = ALONE,
 ) -> Scores:
-    """Translate `text.src` and score the result against `text.tgt`."""
-    translations = translate(text.src, model, tokenizer, cfg, device=device)
+    """Translate `text.src` and score the result against `text.tgt`; the ranks of `world` share the work."""
+    translations = translate(text.src, model, tokenizer, cfg, device=device, world=world)
     return score_text([t.text for t in translations], text.tgt, metrics, tgt_lang=tgt_lang)
 
 
@@ -89,16 +91,21 @@ def _scorer(metric: Metric, tgt_lang: str) -> SacrebleuMetric:
         raise UserError(f"BLEU for data.tgt={tgt_lang} needs more than is installed. {reason}") from error
 
 
-def validation_loss(model: TranslationModel, batches: Iterable[Batch], *, device: torch.device) -> float:
-    """Return the mean negative log-likelihood in nats per target token, EOS counted, without smoothing."""
-    total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
+def validation_loss(
+    model: TranslationModel, batches: Iterable[Batch], *, device: torch.device, world: World = ALONE
+) -> float:
+    """Return the mean negative log-likelihood in nats per target token, EOS counted, without smoothing.
+
+    Each rank of `world` takes its part of `batches`; the sum is that of one process, bit for bit.
+    """
+    sums, counts = [torch.zeros(0, device=device)], []
     with evaluating(model):
-        for batch in (batch.to(device) for batch in batches):
+        for batch in (batch.to(device) for batch in world.deal(batches)):
             hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
             _, nll = projected_nll(hidden, model.output, batch.real(batch.tgt_out), 0.0)
-            total += nll
-            num_tokens += batch.num_tokens
-    return float(total) / num_tokens
+            sums.append(nll[None])
+            counts.append(batch.num_tokens)
+    return sum(world.undeal(torch.cat(sums).tolist())) / sum(world.undeal(counts))
 
 
 def perplexity(nll: float) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt import corpus, runtime
+from nmt import corpus, distributed, runtime
 from nmt.attention_maps import SentenceMaps, attend, maps_of_nothing
 from nmt.attention_views import require_maps, write_views
 from nmt.checkpoint import AVERAGE
@@ -36,10 +36,10 @@ from nmt.evaluate import Scores
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.pairs import one_line
+from nmt.progress import Progress
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS, Evaluation, Trained, continued
 from nmt.tokenizer import Tokenizer
-from nmt.trainer import Progress
 from nmt.translate import Translation, print_warning, translate_stream
 
 
@@ -165,17 +165,20 @@ def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
 
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
-    """Score a trained model on one split, print and return the scores."""
+    """Score a trained model on one split, print and return the scores; several processes share the work."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.split
-    text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
-    tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data))
-    scores = Evaluation(tested, text, print_warning).scores(cfg.decoding, cfg.metrics)
-    print(report(split, scores), flush=True)
-    file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
-    write_lines(file, scores.hypotheses)
-    print(f"written     {file}")
+    with distributed.joined(opened.device) as world:
+        with world.main_first():  # which may download
+            text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
+        tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
+        scores = Evaluation(tested, text, print_warning).scores(cfg.decoding, cfg.metrics)
+        if world.is_main:
+            print(report(split, scores), flush=True)
+            file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
+            write_lines(file, scores.hypotheses)
+            print(f"written     {file}")
     return {split.value: scores.values, "signatures": scores.signatures}
 
 

@@ -121,6 +121,8 @@ class RunDirectory:
                 f"the {split.value} data of {self.path} has changed since the run began; "
                 "restore it, or start anew with another run=..."
             )
+        if kept == text:  # perhaps written by another process of the same training
+            return
         for file, lines in zip(self._sides(split, data), (text.src, text.tgt), strict=True):
             write_lines(file, lines)
 

@@ -1,7 +1,7 @@
 """Device, threads, seeds and mixed precision: everything that depends on the machine.
 
 The only module with autocast and loss scaling: `Stepper` scales the loss, unscales and clips the gradients
-and updates the weights, unless fp16 overflowed. It knows no model and no batch; whether a loss or a norm is
+and updates the weights, unless it is told not to. It knows no model and no batch; whether a loss or a norm is
 finite is the trainer's to judge. Mixed precision: Micikevicius et al. 2018.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import platform
 import random
 import signal
@@ -25,6 +26,13 @@ from torch import Tensor, nn
 from nmt.errors import Interrupted, TrainingStopped, UserError
 
 SMALLEST_LOSS_SCALE = 2.0**-14
+
+
+class Parallel(Enum):
+    """How several processes share a model."""
+
+    ddp = "ddp"
+    fsdp = "fsdp"
 
 
 class Precision(Enum):
@@ -51,6 +59,8 @@ class RuntimeConfig:
     """CPU threads of one operation; 0 leaves the choice to torch."""
     compile: bool = False
     """Compile the model with `torch.compile` for training."""
+    parallel: Parallel = Parallel.ddp
+    """ddp or fsdp, for several processes: each holds all weights, or a part of them and of the optimizer."""
 
     def __post_init__(self) -> None:
         if self.threads < 0:
@@ -69,6 +79,15 @@ def resolve_device(cfg: RuntimeConfig) -> torch.device:
     if device is None or device.type not in ("cpu", "cuda"):
         raise UserError(f"runtime.device must be auto, cpu, cuda or cuda:N, but is {cfg.device!r}")
     num_devices = torch.cuda.device_count()
+    num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun, on this machine
+    if device.type == "cuda" and num_processes > 1:
+        if device.index is not None or num_devices < num_processes:
+            raise UserError(
+                f"runtime.device={cfg.device} is not enough for the {num_processes} processes that torchrun "
+                f"started here: each needs a GPU of its own, and torch sees {num_devices}; "
+                "use runtime.device=cuda, and no more processes than GPUs"
+            )
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda" and (device.index or 0) >= num_devices:
         way_out = "runtime.device=cuda" if num_devices else "runtime.device=cpu, or a CUDA build of torch"
         raise UserError(
@@ -206,24 +225,41 @@ class Stepper:
     def clip(self) -> Tensor:
         """Unscale the gradients, clip their global norm and return what it was before."""
         self.scaler.unscale_(self.optimizer)
-        return nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf"))
+        return whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
 
-    def step(self, learning_rate: float) -> bool:
-        """Update the weights and clear the gradients; False when fp16 overflowed and the update was left out.
+    def step(self, learning_rate: float, unusable: Tensor) -> None:
+        """Update the weights and clear the gradients; where `unusable` (a scalar) is 1.0, only the latter.
 
-        Raises:
-            TrainingStopped: fp16 overflows however small the loss scale, so the scale is not the cause.
+        The host does not wait for the device, which decides by itself.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        scale_before = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        step_unless(self.optimizer, unusable)
+        if self.scaler.is_enabled():
+            self.scaler.update()  # by what `unscale_` has found
         self.optimizer.zero_grad(set_to_none=True)
+
+    def require_loss_scale(self) -> None:
+        """Raise `TrainingStopped` when fp16 overflows however small the scale, so that is not the cause."""
         scale = self.scaler.get_scale()
         if scale < SMALLEST_LOSS_SCALE:
             raise TrainingStopped(
                 f"the fp16 loss scale fell to {scale:.1e}: the gradients overflow whatever the scale; "
                 "use runtime.precision=bf16 or fp32, or a lower learning rate"
             )
-        return scale >= scale_before
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """`tensor`, gathered where each process holds a part of it; all of them then take part."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def step_unless(optimizer: torch.optim.Optimizer, unusable: Tensor) -> None:
+    """One step of `optimizer`, or none where `unusable` is 1, which fused kernels look up on the device."""
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        optimizer.found_inf = unusable  # type: ignore[attr-defined]  # as `torch.amp.GradScaler` does
+        optimizer.step()
+        del optimizer.found_inf  # type: ignore[attr-defined]
+    elif not unusable.item():
+        optimizer.step()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from nmt.cache import cache_dir
 from nmt.config import Task, TrainConfig
 from nmt.corpus import Account, DataConfig, ParallelText, filter_pairs
 from nmt.decoding import DecodingConfig, SamplingConfig
+from nmt.distributed import ALONE, World
 from nmt.encoded import EncodedPairs, windows
 from nmt.encoding import Layout, encode_pairs, encode_stream, sample_pairs
 from nmt.evaluate import Metric, Scores, evaluate_text, perplexity, validation_loss
@@ -47,6 +48,8 @@ class Trained:
     tokenizer: Tokenizer
     model: TranslationModel
     device: torch.device
+    world: World = field(default=ALONE, kw_only=True)
+    """The processes that share the work of an evaluation."""
 
 
 class TaskParts(NamedTuple):
@@ -82,7 +85,8 @@ class Evaluation:
     def scores(self, decoding: DecodingConfig, metrics: Sequence[Metric]) -> Scores:
         """Loss in nats per target token, perplexity, and what the task adds to them."""
         batches = (collate(self.pairs, indices) for indices in self.plan)
-        loss = validation_loss(self.trained.model, batches, device=self.trained.device)
+        model, device, world = self.trained.model, self.trained.device, self.trained.world
+        loss = validation_loss(model, batches, device=device, world=world)
         scores = self.task.outputs(self.trained, self.text, decoding, metrics)
         return Scores(
             {"loss": loss, "perplexity": perplexity(loss), **scores.values},
@@ -133,6 +137,7 @@ def translations(
         metrics,
         tgt_lang=trained.cfg.data.tgt,
         device=trained.device,
+        world=trained.world,
     )
 
 

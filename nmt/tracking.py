@@ -206,6 +206,34 @@ class Tracker:
             ) from error
 
 
+class Silence(Tracker):
+    """What the processes of a training report that are not the first one: nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def advance(self, *_: object) -> None:
+        """Nothing."""
+
+    def log(self, *_: object) -> None:
+        """Nothing."""
+
+    def note(self, *_: object) -> None:
+        """Nothing."""
+
+    def text(self, *_: object) -> None:
+        """Nothing."""
+
+    def image(self, *_: object) -> None:
+        """Nothing."""
+
+
 def rewind(path: Path, step: int) -> list[dict[str, Any]]:
     """Cut the JSON lines of `path` back to those of the first `step` steps, atomically, and return them.
 

@@ -3,16 +3,20 @@
 Knows batches, a model's contract, the optimizer and checkpoints; knows no text and no BLEU: validation is a
 function it is given, whose scores it compares by name. A step is one update of the weights, counted from 1.
 All it must remember is in `Progress` and in the tensors of a checkpoint; the random state of a step is a
-function of (seed, step). So a resumed run repeats the interrupted one.
+function of (seed, step, rank). So a resumed run repeats the interrupted one.
+
+Several processes (`World`) each take a part of the rows of every batch. They agree on the time and on
+requests to stop, and so validate, save and end at the same step; rank 0 alone writes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -22,18 +26,12 @@ import torch
 
 from nmt.batching import Plan, collate, groups, plan_epoch
 from nmt.checkpoint import Checkpoint, CheckpointStore
+from nmt.distributed import ALONE, World
 from nmt.encoded import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
-from nmt.loss import projected_nll
-from nmt.models import TranslationModel
-from nmt.optimizer import (
-    OptimizerConfig,
-    PlateauConfig,
-    ScheduleContext,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    rate,
-)
+from nmt.learner import Learner
+from nmt.optimizer import OptimizerConfig, PlateauConfig, ScheduleContext, rate
+from nmt.progress import Measures, Progress
 from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
 from nmt.tracking import Tracker
 
@@ -117,38 +115,6 @@ class TrainerConfig:
             )
 
 
-@dataclass
-class Progress:
-    """Everything but tensors that a run remembers; stored as JSON in every checkpoint."""
-
-    step: int = 0
-    epoch: int = 1
-    batch: int = 0
-    """Batches of this epoch already trained on."""
-    tokens: int = 0
-    """Target tokens trained on."""
-    seconds: float = 0.0
-    """Wall-clock time of training, validation included."""
-    update_seconds: float = 0.0
-    """Wall-clock time of the updates alone."""
-    scores: dict[str, float] = field(default_factory=dict)
-    """Validation score by step, larger is better."""
-    validations_without_gain: int = 0
-    lowest_loss: float | None = None
-    """Lowest validation loss."""
-    validations_without_lower_loss: int = 0
-    num_cuts: int = 0
-    """Cuts of the learning rate on a plateau."""
-    window: dict[str, float] = field(default_factory=dict)
-    """Sums since the last line of metrics: loss, nll, tokens, positions, norm, overflows, steps, seconds."""
-
-    def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
-        """Validated steps, the highest score first, the earlier of equals first."""
-        steps = [int(step) for step in self.scores]
-        wanted = steps if among is None else [step for step in steps if step in set(among)]
-        return sorted(wanted, key=lambda step: (-self.scores[str(step)], step))
-
-
 class Trainer:
     """Trains one model; `fit` goes on where the newest checkpoint stopped, until a limit is reached."""
 
@@ -158,31 +124,31 @@ class Trainer:
         optimizer_cfg: OptimizerConfig,
         schedule: ScheduleContext,
         *,
-        model: TranslationModel,
+        learner: Learner,
         stepper: Stepper,
         pairs_of_epoch: Callable[[int], EncodedPairs],
         validate: Callable[[int], dict[str, float]],
         store: CheckpointStore,
         seed: int,
-        compile: bool = False,
+        world: World = ALONE,
     ):
         self.cfg = cfg
         self.optimizer_cfg = optimizer_cfg
         self.schedule = schedule
-        self.model = model
-        self.forward: Callable[..., torch.Tensor] = torch.compile(model, dynamic=True) if compile else model
+        self.learner = learner
         self.stepper = stepper
+        self.measures = Measures(stepper.device, forgives_overflow=stepper.precision is Precision.fp16)
         self.pairs_of_epoch = pairs_of_epoch
         self.validate = validate
         self.store = store
         self.seed = seed
+        self.world = world
         self.progress = Progress()
         self._started = time.perf_counter()
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Take weights, optimizer and progress from `checkpoint`."""
-        self.model.load_state_dict(checkpoint.model)
-        load_optimizer_tensors(self.stepper.optimizer, self.model, checkpoint.optimizer)
+        self.learner.load(self.stepper.optimizer, checkpoint.model, checkpoint.optimizer)
         if self.stepper.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
             self.stepper.scaler.load_state_dict(checkpoint.state["scaler"])
         self.progress = Progress(**checkpoint.state["progress"])
@@ -194,7 +160,7 @@ class Trainer:
             Interrupted: a signal asked to stop; everything up to the last update is saved.
             TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
         """
-        self.model.train()
+        self.learner.module.train()
         self._started = time.perf_counter() - self.progress.seconds
         while not self.finished():
             pairs = self.pairs_of_epoch(self.progress.epoch)
@@ -207,7 +173,8 @@ class Trainer:
                 if self.finished():
                     break
         self._complete(tracker)
-        stop.raise_if_requested(self.progress.step)
+        if self._stopping(stop):
+            stop.raise_if_requested(self.progress.step)
         return self.progress
 
     def plan(self, pairs: EncodedPairs) -> Plan:
@@ -244,46 +211,75 @@ class Trainer:
         """One update: the gradient of the loss per target token, over all batches of the group together."""
         progress, started = self.progress, time.perf_counter()
         step = progress.step + 1
-        seed_everything(self.seed, step)
-        batches = [collate(pairs, indices) for indices in group]
-        num_tokens = sum(batch.num_tokens for batch in batches)
-        positions = sum(batch.tgt_out.numel() for batch in batches)
-        sums = torch.zeros(2, device=self.stepper.device)
-        for batch in (batch.to(self.stepper.device) for batch in batches):
-            with self.stepper.autocast():
-                hidden = batch.real(self.forward(batch.src, batch.src_mask, batch.tgt_in))
-                targets = batch.real(batch.tgt_out)
-                loss, nll = projected_nll(hidden, self.model.output, targets, self.cfg.label_smoothing)
-            self.stepper.backward(loss / num_tokens)
-            sums += torch.stack([loss.detach(), nll])
+        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
+        sums = torch.zeros(3, device=self.stepper.device)
+        for number, indices in enumerate(group, start=1):
+            with self.learner.exchanging(is_last=number == len(group)):
+                sums += self._add_gradients(pairs, indices, num_tokens)
         norm = self.stepper.clip()
-        loss_sum, nll_sum, norm_value = torch.cat([sums, norm[None]]).tolist()
-        self._require_finite(step, loss_sum / num_tokens, norm_value)
-        updated = self.stepper.step(self.learning_rate(step))
+        unusable = self.measures.add(step, self.world.total(sums), norm, num_tokens)
+        self.stepper.step(self.learning_rate(step), unusable)
         progress.step, progress.tokens = step, progress.tokens + num_tokens
         seconds = time.perf_counter() - started
         progress.update_seconds += seconds
-        news = {"loss": loss_sum, "nll": nll_sum, "tokens": num_tokens, "steps": 1, "seconds": seconds}
-        news |= {
-            "positions": positions,
-            "norm": norm_value if updated else 0.0,
-            "overflows": float(not updated),
-        }
-        progress.window = {key: progress.window.get(key, 0.0) + value for key, value in news.items()}
+        progress.count(tokens=num_tokens, steps=1, seconds=seconds)
 
-    def _require_finite(self, step: int, loss: float, norm: float) -> None:
-        """In fp16 a norm that is not finite is an overflow that the loss scale deals with."""
-        if math.isfinite(loss) and (math.isfinite(norm) or self.stepper.precision is Precision.fp16):
-            return
-        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradients is {norm}"
-        raise TrainingStopped(
-            f"step {step}: {what}. The weights were left as step {step - 1} made them; the last checkpoint "
-            f"is that of step {max(self.store.steps(), default=0)}. Try a lower learning rate, more "
-            "optimizer.warmup_steps or runtime.precision=fp32"
-        )
+    def _add_gradients(
+        self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int
+    ) -> torch.Tensor:
+        """Add the gradients of this rank's rows; return their loss, log-likelihood and padded positions.
+
+        Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
+        """
+        rows = indices[self.world.rank :: self.world.size]
+        has_rows = len(rows) > 0  # without, the rank takes part all the same, with a loss that counts nothing
+        batch = collate(pairs, rows if has_rows else indices[:1]).to(self.stepper.device)
+        with self.stepper.autocast():
+            loss, nll = self.learner(batch, self.cfg.label_smoothing)
+        share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
+        self.stepper.backward(share if has_rows else 0.0 * share)
+        sums = torch.stack([loss.detach(), nll, torch.full_like(nll, batch.tgt_out.numel())])
+        return sums if has_rows else torch.zeros_like(sums)
+
+    def _read(self) -> None:
+        """Fetch what was measured since the last time; here the host waits for a GPU.
+
+        Raises:
+            TrainingStopped: a loss or a norm was not finite; in fp16 a norm is an overflow that the loss
+                scale deals with, unless no scale is small enough.
+        """
+        started = time.perf_counter()
+        sums, fault = self.measures.read()
+        seconds = time.perf_counter() - started
+        self.progress.update_seconds += seconds
+        self.progress.count(**sums, seconds=seconds)
+        if fault is not None:
+            is_loss = not math.isfinite(fault.loss)
+            what = f"loss is {fault.loss}" if is_loss else f"norm of the gradients is {fault.norm}"
+            raise TrainingStopped(
+                f"step {fault.step}: the {what}. The weights were left as step {fault.step - 1} made them; "
+                f"the last checkpoint is that of step {max(self.store.steps(), default=0)}. Try a lower "
+                "learning rate, more optimizer.warmup_steps or runtime.precision=fp32"
+            )
+        if self.stepper.precision is Precision.fp16:
+            self.stepper.require_loss_scale()
 
     def _report(self, tracker: Tracker) -> None:
-        """Show every step; write a line of metrics every `log_every_steps`."""
+        """Show every step, as far as it is read; write a line of metrics every `log_every_steps`."""
+        progress = self.progress
+        is_due = progress.step % self.cfg.log_every_steps == 0
+        is_read = is_due or self.stepper.device.type == "cpu"  # where reading costs nothing
+        if is_read:
+            self._read()
+        values = self._measured() if is_read else {}
+        tracker.advance(progress.step, values, self.share_done())
+        if is_due:
+            tracker.log(progress.step, values)
+            progress.window = {}
+
+    def _measured(self) -> dict[str, float]:
+        """The means over the window."""
         progress, window = self.progress, self.progress.window
         values = {
             "train/loss": window["loss"] / window["tokens"],
@@ -299,10 +295,7 @@ class Trainer:
                 "train/overflows": window["overflows"],
                 "train/loss_scale": self.stepper.scaler.get_scale(),
             }
-        tracker.advance(progress.step, values, self.share_done())
-        if progress.step % self.cfg.log_every_steps == 0:
-            tracker.log(progress.step, values)
-            progress.window = {}
+        return values
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
         """Leave `num_batches` of the plan, and at its end the epoch, behind."""
@@ -312,7 +305,15 @@ class Trainer:
         self._take_time()
 
     def _take_time(self) -> None:
-        self.progress.seconds = time.perf_counter() - self._started
+        """The same in all processes, so that they end at the same step."""
+        self.progress.seconds = self.world.highest(time.perf_counter() - self._started)
+
+    def _stopping(self, stop: StopRequest) -> bool:
+        """Whether a signal has reached any of the processes; then it is that of all."""
+        number = int(self.world.highest(stop.signal or 0))
+        if number:
+            stop.signal = signal.Signals(number)
+        return bool(number)
 
     def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
         """Do at this step what is due at it, and grant a request to stop."""
@@ -321,7 +322,7 @@ class Trainer:
         if step % self.cfg.eval_every_steps == 0:
             self._take_score(tracker)
             is_among_best = step in self.progress.best_steps()[: self.cfg.keep_best]
-        stopping = stop.requested
+        stopping = self._stopping(stop)
         if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
             self.save()
         if stopping:
@@ -332,15 +333,16 @@ class Trainer:
         is_new = str(self.progress.step) not in self.progress.scores
         if is_new:
             self._take_score(tracker)
-        if is_new or self.progress.step not in self.store.steps():
+        if is_new or not self.world.share(self.progress.step in self.store.steps()):
             self.save()
 
     def _take_score(self, tracker: Tracker) -> None:
         """Validate, and draw the conclusions for the best score, the patience and the plateau schedule."""
         progress = self.progress
+        self._read()
+        self.learner.refresh()
         values = self.validate(progress.step)
         self._take_time()
-        self.model.train()
         tracker.log(progress.step, values)
         score = values[f"valid/{self.cfg.best_metric.value}"] * (
             -1 if self.cfg.best_metric is BestMetric.loss else 1
@@ -362,12 +364,18 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of this step, then remove those that `keep_last` and `keep_best` do not keep."""
+        self._read()
+        weights, optimizer = self.learner.tensors(self.stepper.optimizer)
+        if self.world.is_main:
+            self._write(weights, optimizer)
+        self.world.wait()  # nobody says that a step is saved before it is
+
+    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
         state: dict[str, Any] = {
             "progress": dataclasses.asdict(self.progress),
             "scaler": self.stepper.scaler.state_dict(),
         }
-        optimizer = optimizer_tensors(self.stepper.optimizer, self.model)
-        self.store.save(Checkpoint(self.progress.step, self.model.state_dict(), optimizer, state))
+        self.store.save(Checkpoint(self.progress.step, weights, optimizer, state))
         steps = self.store.steps()
         best = self.progress.best_steps(among=steps)[: self.cfg.keep_best]
         newest = regular_steps(steps, self.progress, self.cfg)[-self.cfg.keep_last :]

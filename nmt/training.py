@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from nmt import corpus, runtime
+import torch
+
+from nmt import corpus, distributed, runtime
 from nmt.cache import cache_dir
 from nmt.config import TrainConfig, best_metric
 from nmt.corpus import ParallelText, Split
+from nmt.distributed import World
 from nmt.files import write_lines
+from nmt.learner import Learner
 from nmt.optimizer import ScheduleContext, build_optimizer, peak
+from nmt.progress import Progress
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS, Evaluation, Note, Trained
 from nmt.tokenizer import Tokenizer
-from nmt.tracking import Tracker
-from nmt.trainer import AverageOf, Progress, Trainer, regular_steps
+from nmt.tracking import Silence, Tracker
+from nmt.trainer import AverageOf, Trainer, regular_steps
 from nmt.training_text import TrainingText, evaluation_split, survey, train_tokenizer
 from nmt.translate import print_warning
 
@@ -30,59 +36,73 @@ from nmt.translate import print_warning
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     """Train until a limit, score the outcome and return what results.json holds; report a finished run."""
     run = RunDirectory(run_dir)
-    with run.locked():
-        unchanged = run.claim(cfg)
-        results = run.results() if unchanged else None
+    device = runtime.prepare(cfg.runtime)
+    with distributed.joined(device) as world, run.locked() if world.is_main else nullcontext():
+        unchanged = world.is_main and run.claim(cfg)
+        results: dict[str, Any] | None = world.share(run.results() if unchanged else None)
         if results is None:
-            results = _train(cfg, run)
-            run.write_results(results)
+            results = _train(cfg, run, device, world)
+            if world.is_main:
+                run.write_results(results)
         else:
             print(f"{run.path} is finished:")
-    print(summary(cfg, results, run))
+        print(summary(cfg, results, run))
     return results
 
 
-def _train(cfg: TrainConfig, run: RunDirectory) -> dict[str, Any]:
-    device = runtime.prepare(cfg.runtime)
+def _train(cfg: TrainConfig, run: RunDirectory, device: torch.device, world: World) -> dict[str, Any]:
     precision = runtime.resolve_precision(cfg.runtime, device)
-    run.write_environment(device, precision.value)
-    run.checkpoints.clean()
-    checkpoint = run.checkpoints.latest(print_warning)
-    resume_step = checkpoint.step if checkpoint else 0
-    with Tracker(run.path, resume_step=resume_step, total_steps=cfg.trainer.max_steps) as tracker:
-        tracker.config_text(run.config_file.read_text(encoding="utf-8"))
+    if world.is_main:
+        run.write_environment(device, precision.value)
+        run.checkpoints.clean()
+    with world.main_first():
+        checkpoint = run.checkpoints.latest(print_warning)
+    with _tracker(cfg, run, checkpoint.step if checkpoint else 0, world) as tracker:
         task = TASKS[cfg.task]
-        text = training_text(cfg, run, tracker.note)
-        tokenizer = tokenizer_of(cfg, run, text, tracker.note)
+        with world.main_first():
+            text = training_text(cfg, run, tracker.note)
+            tokenizer = tokenizer_of(cfg, run, text, tracker.note)
+            pairs_of_epoch = task.training_pairs(cfg, text, tokenizer, tracker.note)
         model = initial_model(cfg, tokenizer).to(device)
-        trained = Trained(cfg, tokenizer, model, device)
+        trained = Trained(cfg, tokenizer, model, device, world=world)
         schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
-        optimizer = build_optimizer(cfg.optimizer, model)
+        learner = Learner(model, cfg.runtime, world=world, device=device)
+        optimizer = build_optimizer(cfg.optimizer, learner.trained)
         trainer = Trainer(
             dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
             cfg.optimizer,
             schedule,
-            model=model,
+            learner=learner,
             stepper=runtime.Stepper(
                 optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
             ),
-            pairs_of_epoch=task.training_pairs(cfg, text, tokenizer, tracker.note),
+            pairs_of_epoch=pairs_of_epoch,
             validate=validator(trained, run, tracker),
             store=run.checkpoints,
             seed=cfg.seed,
-            compile=cfg.runtime.compile,
+            world=world,
         )
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.note(f"going on after step {checkpoint.step} of {run.path}")
         size = sum(parameter.numel() for parameter in model.parameters())
-        tracker.note(f"{cfg.model.name} with {size:,} parameters on {device} in {precision.value}")
+        where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
+        tracker.note(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}")
         tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
-        run.adopt(cfg)
+        if world.is_main:
+            run.adopt(cfg)
         with runtime.StopRequest() as stop:
             progress = trainer.fit(tracker, stop)
         tracker.note("scoring the final weights")
         return conclude(trained, run, progress, tracker.note)
+
+
+def _tracker(cfg: TrainConfig, run: RunDirectory, resume_step: int, world: World) -> Tracker:
+    if not world.is_main:
+        return Silence()
+    tracker = Tracker(run.path, resume_step=resume_step, total_steps=cfg.trainer.max_steps)
+    tracker.config_text(run.config_file.read_text(encoding="utf-8"))
+    return tracker
 
 
 def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText:
@@ -119,8 +139,9 @@ def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable
 
     def validate(step: int) -> dict[str, float]:
         scores = evaluation.scores(cfg.decoding, cfg.metrics)
-        write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
-        TASKS[cfg.task].show(trained, text, scores, tracker, step)
+        if trained.world.is_main:
+            write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
+            TASKS[cfg.task].show(trained, text, scores, tracker, step)
         return {f"valid/{name}": value for name, value in scores.values.items()}
 
     return validate
@@ -140,13 +161,16 @@ def conclude(trained: Trained, run: RunDirectory, progress: Progress, note: Note
             print_warning(
                 f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there"
             )
-        store.save_average(store.average(steps), steps)
+        with trained.world.main_first():
+            if trained.world.is_main:
+                store.save_average(store.average(steps), steps)
         results = {"step": steps[-1], "averaged_steps": steps}
     load_weights(trained.model, run, cfg, "final")
     for split in dict.fromkeys((Split.validation, cfg.data.split)):
         text = evaluation_text(run, cfg, cfg.data, split)
         scores = Evaluation(trained, text, note).scores(cfg.decoding, cfg.metrics)
-        write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
+        if trained.world.is_main:
+            write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
     results["train_seconds"] = round(progress.seconds, 1)
     results["tgt_tokens_per_second"] = round(progress.tokens / max(progress.update_seconds, 1e-9), 1)

@@ -11,13 +11,14 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
 
 from nmt.batching import pad, plan_in_order
 from nmt.decoding import DecodingConfig, Hypothesis, decode
+from nmt.distributed import ALONE, World
 from nmt.low_precision import rounded
 from nmt.models.base import TranslationModel
 from nmt.runtime import RuntimeConfig, resolve_precision
@@ -55,8 +56,11 @@ def translate(
     device: torch.device,
     warn: Callable[[str], None] = print_warning,
     first_line: int = 1,
+    world: World = ALONE,
 ) -> list[Translation]:
-    """Return one translation per line, in the order of `lines`.
+    """Return one translation per line, in the order of `lines`, on every rank of `world`.
+
+    The batches are the same however many ranks there are, and each rank searches for its part of them.
 
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
     then gets one message that names the lines, counted from `first_line`.
@@ -74,13 +78,19 @@ def translate(
     translations = [Translation("") for _ in lines]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
+    plan = plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence)
+    batches = [places[batch].tolist() for batch in plan]
+    found = []
     with evaluating(model):
         searched = in_precision(model, cfg, device)
-        for batch in plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence):
-            numbers = places[batch].tolist()
+        for numbers in world.deal(batches):
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            for i, hypotheses in zip(numbers, decode(searched, src, src_mask, cfg), strict=True):
-                translations[i] = _detokenised(hypotheses, tokenizer)
+            found.append(
+                [[asdict(h) for h in hypotheses] for hypotheses in decode(searched, src, src_mask, cfg)]
+            )
+    for numbers, sentences in zip(batches, world.undeal(found), strict=True):
+        for i, hypotheses in zip(numbers, sentences, strict=True):
+            translations[i] = _detokenised([Hypothesis(**h) for h in hypotheses], tokenizer)
     return translations
 
 

@@ -13,6 +13,7 @@ import torch
 from nmt.checkpoint import CheckpointStore
 from nmt.encoded import EncodedPairs, Sentences
 from nmt.errors import TrainingStopped, UserError
+from nmt.learner import Learner
 from nmt.models import TranslationModel
 from nmt.optimizer import (
     ConstantConfig,
@@ -22,10 +23,11 @@ from nmt.optimizer import (
     build_optimizer,
     optimizer_tensors,
 )
+from nmt.progress import Progress
 from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
 from nmt.tokenizer import EOS_ID
 from nmt.tracking import Tracker
-from nmt.trainer import AverageOf, BestMetric, Progress, Trainer, TrainerConfig, regular_steps
+from nmt.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, regular_steps
 
 Factory = Callable[..., Trainer]
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
@@ -65,7 +67,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             cfg,
             optimizer,
             ScheduleContext(d_model=16),
-            model=model,
+            learner=Learner(model),
             stepper=Stepper(
                 build_optimizer(optimizer, model),
                 device=torch.device("cpu"),
@@ -87,7 +89,7 @@ def fit(trainer: Trainer) -> Progress:
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.learner.model.parameters()])
 
 
 def test_small_batches_together_are_one_large_batch(trainer: Factory, pairs: EncodedPairs) -> None:
@@ -95,10 +97,12 @@ def test_small_batches_together_are_one_large_batch(trainer: Factory, pairs: Enc
     one, several = trainer(folder="one"), trainer(folder="several")
     one._update(pairs, [np.arange(13)])
     several._update(pairs, [np.arange(3), np.arange(3, 4), np.arange(4, 13)])
+    for made in (one, several):
+        made._read()
     assert one.progress.tokens == several.progress.tokens == int(pairs.tgt_lengths[:13].sum())
     assert several.progress.window["positions"] < one.progress.window["positions"]  # less padding
     assert one.progress.window["loss"] == pytest.approx(several.progress.window["loss"], rel=1e-5)
-    moments = [optimizer_tensors(made.stepper.optimizer, made.model) for made in (one, several)]
+    moments = [optimizer_tensors(made.stepper.optimizer, made.learner.model) for made in (one, several)]
     torch.testing.assert_close(*moments, rtol=1e-4, atol=1e-7)
 
 
@@ -162,7 +166,7 @@ def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) -> None:
     broken = trainer(max_steps=3)
     with torch.no_grad():
-        broken.model.get_parameter("output.weight")[5] = torch.inf
+        broken.learner.model.get_parameter("output.weight")[5] = torch.inf
     before = weights(broken)
     with pytest.raises(
         TrainingStopped, match=r"^step 1: the loss is (nan|inf)\. The weights were left as step 0"

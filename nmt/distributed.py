@@ -1,0 +1,207 @@
+"""Several processes that train or score one model together, each with a part of every batch.
+
+`torchrun` starts them and tells each its rank; a process that is alone needs no group and no store. What they
+agree on goes through `World`: sums of tensors on the device of the model, and small values as JSON on the CPU
+(`control`), where waiting for rank 0 to prepare data may take long. Nothing here knows a model or a file.
+
+`Launch` ends all processes with the first that fails, and lets one of them say why: the others are perhaps
+stuck in a collective that will never finish. Only rank 0 writes to stdout and stderr otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Longest wait for the others in the middle of an update or a validation."""
+CONTROL_TIMEOUT = timedelta(days=1)
+"""Longest wait for rank 0: it reads data, trains a tokenizer and fills caches while the others wait."""
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 3.0
+"""What a process may take to end by itself once another one has failed."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that work together, as one of them sees it; all call the same methods in one order."""
+
+    rank: int = 0
+    size: int = 1
+    control: Any = None
+    """The group for values on the CPU; None for a process that is alone."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the one that writes."""
+        return self.rank == 0
+
+    def total(self, x: Tensor) -> Tensor:
+        """Sum `x` over the ranks, in place; a GPU does it without making the host wait."""
+        if self.size > 1:
+            dist.all_reduce(x)
+        return x
+
+    def highest(self, value: float) -> float:
+        """The largest `value` of all ranks."""
+        if self.size == 1:
+            return value
+        x = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=self.control)
+        return float(x)
+
+    def collect(self, value: T) -> list[T]:
+        """The `value` (JSON) of every rank, by rank."""
+        if self.size == 1:
+            return [value]
+        data = json.dumps(value).encode()
+        longest = int(self.highest(len(data)))
+        own = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)  # JSON may end in blanks
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own, group=self.control)
+        return [json.loads(part.numpy().tobytes()) for part in parts]
+
+    def share(self, value: T) -> T:
+        """What rank 0 calls `value` (JSON); that of the others is not looked at."""
+        return value if self.size == 1 else self.collect(value if self.is_main else None)[0]  # type: ignore[return-value]
+
+    def deal(self, items: Iterable[T]) -> Iterator[T]:
+        """Every item of some rank, in turn: those of this one."""
+        return itertools.islice(items, self.rank, None, self.size)
+
+    def undeal(self, results: list[T]) -> list[T]:
+        """What all ranks made of the items `deal` gave them (JSON), in the order of the items."""
+        if self.size == 1:
+            return results
+        parts = self.collect(results)
+        rounds = itertools.zip_longest(*parts, fillvalue=_NOTHING)
+        return [result for turn in rounds for result in turn if result is not _NOTHING]
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        self.highest(0.0)
+
+    @contextlib.contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Rank 0 runs the block alone, then the others do, which find what it has written."""
+        if not self.is_main:
+            self.wait()
+        yield
+        if self.is_main:
+            self.wait()
+
+
+_NOTHING: Any = object()
+ALONE = World()
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several that torchrun started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextlib.contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """The world of this process while the block runs: gloo between CPUs, NCCL between GPUs."""
+    if not is_launched():
+        yield ALONE
+        return
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        timeout=COLLECTIVE_TIMEOUT,
+        device_id=device if on_gpu else None,
+    )
+    control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+    yield World(dist.get_rank(), dist.get_world_size(), control)
+    # Not after an error: the others may never arrive, and `Launch` ends this process.
+    dist.destroy_process_group()
+
+
+class Launch:
+    """This process as one of several, from its start to its end, as a context manager."""
+
+    def __init__(self) -> None:
+        self.store, self.rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
+        self._over = threading.Event()
+        self._silence = contextlib.ExitStack()
+        self._stderr = sys.stderr
+        self._has_said = False
+
+    def __enter__(self) -> Launch:
+        watched = self.store.clone()  # a client of its own: that of a thread that waits is in use
+        threading.Thread(target=self._watch, args=[watched], daemon=True).start()
+        if self.rank:
+            nowhere = self._silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            self._silence.enter_context(contextlib.redirect_stdout(nowhere))
+            self._silence.enter_context(contextlib.redirect_stderr(nowhere))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if error is not None:  # no error of a user: those are said before
+            code, text = explain(error)
+            self.say(text)
+            self.end(code)
+        self._over.set()
+        self._silence.close()
+
+    def say(self, text: str) -> None:
+        """Write `text` to stderr, unless another process has said what is wrong."""
+        if self.store.add("nmt/said", 1) == 1:
+            print(text, file=self._stderr, flush=True)
+            self._has_said = True
+
+    def end(self, code: int) -> int:
+        """Return code 0; with another one, end this process at once and the others within seconds."""
+        if not code:
+            return code
+        if self._has_said:
+            self.store.set("nmt/ended", str(code))
+        else:
+            with contextlib.suppress(dist.DistError):
+                self.store.wait(["nmt/ended"], timedelta(seconds=GRACE_SECONDS))
+                code = int(self.store.get("nmt/ended"))
+        sys.stdout.flush()
+        os._exit(code)  # and not through what libraries do at exit: some of that waits for the others
+
+    def _watch(self, store: Any) -> None:
+        """End this process when another one has failed; ask it to stop when the launcher is gone."""
+        while not self._over.wait(POLL_SECONDS):
+            try:
+                ended = store.check(["nmt/ended"])
+            except dist.DistError:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            if ended:
+                self._over.wait(GRACE_SECONDS)
+                if not self._over.is_set():
+                    os._exit(int(store.get("nmt/ended")))
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Exit code and text for what is no error of the user: a process that has vanished, or a bug."""
+    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
+        reason = " ".join(str(error).split())
+        return 4, (
+            "error: another process of the training is gone; what it saved is intact, "
+            f"and the same command goes on from there. {reason}"
+        )
+    return 1, "".join(traceback.format_exception(error)).rstrip()

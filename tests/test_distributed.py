@@ -1,0 +1,358 @@
+"""Two processes on CPU compute what one computes, and end together."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from nmt import cli
+from nmt.batching import collate
+from nmt.checkpoint import CheckpointStore
+from nmt.decoding import BeamConfig
+from nmt.distributed import ALONE, World, explain, joined
+from nmt.encoding import EncodedPairs
+from nmt.errors import Interrupted, UserError
+from nmt.evaluate import validation_loss
+from nmt.files import write_lines
+from nmt.learner import Learner
+from nmt.models import TranslationModel
+from nmt.optimizer import ConstantConfig, ScheduleContext, build_optimizer
+from nmt.pairs import ParallelText
+from nmt.runtime import Parallel, Precision, RuntimeConfig, Stepper, StopRequest, seed_everything
+from nmt.tokenizer import EOS_ID, Tokenizer, TokenizerConfig
+from nmt.tracking import Silence
+from nmt.trainer import BestMetric, Trainer, TrainerConfig
+from nmt.translate import translate
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available() and hasattr(os, "fork")),
+    reason="this torch has no torch.distributed with gloo, or the system no fork",
+)
+CPU = torch.device("cpu")
+RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
+Body = Callable[[int], Any]
+
+
+class Processes:
+    """Two forks of this process, set up as torchrun sets up its workers, with the store in this one."""
+
+    def __init__(self, body: Body, folder: Path):
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.folder = folder
+        context = multiprocessing.get_context("fork")
+        self.workers = [context.Process(target=self._run, args=(body, rank)) for rank in range(2)]
+        for worker in self.workers:
+            worker.start()
+
+    def _run(self, body: Body, rank: int) -> None:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port)}
+        agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}
+        for name in ("stdout", "stderr"):
+            setattr(sys, name, (self.folder / f"{name}.{rank}").open("w", buffering=1, encoding="utf-8"))
+        sys.exit(body(rank))
+
+    def exit_codes(self, seconds: float = 60) -> list[int | None]:
+        """Of both, once they have ended; they are killed when they have not."""
+        deadline = time.monotonic() + seconds
+        for worker in self.workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+        codes = [worker.exitcode for worker in self.workers]
+        for worker in self.workers:
+            worker.kill()
+        return codes
+
+    def text(self, name: str) -> str:
+        """What both have written to stdout or stderr."""
+        return "".join((self.folder / f"{name}.{rank}").read_text(encoding="utf-8") for rank in range(2))
+
+
+def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
+    """What `body` returns (JSON) in each of two processes."""
+
+    def write(rank: int) -> None:
+        with joined(CPU) as world:
+            result = body(world)
+        (folder / f"result.{rank}").write_text(json.dumps(result), encoding="utf-8")
+
+    processes = Processes(write, folder)
+    codes = processes.exit_codes()
+    assert codes == [0, 0], processes.text("stderr")
+    return [json.loads((folder / f"result.{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+
+
+@pytest.fixture
+def pairs() -> EncodedPairs:
+    """Forty pairs of 2 to 9 random tokens."""
+    rng = np.random.default_rng(1)
+
+    def side() -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
+        lengths = rng.integers(2, 10, 40)
+        sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
+        return np.concatenate(sentences).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
+
+    return EncodedPairs(*side(), *side())
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]) -> Any:
+    """A function of a world that returns a trainer in it."""
+
+    def build(world: World, parallel: Parallel = Parallel.ddp, folder: str = "run", **fields: Any) -> Trainer:
+        plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
+        cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.loss} | fields))
+        seed_everything(1)
+        learner = Learner(tiny_model(), RuntimeConfig(parallel=parallel), world=world)
+        batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
+        optimizer = build_optimizer(RATE, learner.trained)
+
+        def validate(step: int) -> dict[str, float]:
+            return {"valid/loss": validation_loss(learner.model, batches, device=CPU, world=world)}
+
+        return Trainer(
+            cfg,
+            RATE,
+            ScheduleContext(d_model=16),
+            learner=learner,
+            stepper=Stepper(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
+            pairs_of_epoch=lambda epoch: pairs,
+            validate=validate,
+            store=CheckpointStore(tmp_path / folder / "checkpoints"),
+            seed=1,
+            world=world,
+        )
+
+    return build
+
+
+def outcome(trainer: Trainer) -> dict[str, Any]:
+    """Weights, moments and progress, without the time."""
+    weights, state = trainer.learner.tensors(trainer.stepper.optimizer)
+    tensors = {**weights, **state}
+    progress = {k: v for k, v in vars(trainer.progress).items() if "seconds" not in k and k != "window"}
+    window = {k: v for k, v in trainer.progress.window.items() if k not in ("seconds", "positions")}
+    return {
+        "tensors": {name: x.flatten().tolist() for name, x in tensors.items()},
+        "progress": progress,
+        "window": window,
+    }
+
+
+def assert_same(one: Any, other: Any, tolerance: float = 1e-5) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key], tolerance)
+    else:
+        assert other == pytest.approx(one, rel=1e-3, abs=tolerance)
+
+
+@pytest.mark.parametrize("parallel", list(Parallel))
+def test_two_processes_compute_the_gradients_of_one(trainer: Any, tmp_path: Path, parallel: Parallel) -> None:
+    """Moments after one update, of several batches, one of which leaves the second process without a row."""
+
+    def update(world: World) -> dict[str, Any]:
+        made = trainer(world, parallel)
+        made._update(made.pairs_of_epoch(1), [np.arange(13), np.arange(13, 14), np.arange(14, 21)])
+        made._read()
+        return outcome(made)
+
+    alone = update(ALONE)
+    first, second = results_of_two(update, tmp_path)
+    assert first == second
+    assert_same(alone, first)
+
+
+@pytest.mark.parametrize("parallel", list(Parallel))
+def test_a_training_goes_on_in_another_number_of_processes(
+    trainer: Any, tmp_path: Path, parallel: Parallel
+) -> None:
+    def fit(world: World, steps: int, folder: str) -> dict[str, Any]:
+        made = trainer(world, parallel, folder, max_steps=steps, max_epochs=3)
+        checkpoint = made.store.latest(pytest.fail)
+        if checkpoint:
+            made.resume(checkpoint)
+        with Silence() as tracker:
+            made.fit(tracker, StopRequest())
+        return outcome(made)
+
+    straight = fit(ALONE, 9, "straight")
+    fit(ALONE, 3, "run")
+    results_of_two(lambda world: fit(world, 6, "run"), tmp_path)
+    again = fit(ALONE, 9, "run")
+    del straight["progress"]["scores"], again["progress"]["scores"]
+    for result in (straight, again):
+        for key in ("validations_without_gain", "validations_without_lower_loss", "lowest_loss"):
+            del result["progress"][key]
+    assert_same(straight, again, tolerance=1e-3)
+
+
+def test_the_loss_of_a_split_is_that_of_one_process(trainer: Any, tmp_path: Path) -> None:
+    alone = trainer(ALONE).validate(0)
+    assert results_of_two(lambda world: trainer(world).validate(0), tmp_path) == [alone, alone]
+
+
+def test_translations_are_those_of_one_process(
+    tiny_model: Callable[..., TranslationModel], tmp_path: Path
+) -> None:
+    lines = [" ".join(f"{(i * j) % 7}" for j in range(1, 2 + i % 9)) for i in range(30)] + [""]
+    tokenizer = Tokenizer.train(
+        TokenizerConfig(kind="word", vocab_size=23), ParallelText(lines, lines), seed=1
+    )
+    model = tiny_model()
+    search = BeamConfig(beam_size=2, batch_tokens=64, num_best=2)
+
+    def translated(world: World) -> list[Any]:
+        found = translate(lines, model, tokenizer, search, device=CPU, world=world)
+        return [[t.text, t.score, t.ids, [other.text for other in t.alternatives]] for t in found]
+
+    alone = translated(ALONE)
+    assert results_of_two(translated, tmp_path) == [alone, alone]
+
+
+def test_what_is_dealt_comes_back_in_order(tmp_path: Path) -> None:
+    def pass_around(world: World) -> list[Any]:
+        rank, dealt = world.rank, list(world.deal(range(5)))
+        together = world.undeal([[i, "é"] for i in dealt])
+        return [dealt, together, world.share(f"from {rank}"), world.highest(rank), world.collect(rank)]
+
+    items = [[i, "é"] for i in range(5)]
+    assert results_of_two(pass_around, tmp_path) == [
+        [[0, 2, 4], items, "from 0", 1.0, [0, 1]],
+        [[1, 3], items, "from 0", 1.0, [0, 1]],
+    ]
+    assert pass_around(ALONE) == [[0, 1, 2, 3, 4], items, "from 0", 0.0, [0]]
+
+
+def test_rank_0_goes_first(tmp_path: Path) -> None:
+    def look(world: World) -> bool:
+        with world.main_first():
+            exists = (tmp_path / "cache").exists()
+            if world.is_main:
+                time.sleep(0.5)
+                write_lines(tmp_path / "cache", ["ready"])
+        return exists
+
+    assert results_of_two(look, tmp_path) == [False, True]
+
+
+def launched(body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch) -> Body:
+    """A command that does `body`, run as `nmt` runs its verbs."""
+
+    def command(argv: list[str]) -> int:
+        with joined(CPU) as world:
+            return body(world)
+
+    monkeypatch.setattr(cli, "dispatch", command)
+    return lambda rank: cli.main([])
+
+
+def wait_for_the_other(world: World) -> int:
+    world.wait()
+    return 0
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UserError("data.x is wrong"), 2, "error: data.x is wrong\n"),
+        (ZeroDivisionError("a bug"), 1, "ZeroDivisionError: a bug\n"),
+    ],
+)
+def test_an_error_of_one_ends_all_with_one_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: int, error: Exception, code: int, message: str
+) -> None:
+    def fail(world: World) -> int:
+        if world.rank == failing:
+            raise error
+        return wait_for_the_other(world)
+
+    processes = Processes(launched(fail, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [code, code]
+    assert processes.text("stderr").endswith(message)
+    assert processes.text("stderr").count(message) == 1
+    assert "gloo" not in processes.text("stderr")
+
+
+def test_a_process_that_is_stuck_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(world: World) -> int:
+        if world.rank == 1:
+            raise UserError("no")
+        time.sleep(600)
+        return 0
+
+    processes = Processes(launched(fail, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [2, 2]
+    assert processes.text("stderr") == "error: no\n"
+
+
+def test_a_process_that_vanishes_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def vanish(world: World) -> int:
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait_for_the_other(world)
+
+    processes = Processes(launched(vanish, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [4, -signal.SIGKILL]
+    assert processes.text("stderr").startswith(
+        "error: another process of the training is gone; what it saved is intact"
+    )
+    assert len(processes.text("stderr").splitlines()) == 1
+
+
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_to_one_is_granted_by_all_after_the_same_step(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, signalled: int
+) -> None:
+    def fit(world: World) -> int:
+        made = trainer(world, max_steps=10**6, save_every_steps=10**6, eval_every_steps=10**6)
+        with StopRequest() as stop, Silence() as tracker:
+            (tmp_path / f"ready.{world.rank}").touch()
+            made.fit(tracker, stop)
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / f"ready.{signalled}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.kill(processes.workers[signalled].pid or 0, signal.SIGTERM)
+    assert processes.exit_codes() == [Interrupted(15, "").exit_code] * 2
+    (step,) = CheckpointStore(tmp_path / "run" / "checkpoints").steps()
+    assert processes.text("stderr") == (
+        f"stopped by SIGTERM after step {step}, which is saved; the same command goes on from there\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["translate", "run=x"], "error: nmt translate runs in one process; start it without torchrun\n"),
+        (["train", "-m", "seed=1,2"], "error: a sweep runs in one process; start it without torchrun\n"),
+    ],
+)
+def test_verbs_that_processes_cannot_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: list[str], message: str
+) -> None:
+    processes = Processes(lambda rank: cli.main(argv), tmp_path)
+    assert processes.exit_codes() == [2, 2]
+    assert processes.text("stderr") == message
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    code, text = explain(KeyError("x"))
+    assert (code, text) == (1, "KeyError: 'x'")
+    assert explain(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))[0] == 4
