@@ -32,6 +32,7 @@ REPORTING = (
     "metrics",
     "runtime.device",
     "runtime.threads",
+    "runtime.parallel",
 )
 """Keys that say where and how a run is scored; the name of its directory does not depend on them."""
 

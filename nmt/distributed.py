@@ -156,7 +156,7 @@ class Launch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if error is not None:  # no error of a user: those are said before
+        if error is not None and not isinstance(error, SystemExit):  # those of a user are said before
             code, text = explain(error)
             self.say(text)
             self.end(code)
@@ -165,18 +165,21 @@ class Launch:
 
     def say(self, text: str) -> None:
         """Write `text` to stderr, unless another process has said what is wrong."""
-        if self.store.add("nmt/said", 1) == 1:
-            print(text, file=self._stderr, flush=True)
+        try:
+            self._has_said = self.store.add("nmt/said", 1) == 1
+        except dist.DistError:  # the launcher is gone, and with it the store
             self._has_said = True
+        if self._has_said:
+            print(text, file=self._stderr, flush=True)
 
     def end(self, code: int) -> int:
         """Return code 0; with another one, end this process at once and the others within seconds."""
         if not code:
             return code
-        if self._has_said:
-            self.store.set("nmt/ended", str(code))
-        else:
-            with contextlib.suppress(dist.DistError):
+        with contextlib.suppress(dist.DistError):
+            if self._has_said:
+                self.store.set("nmt/ended", str(code))
+            else:
                 self.store.wait(["nmt/ended"], timedelta(seconds=GRACE_SECONDS))
                 code = int(self.store.get("nmt/ended"))
         sys.stdout.flush()

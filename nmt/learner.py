@@ -25,9 +25,13 @@ from nmt.runtime import Parallel, RuntimeConfig, whole
 class SummedLoss(nn.Module):
     """From the tensors of a batch to its summed loss and negative log-likelihood."""
 
-    def __init__(self, model: TranslationModel):
+    def __init__(self, model: TranslationModel, *, compiled: bool):
         super().__init__()
         self.model = model
+        # Its chunks and kernels are code of its own, not for the compiler.
+        self.nll = torch.compiler.disable(projected_nll) if compiled else projected_nll
+        if compiled:
+            self.compile(dynamic=True)
 
     def forward(
         self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_out: Tensor, rows: Tensor, smoothing: float
@@ -35,10 +39,8 @@ class SummedLoss(nn.Module):
         """Shapes as in `Batch`; both sums as in `projected_nll`."""
         hidden = self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
         targets = tgt_out.flatten().index_select(0, rows)
-        return _nll(hidden, self.model.output, targets, smoothing)
-
-
-_nll = torch.compiler.disable(projected_nll)  # its chunks are code of its own, not for the compiler
+        loss, nll = self.nll(hidden, self.model.output, targets, smoothing)
+        return loss, nll
 
 
 class Learner:
@@ -60,9 +62,7 @@ class Learner:
         shards = world.size > 1 and cfg.parallel is Parallel.fsdp
         self.model = model
         self.trained = copy.deepcopy(model) if shards else model
-        self.module: nn.Module = SummedLoss(self.trained)
-        if cfg.compile:
-            self.module.compile(dynamic=True)
+        self.module: nn.Module = SummedLoss(self.trained, compiled=cfg.compile)
         if shards:
             _shard(self.module, world, device)
         elif world.size > 1:

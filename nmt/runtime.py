@@ -99,8 +99,16 @@ def resolve_device(cfg: RuntimeConfig) -> torch.device:
 
 def resolve_precision(cfg: RuntimeConfig, device: torch.device) -> Precision:
     """Return bf16, fp16 or fp32: what `cfg` asks for, or what suits the device."""
-    if cfg.precision is not Precision.auto:
-        return cfg.precision
+    precision = _suitable(device) if cfg.precision is Precision.auto else cfg.precision
+    if precision is Precision.fp16 and cfg.parallel is Parallel.fsdp:
+        raise UserError(
+            "runtime.parallel=fsdp needs runtime.precision=bf16 or fp32, but it is fp16, "
+            "whose loss scale knows no weights in parts"
+        )
+    return precision
+
+
+def _suitable(device: torch.device) -> Precision:
     if device.type == "cuda":
         return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
     capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in torch 2.10
@@ -235,8 +243,7 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         step_unless(self.optimizer, unusable)
-        if self.scaler.is_enabled():
-            self.scaler.update()  # by what `unscale_` has found
+        self.scaler.update()  # by what `unscale_` has found
         self.optimizer.zero_grad(set_to_none=True)
 
     def require_loss_scale(self) -> None:

@@ -218,19 +218,19 @@ class Silence(Tracker):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def advance(self, *_: object) -> None:
+    def advance(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    def log(self, *_: object) -> None:
+    def log(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    def note(self, *_: object) -> None:
+    def note(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    def text(self, *_: object) -> None:
+    def text(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    def image(self, *_: object) -> None:
+    def image(self, *_: object, **__: object) -> None:
         """Nothing."""
 
 

@@ -20,6 +20,7 @@ from nmt.loss import smoothed_nll
 from nmt.models.base import TranslationModel
 from nmt.optimizer import ConstantConfig, build_optimizer
 from nmt.runtime import (
+    Parallel,
     Precision,
     RuntimeConfig,
     Stepper,
@@ -107,6 +108,32 @@ def test_auto_precision_suits_the_device(
 def test_auto_precision_where_torch_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert resolve_precision(RuntimeConfig(), CPU) is Precision.fp32
+
+
+def test_the_loss_scale_of_fp16_needs_whole_weights() -> None:
+    message = (
+        "runtime.parallel=fsdp needs runtime.precision=bf16 or fp32, but it is fp16, "
+        "whose loss scale knows no weights in parts"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        resolve_precision(RuntimeConfig(precision=Precision.fp16, parallel=Parallel.fsdp), CPU)
+
+
+@pytest.mark.parametrize(("device", "num_devices"), [("cuda:0", 2), ("auto", 1)])
+def test_every_process_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, num_devices: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    message = (
+        f"runtime.device={device} is not enough for the 2 processes that torchrun started here: each needs "
+        f"a GPU of its own, and torch sees {num_devices}; use runtime.device=cuda, "
+        "and no more processes than GPUs"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        resolve_device(RuntimeConfig(device=device))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device(RuntimeConfig(device="cuda")) == torch.device("cuda", 1)
 
 
 def test_derived_seeds_are_the_same_everywhere() -> None:
