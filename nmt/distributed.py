@@ -117,17 +117,13 @@ def is_launched() -> bool:
 
 
 @contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[World]:
+def joined() -> Iterator[World]:
     """The world of this process while the block runs: gloo between CPUs, NCCL between GPUs."""
     if not is_launched():
         yield ALONE
         return
-    on_gpu = device.type == "cuda"
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        timeout=COLLECTIVE_TIMEOUT,
-        device_id=device if on_gpu else None,
-    )
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
     control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
     yield World(dist.get_rank(), dist.get_world_size(), control)
     # Not after an error: the others may never arrive, and `Launch` ends this process.

@@ -21,6 +21,13 @@ from nmt.models.base import TranslationModel
 from nmt.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.runtime import Parallel, RuntimeConfig, whole
 
+ALIGNMENT = 8
+"""Lengths of compiled batches are multiples of this: bf16 matrices and masks then lie as tensor cores want.
+
+Nothing more is fixed. Batches are cut by tokens, so that their number of sentences varies with the lengths,
+and a graph for each shape would be compiled over and over; one graph for all of them is compiled once.
+"""
+
 
 class SummedLoss(nn.Module):
     """From the tensors of a batch to its summed loss and negative log-likelihood."""
@@ -60,6 +67,8 @@ class Learner:
     ):
         cfg, device = cfg or RuntimeConfig(), device or torch.device("cpu")
         shards = world.size > 1 and cfg.parallel is Parallel.fsdp
+        fits = not (model.max_length or 0) % ALIGNMENT  # or padding might need a position too many
+        self.multiple = ALIGNMENT if cfg.compile and fits else 1  # of S and T
         self.model = model
         self.trained = copy.deepcopy(model) if shards else model
         self.module: nn.Module = SummedLoss(self.trained, compiled=cfg.compile)

@@ -169,7 +169,7 @@ def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.split
-    with distributed.joined(opened.device) as world:
+    with distributed.joined() as world:
         with world.main_first():  # which may download
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)

@@ -210,7 +210,7 @@ class Silence(Tracker):
     """What the processes of a training report that are not the first one: nothing."""
 
     def __init__(self) -> None:
-        pass
+        self.resume_step = 0
 
     def __enter__(self) -> Tracker:
         return self

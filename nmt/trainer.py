@@ -234,7 +234,8 @@ class Trainer:
         """
         rows = indices[self.world.rank :: self.world.size]
         has_rows = len(rows) > 0  # without, the rank takes part all the same, with a loss that counts nothing
-        batch = collate(pairs, rows if has_rows else indices[:1]).to(self.stepper.device)
+        batch = collate(pairs, rows if has_rows else indices[:1], self.learner.multiple)
+        batch = batch.to(self.stepper.device)
         with self.stepper.autocast():
             loss, nll = self.learner(batch, self.cfg.label_smoothing)
         share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients

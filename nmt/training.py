@@ -12,8 +12,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nmt import corpus, distributed, runtime
 from nmt.cache import cache_dir
 from nmt.config import TrainConfig, best_metric
@@ -36,12 +34,11 @@ from nmt.translate import print_warning
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     """Train until a limit, score the outcome and return what results.json holds; report a finished run."""
     run = RunDirectory(run_dir)
-    device = runtime.prepare(cfg.runtime)
-    with distributed.joined(device) as world, run.locked() if world.is_main else nullcontext():
+    with distributed.joined() as world, run.locked() if world.is_main else nullcontext():
         unchanged = world.is_main and run.claim(cfg)
         results: dict[str, Any] | None = world.share(run.results() if unchanged else None)
         if results is None:
-            results = _train(cfg, run, device, world)
+            results = _train(cfg, run, world)
             if world.is_main:
                 run.write_results(results)
         else:
@@ -50,14 +47,21 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     return results
 
 
-def _train(cfg: TrainConfig, run: RunDirectory, device: torch.device, world: World) -> dict[str, Any]:
+def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
+    device = runtime.prepare(cfg.runtime)
     precision = runtime.resolve_precision(cfg.runtime, device)
     if world.is_main:
         run.write_environment(device, precision.value)
         run.checkpoints.clean()
     with world.main_first():
         checkpoint = run.checkpoints.latest(print_warning)
-    with _tracker(cfg, run, checkpoint.step if checkpoint else 0, world) as tracker:
+    resume_step = checkpoint.step if checkpoint else 0
+    total_steps = cfg.trainer.max_steps
+    tracking = (
+        Tracker(run.path, resume_step=resume_step, total_steps=total_steps) if world.is_main else Silence()
+    )
+    with tracking as tracker:
+        tracker.config_text(run.config_file.read_text(encoding="utf-8"))
         task = TASKS[cfg.task]
         with world.main_first():
             text = training_text(cfg, run, tracker.note)
@@ -95,14 +99,6 @@ def _train(cfg: TrainConfig, run: RunDirectory, device: torch.device, world: Wor
             progress = trainer.fit(tracker, stop)
         tracker.note("scoring the final weights")
         return conclude(trained, run, progress, tracker.note)
-
-
-def _tracker(cfg: TrainConfig, run: RunDirectory, resume_step: int, world: World) -> Tracker:
-    if not world.is_main:
-        return Silence()
-    tracker = Tracker(run.path, resume_step=resume_step, total_steps=cfg.trainer.max_steps)
-    tracker.config_text(run.config_file.read_text(encoding="utf-8"))
-    return tracker
 
 
 def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText:

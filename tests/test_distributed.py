@@ -83,7 +83,7 @@ def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
     """What `body` returns (JSON) in each of two processes."""
 
     def write(rank: int) -> None:
-        with joined(CPU) as world:
+        with joined() as world:
             result = body(world)
         (folder / f"result.{rank}").write_text(json.dumps(result), encoding="utf-8")
 
@@ -252,7 +252,7 @@ def launched(body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch) -> B
     """A command that does `body`, run as `nmt` runs its verbs."""
 
     def command(argv: list[str]) -> int:
-        with joined(CPU) as world:
+        with joined() as world:
             return body(world)
 
     monkeypatch.setattr(cli, "dispatch", command)
