@@ -134,14 +134,14 @@ class Launch:
     """This process as one of several, from its start to its end, as a context manager."""
 
     def __init__(self) -> None:
-        self.store, self.rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
+        self.store, self.rank = _store()
         self._over = threading.Event()
         self._silence = contextlib.ExitStack()
         self._stderr = sys.stderr
         self._has_said = False
 
     def __enter__(self) -> Launch:
-        watched = self.store.clone()  # a client of its own: that of a thread that waits is in use
+        watched, _ = _store()  # a client of its own, as one that waits for a key does nothing else
         threading.Thread(target=self._watch, args=[watched], daemon=True).start()
         if self.rank:
             nowhere = self._silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -181,7 +181,7 @@ class Launch:
         sys.stdout.flush()
         os._exit(code)  # and not through what libraries do at exit: some of that waits for the others
 
-    def _watch(self, store: Any) -> None:
+    def _watch(self, store: dist.Store) -> None:
         """End this process when another one has failed; ask it to stop when the launcher is gone."""
         while not self._over.wait(POLL_SECONDS):
             try:
@@ -193,6 +193,12 @@ class Launch:
                 self._over.wait(GRACE_SECONDS)
                 if not self._over.is_set():
                     os._exit(int(store.get("nmt/ended")))
+
+
+def _store() -> tuple[dist.Store, int]:
+    """A client of the store that all processes share, and the rank of this one."""
+    store, rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
+    return store, rank
 
 
 def explain(error: BaseException) -> tuple[int, str]:

@@ -77,7 +77,7 @@ class Learner:
         elif world.size > 1:
             ids = [device.index] if device.type == "cuda" else None
             self.module = nn.parallel.DistributedDataParallel(
-                self.module, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
+                self.module, device_ids=ids, gradient_as_bucket_view=True
             )
 
     def __call__(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
