@@ -64,7 +64,7 @@ class Processes:
             setattr(sys, name, (self.folder / f"{name}.{rank}").open("w", buffering=1, encoding="utf-8"))
         sys.exit(body(rank))
 
-    def exit_codes(self, seconds: float = 60) -> list[int | None]:
+    def exit_codes(self, seconds: float = 100) -> list[int | None]:
         """Of both, once they have ended; they are killed when they have not."""
         deadline = time.monotonic() + seconds
         for worker in self.workers:
@@ -325,7 +325,7 @@ def test_a_signal_to_one_is_granted_by_all_after_the_same_step(
         return 0
 
     processes = Processes(launched(fit, monkeypatch), tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not (tmp_path / f"ready.{signalled}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.3)
