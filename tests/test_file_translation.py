@@ -61,7 +61,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
-    values = {"runtime": CPU, "decoding": SEARCH, "input": str(folder / "in"), "output": str(folder / "out")}
+    files = {"input": str(folder / "in"), "output": str(folder / "out")}
+    values: dict[str, Any] = {"runtime": CPU, "decoding": SEARCH, **files}
     return TranslateConfig(run=str(run), **(values | fields))
 
 
