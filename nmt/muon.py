@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,14 +48,14 @@ def orthogonalised(matrices: Tensor, iterations: int) -> Tensor:
     return x
 
 
-def packed_matrices(model: nn.Module) -> dict[nn.Parameter, list[int]]:
+def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
     """The parameters that Muon is for, each with the numbers of rows of the matrices packed in it."""
     elsewhere = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     output = getattr(model, "output", None)
     if isinstance(output, nn.Module):
         elsewhere |= {id(p) for p in output.parameters()}
 
-    matrices: dict[nn.Parameter, list[int]] = {}
+    matrices: dict[Tensor, list[int]] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.RNNBase):
             for parameter in module.parameters(recurse=False):
@@ -79,7 +79,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        matrices: Mapping[nn.Parameter, Sequence[int]],
+        matrices: Mapping[Tensor, list[int]],
         others: list[dict[str, Any]],
         *,
         weight_decay: float,
@@ -115,7 +115,7 @@ class Muon(torch.optim.Optimizer):
         batches: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for parameter, direction in zip(parameters, directions, strict=True):
             rows = self.packed[parameter]
-            for weight, part in zip(parameter.split(rows), direction.split(rows), strict=True):
+            for weight, part in zip(torch.split(parameter, rows), torch.split(direction, rows), strict=True):
                 batches[part.shape].append((weight, part))
 
         precision = resolve_precision(RuntimeConfig(), parameters[0].device)
@@ -123,14 +123,14 @@ class Muon(torch.optim.Optimizer):
         for shape, pairs in batches.items():
             weights, parts = zip(*pairs, strict=True)
             batch = torch.stack(parts)
-            batch = batch / batch.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)
+            batch.div_(batch.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM))
             updates = orthogonalised(batch.to(dtype), self.iterations).float()
             # Singular values of 1 are a root mean square of 1 / sqrt(the longer side).
             torch._foreach_add_(
                 weights, updates.unbind(), alpha=-group["lr"] * self.rms * math.sqrt(max(shape))
             )
 
-    def _directions(self, parameters: list[nn.Parameter]) -> list[Tensor]:
+    def _directions(self, parameters: list[Tensor]) -> list[Tensor]:
         """Take the gradients into the momentum and return where it points a step ahead (Nesterov)."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:

@@ -280,7 +280,7 @@ def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optim
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, without: Collection[nn.Parameter] = ()
+    model: nn.Module, weight_decay: float, without: Collection[Tensor] = ()
 ) -> list[dict[str, object]]:
     """Matrices with weight decay; biases, norms and embeddings without. Tied parameters count once."""
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}

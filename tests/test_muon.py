@@ -92,7 +92,7 @@ def test_updates_are_those_of_torch(steps: int) -> None:
             mine.grad = torch.randn_like(mine)
             other.grad = mine.grad.clone()
         optimizer.step()
-        expected.step()
+        expected.step()  # type: ignore[no-untyped-call]
     for name, parameter in ours.named_parameters():
         if name.endswith("weight"):
             moved = parameter.detach() - before[name]
@@ -115,7 +115,7 @@ def test_packed_maps_are_orthogonalised_one_by_one(tiny_model: Callable[..., Tra
         parameter.grad[: rows[0]] /= 100.0
         optimizer.step()
         parameter.grad = None
-        for part in (parameter.detach() - before).split(rows):
+        for part in torch.split(parameter.detach() - before, rows):
             values = spectrum(part / (0.1 * 0.2 * max(part.shape) ** 0.5))
             assert 0.4 < float(values.min()) < float(values.max()) < 1.3
 
