@@ -5,9 +5,10 @@ The modules in import order. Each imports only from those above it; a test reads
     errors                What a user can do wrong, and the exit code that says so.
     files                 Small files, written whole.
     cache                 What is kept between runs: entries that appear whole and are checked when opened.
+    kernels               What is faster in C++, built at first use, and whether it can be.
     runtime               Device, threads, seeds and mixed precision.
     distributed           Several processes that work together, and end together.
-    kernels               What is faster in C++, built at first use, and whether it can be.
+    fused                 Steps of training in one pass over memory: the kernels, or plain torch.
     layers                Blocks that models share: dropout, feed-forward, norms, residual.
     low_precision         A copy of a model for search that multiplies 16-bit numbers.
     positions             How a model tells positions apart.

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.layers import Dropout, zero_bias
+from nmt import fused
+from nmt.layers import Dropout, Linear, zero_bias
 from nmt.relative_positions import RelativePositions
 
 
@@ -73,9 +74,9 @@ class Attention(Recorder):
         super().__init__(role)
         self.num_heads = num_heads
         self.widths = [num_heads * (size or d_model // num_heads) for size in (d_k, d_v)]
-        self.query = nn.Linear(d_model, self.widths[0], bias=bias)
-        self.key_value = nn.Linear(d_model, sum(self.widths), bias=bias)
-        self.output = nn.Linear(self.widths[1], d_model, bias=output_bias)
+        self.query = Linear(d_model, self.widths[0], bias=bias)
+        self.key_value = Linear(d_model, sum(self.widths), bias=bias)
+        self.output = Linear(self.widths[1], d_model, bias=output_bias)
         self.dropout = Dropout(dropout)
         self.positions = positions
         for weight in (
@@ -100,16 +101,17 @@ class Attention(Recorder):
         With `positions`, x is the last T of the S columns.
         """
         queries = self._split(self.query(x))
-        needs_weights = self.recorded is not None or (x.device.type == "cpu" and self.training)
+        rate, needs_weights = self.dropout.current_rate, self.recorded is not None
         if self.positions is not None:
             num_keys = keys.shape[2]
             queries = self.positions.turned(queries, num_keys - x.shape[1])
             mask = self.positions.masked_bias(queries, num_keys, mask)
             needs_weights = needs_weights or self.positions.needs_weights
-        if needs_weights:
+        if not needs_weights and fused.can_attend(queries, keys, values, mask):
+            context = fused.attention(queries, keys, values, mask, rate)
+        elif needs_weights or (x.device.type == "cpu" and self.training):
             context = self._written_out(queries, keys, values, mask)
         else:
-            rate = self.dropout.rate if self.training else 0.0
             context = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=rate)
         output: Tensor = self.output(context.transpose(1, 2).flatten(2))
         return output

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt import fused
+
 
 class NormOrder(Enum):
     """Where a sublayer normalises: its input (pre) or the sum with its residual (post)."""
@@ -45,32 +47,40 @@ class Activation(Enum):
 
 
 class Dropout(nn.Module):
-    """Zero elements with probability `rate` in training and scale the others to keep the mean.
-
-    On CPU the mask comes from one random byte per element, several times faster than `F.dropout`. The rate is
-    then rounded to a multiple of 1/256, never to 0 or 1, and the scale is that of the rounded rate. Compiled
-    code draws its own numbers, fused with what surrounds them.
-    """
+    """Zero elements with probability `rate` in training and scale the others to keep the mean."""
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
 
+    @property
+    def current_rate(self) -> float:
+        """The rate in training, 0 in evaluation."""
+        return self.rate if self.training else 0.0
+
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
-        if not self.training or not self.rate:
-            return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
-            return F.dropout(x, self.rate)
-        threshold = min(max(round(self.rate * 256), 1), 255)
-        num_words = (x.numel() + 7) // 8
-        random_bytes = torch.empty(num_words, dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
-        kept = (random_bytes[: x.numel()] >= threshold).view(x.shape)
-        return x * (kept * x.new_tensor(256 / (256 - threshold)))
+        return fused.dropout(x, self.current_rate)
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
         return f"rate={self.rate}"
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`, trained by kernels where there are some."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., N) of x (..., K)."""
+        return fused.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last axis, trained by kernels where there are some."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape (..., D)."""
+        return fused.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -104,8 +114,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = activation in GATES
         self.activation = (GATES if self.gated else ACTIVATIONS)[activation]
-        self.inner = nn.Linear(d_model, 2 * d_ff if self.gated else d_ff, bias=bias)
-        self.outer = nn.Linear(d_ff, d_model, bias=bias)
+        self.inner = Linear(d_model, 2 * d_ff if self.gated else d_ff, bias=bias)
+        self.outer = Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
         for weight in (*torch.split(self.inner.weight, d_ff), self.outer.weight):
             nn.init.xavier_uniform_(weight)
@@ -117,15 +127,17 @@ class FeedForward(nn.Module):
         hidden = self.inner(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.activation(gate) * hidden
+            hidden = self.dropout(self.activation(gate) * hidden)
+        elif self.activation is F.relu:
+            hidden = fused.relu_dropout(hidden, self.dropout.current_rate)
         else:
-            hidden = self.activation(hidden)
-        output: Tensor = self.outer(self.dropout(hidden))
+            hidden = self.dropout(self.activation(hidden))
+        output: Tensor = self.outer(hidden)
         return output
 
 
 NORMS: dict[Norm, Callable[[int, float], nn.Module]] = {
-    Norm.layer_norm: nn.LayerNorm,
+    Norm.layer_norm: LayerNorm,
     Norm.rms_norm: nn.RMSNorm,
 }
 
@@ -136,10 +148,11 @@ class Residual(nn.Module):
     def __init__(self, d_model: int, norm_order: NormOrder, *, dropout: float, norm: nn.Module | None = None):
         super().__init__()
         self.pre = norm_order is NormOrder.pre
-        self.norm = nn.LayerNorm(d_model) if norm is None else norm
+        self.norm = LayerNorm(d_model) if norm is None else norm
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """pre: x + dropout(sublayer(norm(x))); post: norm(x + dropout(sublayer(x)))."""
-        y: Tensor = x + self.dropout(sublayer(self.norm(x) if self.pre else x))
+        out = sublayer(self.norm(x) if self.pre else x)
+        y: Tensor = fused.add_dropout(x, out, self.dropout.current_rate)
         return y if self.pre else self.norm(y)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt import fused
+
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
 
@@ -20,6 +22,8 @@ def projected_nll(
     hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """`smoothed_nll` of the logits that `output` makes of hidden states (M, D)."""
+    if output.bias is None and fused.can_project_nll(hidden, output.weight):
+        return fused.projected_nll(hidden, output.weight, targets, smoothing)
     return smoothed_nll(output(hidden), targets, smoothing)
 
 

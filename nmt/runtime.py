@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nmt import kernels
 from nmt.errors import Interrupted, TrainingStopped, UserError
 
 SMALLEST_LOSS_SCALE = 2.0**-14
@@ -57,6 +58,8 @@ class RuntimeConfig:
     """
     threads: int = 0
     """CPU threads of one operation; 0 leaves the choice to torch."""
+    kernels: bool = True
+    """Use kernels in C++ on CPU, built at first use, where there is a compiler; false: plain torch."""
     compile: bool = False
     """Compile the model with `torch.compile` for training."""
     parallel: Parallel = Parallel.ddp
@@ -119,6 +122,7 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
     """Set threads, allocator and current device once per process and return the device."""
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
+    kernels.enable(cfg.kernels)
     device = resolve_device(cfg)
     if device.type == "cpu":
         _keep_freed_memory()

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from nmt import corpus, distributed, runtime
+from nmt import corpus, distributed, kernels, runtime
 from nmt.cache import cache_dir
 from nmt.config import TrainConfig, best_metric
 from nmt.corpus import ParallelText, Split
@@ -91,7 +91,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
             tracker.note(f"going on after step {checkpoint.step} of {run.path}")
         size = sum(parameter.numel() for parameter in model.parameters())
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
-        tracker.note(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}")
+        code = f", {kernels.status()}" if device.type == "cpu" else ""
+        tracker.note(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
         tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
         if world.is_main:
             run.adopt(cfg)

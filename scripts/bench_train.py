@@ -80,7 +80,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
     task = TASKS[cfg.task]
     text, _ = task.filter(task.part(corpus.load(cfg.data, Split.train)), cfg.data)
-    tokenizer = Tokenizer.train(cfg.tokenizer, text, seed=cfg.seed)
+    tokenizer = Tokenizer.train(cfg.tokenizer, text)
     pairs = task.training_pairs(cfg, text, tokenizer, print_warning)(1)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from nmt.attention import Attention, Role, recorded_attention
 from nmt.layers import NormOrder, Residual
+from nmt.models.base import State
 from nmt.models.stack import SelfAttention, StackConfig, build_attention
 from nmt.positions import Positions
 from nmt.relative_positions import (
@@ -167,8 +168,8 @@ def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
 def test_cached_steps_equal_the_full_pass(positions: Positions, norm_order: NormOrder) -> None:
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20, norm_order=norm_order)
     layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(3, 30, 16)
-    cache: dict[str, Tensor] = {}
-    steps = [layer.step(x[:, t : t + 1], cache, "0") for t in range(30)]
+    state = State()
+    steps = [layer.step(x[:, t : t + 1], state, "0") for t in range(30)]
     assert_close(torch.cat(steps, dim=1), layer(x, torch.ones(30, 30, dtype=torch.bool).tril()))
 
 
@@ -185,9 +186,9 @@ def test_columns_of_padding_at_the_front_change_nothing(positions: Positions) ->
     real = torch.arange(9) >= 3
     mask = torch.ones(9, 9, dtype=torch.bool).tril() & (real | torch.eye(9, dtype=torch.bool))
     assert_close(layer(padded, mask)[:, 3:], expected)
-    cache: dict[str, Tensor] = {}
+    state = State()
     steps = [
-        layer.step(padded[:, t : t + 1], cache, "0", mask[None, t : t + 1, : t + 1].expand(2, 1, 1, -1))
+        layer.step(padded[:, t : t + 1], state, "0", mask[None, t : t + 1, : t + 1].expand(2, 1, 1, -1))
         for t in range(9)
     ]
     assert_close(torch.cat(steps[3:], dim=1), expected)

@@ -22,7 +22,7 @@ from nmt.batching import collate
 from nmt.checkpoint import CheckpointStore
 from nmt.decoding import BeamConfig
 from nmt.distributed import ALONE, World, explain, joined
-from nmt.encoding import EncodedPairs
+from nmt.encoded import EncodedPairs, Sentences
 from nmt.errors import Interrupted, UserError
 from nmt.evaluate import validation_loss
 from nmt.files import write_lines
@@ -98,12 +98,12 @@ def pairs() -> EncodedPairs:
     """Forty pairs of 2 to 9 random tokens."""
     rng = np.random.default_rng(1)
 
-    def side() -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
+    def side() -> Sentences:
         lengths = rng.integers(2, 10, 40)
         sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
-        return np.concatenate(sentences).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
+        return Sentences(np.concatenate(sentences).astype(np.int32), lengths)
 
-    return EncodedPairs(*side(), *side())
+    return EncodedPairs(side(), side())
 
 
 @pytest.fixture

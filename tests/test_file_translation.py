@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cfg.decoding = SEARCH
     save_config(cfg, directory.config_file)
     words = [f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "abcdefgh"]
-    Tokenizer.train(cfg.tokenizer, ParallelText(words, words), seed=1).save(directory.path)
+    Tokenizer.train(cfg.tokenizer, ParallelText(words, words)).save(directory.path)
     model = initial_model(cfg, directory.tokenizer(cfg.tokenizer))
     directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(Progress())}))
     return directory.path

@@ -1,43 +1,143 @@
-"""Kernels in C++ for what plain torch is slow at: built at first use, then cached; optional everywhere.
+"""Kernels in C++ for what torch is slow at on CPU: built at first use, then cached; optional everywhere.
 
-Each has a definition in plain torch, which it is tested against, and which takes over where there is no
-compiler or the tensors are not what the kernels are written for.
+`training.cpp` serves `nmt.fused`, `decode.cpp` search. What each of them computes is written in plain torch,
+too, which it is tested against, and which takes over where there is no compiler or the tensors are not what
+the kernels are made for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
+import hashlib
+import os
 import platform
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-SOURCES = ("decode.cpp",)
+from nmt.cache import cache_dir
+
+FOLDER = Path(__file__).parent
+SOURCES = ("training.cpp", "decode.cpp")
+FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
 
-@functools.cache
-def load() -> bool:
-    """Build the kernels unless they are cached, and load them; False where that cannot be done."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return False
-    from torch.utils import cpp_extension  # costs time to import
+class _Choice:
+    """What this process wants."""
 
-    flags = ["-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-std=c++20"]
+    wanted = True
+
+
+def enable(wanted: bool) -> None:
+    """Say whether this process may use kernels; it may unless told otherwise."""
+    _Choice.wanted = wanted
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Plain torch while the block runs."""
+    before = _Choice.wanted
+    enable(False)
     try:
-        cpp_extension.load(
-            name="nmt_kernels",
-            sources=[str(Path(__file__).parent / name) for name in SOURCES],
-            extra_cflags=flags,
-            extra_ldflags=["-fopenmp"],
-            is_python_module=False,
-        )
-    except (OSError, RuntimeError):
-        return False
-    return True
+        yield
+    finally:
+        enable(before)
+
+
+def load() -> bool:
+    """Build the kernels unless they are cached, and load them; False where that cannot, or must not, be done."""
+    return _Choice.wanted and not problem()
+
+
+def status() -> str:
+    """Which code runs on CPU, and why, in a few words."""
+    if not _Choice.wanted:
+        return "without kernels (runtime.kernels=false)"
+    return f"without kernels: {problem()}" if problem() else "with kernels in C++"
 
 
 def usable(x: Tensor) -> bool:
-    """Whether kernels may be given `x`: float32 on CPU, where no gradient is wanted."""
+    """Whether kernels of search may be given `x`: float32 on CPU, where no gradient is wanted."""
     return x.device.type == "cpu" and x.dtype is torch.float32 and not torch.is_grad_enabled() and load()
+
+
+def usable_in_training(x: Tensor) -> bool:
+    """Whether kernels of training may be given `x`: float32 or bfloat16 on CPU, and in no compiled code."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    return x.dtype in (torch.float32, torch.bfloat16) and load()
+
+
+@functools.cache
+def problem() -> str:
+    """Load the library, built before if need be; return what was in the way, nothing if nothing was."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"they are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if not compiler:
+        return "there is no C++ compiler; install g++"
+    library = cache_dir() / "kernels" / f"{_fingerprint(compiler)}.so"
+    try:
+        if not library.exists():
+            _build(compiler, library)
+        torch.ops.load_library(str(library))
+    except subprocess.CalledProcessError as error:
+        reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
+        return f"{compiler} failed with {reasons[0]}"
+    except OSError as error:
+        return f"they cannot be built or loaded: {error}"
+    return ""
+
+
+def _fingerprint(compiler: str) -> str:
+    """A hash of all that the library depends on, the instructions of this processor among it."""
+    digest = hashlib.sha256(f"{compiler} {torch.__version__}".encode())
+    for name in (Path(__file__).name, *SOURCES):
+        digest.update((FOLDER / name).read_bytes())
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("flags"):
+            digest.update(line.encode())
+            break
+    return digest.hexdigest()[:16]
+
+
+def _build(compiler: str, library: Path) -> None:
+    """Compile and link; of several processes one does it, and the others wait for it."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with open(library.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however that ends
+        if library.exists():
+            return
+        print("building the kernels in C++, once; this takes about a minute", file=sys.stderr)
+        draft = library.with_suffix(f".{os.getpid()}")
+        objects = [library.with_suffix(f".{name}.o") for name in SOURCES]
+        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+        torch_dir = Path(torch.__file__).parent
+        headers = f"-isystem{torch_dir / 'include'}"
+        compilers = [
+            subprocess.Popen(
+                [compiler, *FLAGS, "-fPIC", abi, headers, "-c", str(FOLDER / name), "-o", str(file)],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name, file in zip(SOURCES, objects, strict=True)
+        ]
+        try:
+            for process in compilers:
+                _, errors = process.communicate()
+                if process.returncode:
+                    raise subprocess.CalledProcessError(process.returncode, compiler, stderr=errors)
+            libraries = (f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10")
+            link = [compiler, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(draft)]
+            subprocess.run(link, check=True, capture_output=True, text=True)
+            draft.rename(library)
+        finally:
+            for file in (draft, *objects):
+                file.unlink(missing_ok=True)

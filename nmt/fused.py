@@ -1,0 +1,232 @@
+"""Steps of training on CPU in one pass over memory each, where plain torch takes several.
+
+Each public function computes what its plain definition does, which it falls back on wherever the kernels of
+`nmt.kernels` cannot be used. Matrix products in bf16 are those of the kernels on processors with AMX: they
+take every shape as it comes, while torch prepares code for each new one, and every batch has its own shapes.
+
+Shapes: B sentences, T positions of the queries, S of the keys, H heads, C channels of a head, M rows,
+D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmt import kernels
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """The type that a matrix product of `x` has here."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+
+
+def _has_tiles(dtype: torch.dtype) -> bool:
+    return dtype is torch.bfloat16 and bool(torch.ops.nmt.has_tiles())
+
+
+def _seed() -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Zero elements of `x` with probability `rate` and scale the others to keep the mean.
+
+    On CPU without kernels the mask comes from one random byte per element, several times faster than
+    `F.dropout`. The rate is then rounded to a multiple of 1/256, never to 0 or 1, and the scale is that of
+    the rounded rate. Compiled code draws its own numbers, fused with what surrounds them.
+    """
+    if not rate:
+        return x
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(x, rate)
+    if kernels.usable_in_training(x):
+        out: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
+        return out
+    threshold = min(max(round(rate * 256), 1), 255)
+    num_words = (x.numel() + 7) // 8
+    random_bytes = torch.empty(num_words, dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
+    kept = (random_bytes[: x.numel()] >= threshold).view(x.shape)
+    return x * (kept * x.new_tensor(256 / (256 - threshold)))
+
+
+def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
+    """residual + dropout(x)"""
+    if not rate or residual.dtype is not torch.float32 or not kernels.usable_in_training(x):
+        return residual + dropout(x, rate)
+    out: Tensor = _AddDropout.apply(residual, x, rate)  # type: ignore[no-untyped-call]
+    return out
+
+
+def relu_dropout(x: Tensor, rate: float) -> Tensor:
+    """dropout(relu(x))"""
+    if not kernels.usable_in_training(x):
+        return dropout(F.relu(x), rate)
+    out: Tensor = _ReluDropout.apply(x, rate)  # type: ignore[no-untyped-call]
+    return out
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The norm of the rows of `x`, in the type in which a matrix product will read it."""
+    if not kernels.usable_in_training(x) or _product_dtype(x) is torch.float16:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+    out: Tensor = _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(..., N) of x (..., K), weight (N, K) and bias (N,)."""
+    if not (kernels.usable_in_training(x) and _has_tiles(_product_dtype(x)) and x.numel()):
+        return F.linear(x, weight, bias)
+    out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
+    """Whether `attention` is for these: heads of dense channels, and a mask that is no bias."""
+    heads_agree = mask is None or (mask.dtype is torch.bool and (mask.dim() < 4 or mask.shape[1] == 1))
+    dense = all(x.stride(-1) == 1 for x in (queries, keys, values))
+    return heads_agree and dense and queries.dtype is keys.dtype and kernels.usable_in_training(queries)
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rate: float) -> Tensor:
+    """(B, H, T, C) of queries (B, H, T, C), keys and values (B, H, S, C), where `can_attend` says so.
+
+    The mask, True where a key may be attended to, expands to (B, 1, T, S); `rate` of the weights are dropped.
+    """
+    if mask is not None and mask.dim() == 4:
+        mask = mask[:, 0]
+    rows = (x.transpose(1, 2) for x in (queries, keys, values))
+    out: Tensor = _Attention.apply(*rows, mask, rate)  # type: ignore[no-untyped-call]
+    return out.transpose(1, 2)
+
+
+def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether `projected_nll` is for these: products that need tiles, of float32 weights."""
+    usable = kernels.usable_in_training(hidden) and weight.dtype is torch.float32
+    return usable and _has_tiles(_product_dtype(hidden))
+
+
+def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The sums of `loss.smoothed_nll` for the logits hidden weight^T, where `can_project_nll` says so.
+
+    `hidden` (M, D), `weight` (V, D), `targets` (M,). The logits of some rows exist at a time, never all.
+    """
+    loss, nll = _ProjectedNLL.apply(hidden, weight, targets, smoothing)  # type: ignore[no-untyped-call]
+    return loss, nll
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float) -> Any:
+        ctx.rate, ctx.seed = rate, _seed()
+        return torch.ops.nmt.dropout(x.contiguous(), rate, ctx.seed, x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad = grads[0].contiguous()
+        return torch.ops.nmt.dropout(grad, ctx.rate, ctx.seed, grad.dtype), None
+
+
+class _AddDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, x: Tensor, rate: float) -> Any:
+        ctx.rate, ctx.seed, ctx.dtype = rate, _seed(), x.dtype
+        return torch.ops.nmt.add_dropout(residual.contiguous(), x.contiguous(), rate, ctx.seed)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad = grads[0].contiguous()
+        return grad, torch.ops.nmt.dropout(grad, ctx.rate, ctx.seed, ctx.dtype), None
+
+
+class _ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float) -> Any:
+        ctx.rate = rate
+        out = torch.ops.nmt.relu_dropout(x.contiguous(), rate, _seed() if rate else 0)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (out,) = ctx.saved_tensors
+        return torch.ops.nmt.relu_dropout_backward(grads[0].contiguous(), out, ctx.rate), None
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Any:
+        x = x.contiguous()
+        out, mean, scale = torch.ops.nmt.layer_norm(x, weight, bias, eps, _product_dtype(x))
+        ctx.save_for_backward(x, weight, mean, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return *torch.ops.nmt.layer_norm_backward(grads[0].contiguous(), *ctx.saved_tensors), None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        ctx.shape, ctx.dtype, ctx.has_bias = x.shape, x.dtype, bias is not None
+        rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
+        ctx.save_for_backward(rows, weight)
+        return torch.ops.nmt.linear(rows, weight, bias).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        rows, weight = ctx.saved_tensors
+        grad = grads[0].reshape(-1, len(weight)).contiguous()
+        needs_x = ctx.needs_input_grad[0]
+        of_x, *others = torch.ops.nmt.linear_backward(grad, rows, weight, needs_x, ctx.has_bias)
+        of_weight, of_bias = others
+        return (
+            of_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
+            of_weight,
+            of_bias if ctx.has_bias else None,
+        )
+
+
+class _Attention(torch.autograd.Function):
+    """On (B, T, H, C) and (B, S, H, C)."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, rate: float) -> Any:
+        ctx.rate, ctx.seed = rate, _seed() if rate else 0
+        out, weights = torch.ops.nmt.attention(queries, keys, values, mask, rate, ctx.seed)
+        ctx.save_for_backward(queries, keys, values, weights)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        queries, keys, values, weights = ctx.saved_tensors
+        results = [torch.empty(x.shape, dtype=x.dtype) for x in (queries, keys, values)]
+        torch.ops.nmt.attention_backward(
+            grads[0].contiguous(), queries, keys, values, weights, ctx.rate, ctx.seed, *results
+        )
+        return *results, None, None
+
+
+class _ProjectedNLL(torch.autograd.Function):
+    """Computes the gradients with the loss, which is cheaper than to keep or to repeat the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Any:
+        rows = hidden.to(torch.bfloat16).contiguous()
+        losses, *gradients = torch.ops.nmt.projected_nll(rows, weight, targets.contiguous(), smoothing)
+        ctx.save_for_backward(*gradients)
+        ctx.dtype = hidden.dtype
+        nll, uniform = losses.sum(0).unbind()
+        nll = nll.clone()
+        ctx.mark_non_differentiable(nll)
+        return (1.0 - smoothing) * nll + smoothing * uniform, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        of_hidden, of_weight = ctx.saved_tensors
+        return of_hidden.to(ctx.dtype) * grads[0], of_weight * grads[0], None, None
