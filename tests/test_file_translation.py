@@ -36,7 +36,7 @@ from nmt.translate import LINES_AT_ONCE, translate_stream
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
-NUM_BLOCKS = 30
+NUM_BLOCKS = 12
 """Of a file that takes long enough to be interrupted."""
 SIZES = ("d_model=8", "d_ff=8", "num_heads=2", "encoder_layers=1", "decoder_layers=1")
 

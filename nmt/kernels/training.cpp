@@ -617,30 +617,32 @@ void turn_block(float* sums) {
   }
 }
 
+// 16 numbers as bfloat16, of which `count` or all exist; the others are zeros.
+inline Halves halves(const float* p, int64_t count) { return rounded(load(p, count)); }
+
+inline Halves halves(const at::BFloat16* p, int64_t count) {
+  Halves x = {};
+  std::memcpy(&x, p, sizeof(at::BFloat16) * std::min(count, LANES));
+  return x;
+}
+
 // 16 words of a column of pairs: elements of rows `r` and `r + 1`, columns from `c` on; beyond the matrix stand zeros.
 template <typename T>
 inline Words pairs(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
   if (r >= rows || c >= cols) return Words{};
-  const Lanes first = load(in + r * ld + c, cols - c);
-  const Lanes second = r + 1 < rows ? load(in + (r + 1) * ld + c, cols - c) : Lanes{};
-  return __builtin_convertvector(rounded(first), Words) | __builtin_convertvector(rounded(second), Words) << 16;
+  const Words first = __builtin_convertvector(halves(in + r * ld + c, cols - c), Words);
+  if (r + 1 >= rows) return first;
+  return first | __builtin_convertvector(halves(in + (r + 1) * ld + c, cols - c), Words) << 16;
 }
 
 // 16 words of a row: elements c .. c + 31 of row r.
 template <typename T>
 inline Words run(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
-  if (r >= rows) return Words{};
-  if (std::is_same_v<T, at::BFloat16> && c + DEPTH <= cols) {
-    Words words;
-    std::memcpy(&words, in + r * ld + c, sizeof(words));
-    return words;
-  }
-  at::BFloat16 part[DEPTH] = {};
-  for (int64_t i = 0; i < DEPTH && c + i < cols; i += EDGE) {
-    store(part + i, load(in + r * ld + c + i, cols - c - i), std::min(EDGE, cols - c - i));
-  }
+  Halves parts[2] = {};
+  if (r < rows && c < cols) parts[0] = halves(in + r * ld + c, cols - c);
+  if (r < rows && c + LANES < cols) parts[1] = halves(in + r * ld + c + LANES, cols - c - LANES);
   Words words;
-  std::memcpy(&words, part, sizeof(words));
+  std::memcpy(&words, parts, sizeof(words));
   return words;
 }
 
@@ -662,24 +664,32 @@ struct Packed {
 
 enum class From { rows, columns };
 
-// The tiles of a matrix (rows, cols) that is a factor along its rows or its columns. `paired` tiles are those of a
-// right factor.
-template <bool PAIRED, typename T>
-Packed pack(const T* in, int64_t ld, int64_t rows, int64_t cols, From inner) {
-  const bool down = inner == From::rows;  // whether the inner axis runs down the rows
-  Packed packed(down ? cols : rows, down ? rows : cols);
-  at::parallel_for(0, packed.depths, 1 + 64 / packed.edges, [&](int64_t begin, int64_t end) {
-    Words tile[EDGE];
-    for (int64_t d = begin; d < end; ++d) {
-      for (int64_t e = 0; e < packed.edges; ++e) {
-        for (int64_t i = 0; i < EDGE; ++i) {
-          tile[i] = down ? pairs(in, ld, rows, cols, d * DEPTH + 2 * i, e * EDGE)
-                         : run(in, ld, rows, cols, e * EDGE + i, d * DEPTH);
-        }
-        if (PAIRED != down) turn(tile);
-        std::memcpy(packed.tile(e, d), tile, sizeof(tile));
+// Writes the tiles `first` .. `last` along the inner axis of a matrix (rows, cols), which runs down its rows or along
+// its columns. `PAIRED` tiles are those of a right factor.
+template <bool PAIRED, From INNER, typename T>
+void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const Packed& packed, int64_t first, int64_t last) {
+  constexpr bool down = INNER == From::rows;
+  Words tile[EDGE];
+  int32_t* words = packed.tile(0, 0);
+  for (int64_t d = first; d < last; ++d) {
+    for (int64_t e = 0; e < packed.edges; ++e) {
+      for (int64_t i = 0; i < EDGE; ++i) {
+        tile[i] = down ? pairs(in, ld, rows, cols, d * DEPTH + 2 * i, e * EDGE)
+                       : run(in, ld, rows, cols, e * EDGE + i, d * DEPTH);
       }
+      if (PAIRED != down) turn(tile);
+      std::memcpy(words + (e * packed.depths + d) * EDGE * EDGE, tile, sizeof(tile));
     }
+  }
+}
+
+// The tiles of a matrix (rows, cols).
+template <bool PAIRED, From INNER, typename T>
+Packed pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
+  constexpr bool down = INNER == From::rows;
+  const Packed packed(down ? cols : rows, down ? rows : cols);
+  at::parallel_for(0, packed.depths, 1 + 64 / packed.edges, [&](int64_t begin, int64_t end) {
+    pack_part<PAIRED, INNER>(in, ld, rows, cols, packed, begin, end);
   });
   return packed;
 }
@@ -717,11 +727,12 @@ void multiply(const at::BFloat16* left, int64_t rows, int64_t inner, const Packe
   at::parallel_for(0, ceil_div(rows, CHUNK), 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     alignas(64) float sums[BLOCK * BLOCK];
+    const Packed part(CHUNK, inner);
     for (int64_t first = begin * CHUNK; first < std::min(rows, end * CHUNK); first += CHUNK) {
       const int64_t count = std::min(CHUNK, rows - first);
-      const Packed part = pack<false>(left + first * inner, inner, count, inner, From::columns);
+      pack_part<false, From::columns>(left + first * inner, inner, count, inner, part, 0, part.depths);
       for (int64_t e = 0; e < right.edges; e += 2) {
-        for (int64_t r = 0; r < part.edges; r += 2) {
+        for (int64_t r = 0; r * EDGE < count; r += 2) {
           multiply_block(
               part.tile(r, 0), part.tile(r + 1, 0), right.tile(e, 0), right.tile(e + 1, 0), right.depths, sums);
           const int64_t top = r * EDGE, side = e * EDGE;
@@ -742,8 +753,8 @@ void add_outer(
   // Turning around is dearer than pairing: turn the narrower one. It also is the one that stays in the cache.
   const bool swapped = cols < rows;
   const int64_t height = std::min(rows, cols), width = std::max(rows, cols);
-  const Packed a = pack<false>(swapped ? right : left, height, size, height, From::rows);
-  const Packed b = pack<true>(swapped ? left : right, width, size, width, From::rows);
+  const Packed a = pack<false, From::rows>(swapped ? right : left, height, size, height);
+  const Packed b = pack<true, From::rows>(swapped ? left : right, width, size, width);
   const int64_t step = std::max<int64_t>(256, (1 << 18) / height) / DEPTH;
   at::parallel_for(0, b.edges / 2, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
@@ -774,7 +785,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   Tensor out = at::empty({rows, cols}, x.options());
   at::BFloat16* o = out.data_ptr<at::BFloat16>();
   const float* b = bias ? bias->const_data_ptr<float>() : nullptr;
-  const Packed right = pack<true>(weight.const_data_ptr<float>(), inner, cols, inner, From::columns);
+  const Packed right = pack<true, From::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
   multiply(x.const_data_ptr<at::BFloat16>(), rows, inner, right, cols, [=](int64_t r, int64_t c, Lanes sum, int64_t n) {
     store(o + r * cols + c, b == nullptr ? sum : sum + load(b + c, n), n);
   });
@@ -790,7 +801,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
   if (needs_x) {
     grad_x = at::empty_like(x);
     at::BFloat16* o = grad_x.data_ptr<at::BFloat16>();
-    const Packed right = pack<true>(weight.const_data_ptr<float>(), inner, cols, inner, From::rows);
+    const Packed right = pack<true, From::rows>(weight.const_data_ptr<float>(), inner, cols, inner);
     multiply(g, rows, cols, right, inner, [=](int64_t r, int64_t c, Lanes sum, int64_t n) {
       store(o + r * inner + c, sum, n);
     });
@@ -819,8 +830,8 @@ std::tuple<Tensor, Tensor, Tensor> projected_nll(
   const int64_t rows = hidden.size(0), inner = weight.size(1), vocabulary = weight.size(0);
   Tensor losses = at::empty({rows, 2}, weight.options());
   Tensor grad_hidden = at::empty_like(hidden), grad_weight = at::zeros_like(weight);
-  const Packed forward = pack<true>(weight.const_data_ptr<float>(), inner, vocabulary, inner, From::columns);
-  const Packed backward = pack<true>(weight.const_data_ptr<float>(), inner, vocabulary, inner, From::rows);
+  const Packed forward = pack<true, From::columns>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
+  const Packed backward = pack<true, From::rows>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
   const Tensor buffer = at::empty({std::min(rows, LOGIT_ROWS), vocabulary}, hidden.options());
   at::BFloat16* l = buffer.data_ptr<at::BFloat16>();
   for (int64_t first = 0; first < rows; first += LOGIT_ROWS) {
