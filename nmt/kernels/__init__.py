@@ -1,6 +1,6 @@
 """Kernels in C++ for what torch is slow at on CPU: built at first use, then cached; optional everywhere.
 
-`training.cpp` serves `nmt.fused`, `decode.cpp` search. What each of them computes is written in plain torch,
+`training.cpp` and `products.cpp` serve `nmt.fused`, `decode.cpp` search. What each of them computes is written in plain torch,
 too, which it is tested against, and which takes over where there is no compiler or the tensors are not what
 the kernels are made for.
 """
@@ -25,7 +25,8 @@ from torch import Tensor
 from nmt.cache import cache_dir
 
 FOLDER = Path(__file__).parent
-SOURCES = ("training.cpp", "decode.cpp")
+SOURCES = ("training.cpp", "products.cpp", "decode.cpp")
+HEADERS = ("lanes.h", "tiles.h", "dispatch.h")
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
 
@@ -99,7 +100,7 @@ def problem() -> str:
 def _fingerprint(compiler: str) -> str:
     """A hash of all that the library depends on, the instructions of this processor among it."""
     digest = hashlib.sha256(f"{compiler} {torch.__version__}".encode())
-    for name in (Path(__file__).name, *SOURCES):
+    for name in (Path(__file__).name, *SOURCES, *HEADERS):
         digest.update((FOLDER / name).read_bytes())
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("flags"):

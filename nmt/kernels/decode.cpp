@@ -6,74 +6,24 @@
 //
 // Shapes: N hypotheses, B sentences, K hypotheses of one, H heads, C channels of a head, V vocabulary.
 
+#include "lanes.h"
+#include "tiles.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <vector>
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
-#define NMT_AMX 1
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
+using namespace nmt;
 
-constexpr int64_t kLanes = 16;
-using Floats = float __attribute__((vector_size(4 * kLanes)));  // any instruction set: compilers split what is too wide
-using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
-
-inline Floats filled(float x) { return Floats{} + x; }
-
-// `count` numbers, at most 16, then `rest`.
-inline Floats loaded(const float *from, int64_t count = kLanes, float rest = 0.0f) {
-  Floats x = filled(rest);
-  if (count >= kLanes) std::memcpy(&x, from, sizeof x);
-  else std::memcpy(&x, from, count * sizeof(float));
-  return x;
-}
-
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
-
-inline float sum_of(Floats x) {
-  float total = 0.0f;
-  for (int64_t i = 0; i < kLanes; ++i) total += x[i];
-  return total;
-}
-
-inline float largest_of(Floats x) {
-  float largest = x[0];
-  for (int64_t i = 1; i < kLanes; ++i) largest = std::max(largest, x[i]);
-  return largest;
-}
-
-// e^x for x <= 0, to 2 units in the last place.
-inline Floats exp_negative(Floats x) {
-  x = larger(x, filled(-87.0f));
-  const Floats shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is left of the mantissa is an integer
-  const Floats whole = shifted - 12582912.0f;
-  const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return p * (Floats)(((Ints)shifted - 0x4B400000 + 127) << 23);
-}
+constexpr float kNone = -INFINITE;
 
 // ---- attention ------------------------------------------------------------------------------------------------
 
@@ -150,7 +100,7 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
   float *result = out.data_ptr<float>();
   const int32_t *row_of = rows.data_ptr<int32_t>();
   const int64_t query_row = queries.stride(0), query_head = queries.stride(1), num_chunks = chunks.size();
-  const int64_t room = (S + kLanes - 1) / kLanes * kLanes;
+  const int64_t room = (S + LANES - 1) / LANES * LANES;
   const float scale = 1.0f / std::sqrt(static_cast<float>(C));
   at::parallel_for(0, N, 4, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(H * room);
@@ -161,7 +111,7 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
         const int64_t row = row_of[n * num_chunks + i];
         for (int64_t j = 0; j < chunk.length; ++j, ++column) {
           const float *ahead = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
-          for (int64_t e = 0; e < H * E; e += kLanes) __builtin_prefetch(ahead + e);
+          for (int64_t e = 0; e < H * E; e += LANES) __builtin_prefetch(ahead + e);
           const bool hidden = i == 0 && allowed && !allowed[row * chunk.length + j];
           for (int64_t h = 0; h < H; ++h) {
             const float *q = query + n * query_row + h * query_head;
@@ -173,10 +123,10 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
       for (int64_t h = 0; h < H; ++h) {
         float *w = weights.data() + h * room;
         const float largest = *std::max_element(w, w + S);
-        Floats total = {};
-        for (int64_t s = 0; s < S; s += kLanes) {
-          const Floats score = loaded(w + s, S - s, kNone), power = exp_negative(score - largest);
-          const Floats weight = score > kNone ? power : Floats{};
+        Lanes total = {};
+        for (int64_t s = 0; s < S; s += LANES) {
+          const Lanes score = load(w + s, S - s, kNone), power = exp_of(score - largest);
+          const Lanes weight = score > kNone ? power : Lanes{};
           std::memcpy(w + s, &weight, sizeof weight);
           total += weight;
         }
@@ -204,57 +154,17 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
 
 // ---- products with bf16 weights -------------------------------------------------------------------------------
 
-constexpr int64_t kTile = 16;            // rows of a tile, and its columns of float32
-constexpr int64_t kDepth = 32;           // bf16 numbers in a row of a tile
-constexpr int64_t kBlock = 2 * kTile;    // rows and columns that are summed up at once, in four tiles
-
 int64_t rounded_up(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
-
-// Whether this machine has what the kernels below are compiled for, and lets us use it.
-bool has_tiles() {
-#ifdef NMT_AMX
-  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool allowed = __builtin_cpu_supports("avx512bf16") && syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
-  return allowed;
-#else
-  return false;
-#endif
-}
 
 // Weights (O, I) as tiles: (O / 16, I / 32, 16 pairs of inputs, 16 outputs, 2), padded with zeros.
 at::Tensor pack_weights(const at::Tensor &weight) {
   const int64_t outputs = weight.size(0), inputs = weight.size(1);
-  auto padded = at::zeros({rounded_up(outputs, kBlock), rounded_up(inputs, kDepth)}, weight.options().dtype(at::kBFloat16));
+  auto padded = at::zeros({rounded_up(outputs, BLOCK), rounded_up(inputs, DEPTH)}, weight.options().dtype(at::kBFloat16));
   padded.narrow(0, 0, outputs).narrow(1, 0, inputs).copy_(weight);
-  return padded.view({-1, kTile, padded.size(1) / kDepth, kTile, 2}).permute({0, 2, 3, 1, 4}).contiguous();
+  return padded.view({-1, EDGE, padded.size(1) / DEPTH, EDGE, 2}).permute({0, 2, 3, 1, 4}).contiguous();
 }
 
-#ifdef NMT_AMX
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 0, start_row = 0, reserved[14] = {};
-  uint16_t bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// All eight tiles of full size while it lives; what other libraries had configured is put back.
-class Tiles {
- public:
-  Tiles() {
-    _tile_storeconfig(&before_);
-    TileConfig config;
-    config.palette = 1;
-    for (int i = 0; i < 8; ++i) config.bytes[i] = 64, config.rows[i] = kTile;
-    _tile_loadconfig(&config);
-  }
-  ~Tiles() {
-    if (before_.palette) _tile_loadconfig(&before_);
-    else _tile_release();
-  }
-
- private:
-  TileConfig before_;
-};
+#ifdef NMT_TILES
 
 // `count` rows of x (count, I) as bf16, `stride` apart, in `out`; zeros up to full tiles.
 void to_bf16(const float *x, int64_t count, int64_t inputs, at::BFloat16 *out, int64_t stride) {
@@ -266,12 +176,12 @@ void to_bf16(const float *x, int64_t count, int64_t inputs, at::BFloat16 *out, i
       std::memcpy(out + m * stride + i, &rounded, 32);
     }
   }
-  std::memset(static_cast<void *>(out + count * stride), 0, (rounded_up(count, kTile) - count) * stride * 2);
+  std::memset(static_cast<void *>(out + count * stride), 0, (rounded_up(count, EDGE) - count) * stride * 2);
 }
 
 // The products (32, 32), or (16, 32) where there is only one tile of rows, of bf16 x and two columns of tiles.
-void multiply_block(const at::BFloat16 *x, int64_t stride, bool two, const at::BFloat16 *weights, float *sums, int64_t sums_stride) {
-  const int64_t depth = stride / kDepth, tile = kTile * kDepth;
+void multiply_rows(const at::BFloat16 *x, int64_t stride, bool two, const at::BFloat16 *weights, float *sums, int64_t sums_stride) {
+  const int64_t depth = stride / DEPTH, tile = EDGE * DEPTH;
   const at::BFloat16 *right = weights + depth * tile;
   _tile_zero(0);
   _tile_zero(1);
@@ -279,20 +189,20 @@ void multiply_block(const at::BFloat16 *x, int64_t stride, bool two, const at::B
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t d = 0; d < depth; ++d) {
-      _tile_loadd(4, x + d * kDepth, stride * 2);
+      _tile_loadd(4, x + d * DEPTH, stride * 2);
       _tile_loadd(6, weights + d * tile, 64);
       _tile_loadd(7, right + d * tile, 64);
-      _tile_loadd(5, x + kTile * stride + d * kDepth, stride * 2);
+      _tile_loadd(5, x + EDGE * stride + d * DEPTH, stride * 2);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(2, sums + kTile * sums_stride, sums_stride * 4);
-    _tile_stored(3, sums + kTile * sums_stride + kTile, sums_stride * 4);
+    _tile_stored(2, sums + EDGE * sums_stride, sums_stride * 4);
+    _tile_stored(3, sums + EDGE * sums_stride + EDGE, sums_stride * 4);
   } else {
     for (int64_t d = 0; d < depth; ++d) {
-      _tile_loadd(4, x + d * kDepth, stride * 2);
+      _tile_loadd(4, x + d * DEPTH, stride * 2);
       _tile_loadd(6, weights + d * tile, 64);
       _tile_loadd(7, right + d * tile, 64);
       _tile_dpbf16ps(0, 4, 6);
@@ -300,7 +210,7 @@ void multiply_block(const at::BFloat16 *x, int64_t stride, bool two, const at::B
     }
   }
   _tile_stored(0, sums, sums_stride * 4);
-  _tile_stored(1, sums + kTile, sums_stride * 4);
+  _tile_stored(1, sums + EDGE, sums_stride * 4);
 }
 
 #endif
@@ -309,37 +219,37 @@ void multiply_block(const at::BFloat16 *x, int64_t stride, bool two, const at::B
 at::Tensor packed_linear(const at::Tensor &x, const at::Tensor &packed, const std::optional<at::Tensor> &bias, int64_t outputs, bool relu) {
   TORCH_CHECK(has_tiles(), "this machine has no AMX");
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && packed.is_contiguous());
-#ifdef NMT_AMX
+#ifdef NMT_TILES
   const auto input = x.contiguous();
-  const int64_t M = x.size(0), inputs = x.size(1), depth = packed.size(1), stride = depth * kDepth;
-  TORCH_CHECK(rounded_up(inputs, kDepth) == stride && rounded_up(outputs, kBlock) == packed.size(0) * kTile);
+  const int64_t M = x.size(0), inputs = x.size(1), depth = packed.size(1), stride = depth * DEPTH;
+  TORCH_CHECK(rounded_up(inputs, DEPTH) == stride && rounded_up(outputs, BLOCK) == packed.size(0) * EDGE);
   auto out = at::empty({M, outputs}, x.options());
   const float *from = input.data_ptr<float>(), *add = bias ? bias->data_ptr<float>() : nullptr;
   const auto *weights = packed.data_ptr<at::BFloat16>();
   float *to = out.data_ptr<float>();
-  const int64_t row_blocks = (M + kBlock - 1) / kBlock, column_blocks = packed.size(0) / 2;
+  const int64_t row_blocks = (M + BLOCK - 1) / BLOCK, column_blocks = packed.size(0) / 2;
   const int64_t threads = at::get_num_threads();
   const int64_t parts = std::min(column_blocks, row_blocks >= 2 * threads ? 1 : threads);
   const __m512 zero = _mm512_setzero_ps();
   at::parallel_for(0, row_blocks * parts, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
-    std::vector<at::BFloat16> rounded(kBlock * stride);
-    alignas(64) float sums[kBlock * kBlock];
+    std::vector<at::BFloat16> rounded(BLOCK * stride);
+    alignas(64) float sums[BLOCK * BLOCK];
     int64_t in_buffer = -1;
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / parts, part = task % parts, first = block * kBlock;
-      const int64_t count = std::min(kBlock, M - first);
+      const int64_t block = task / parts, part = task % parts, first = block * BLOCK;
+      const int64_t count = std::min(BLOCK, M - first);
       if (block != in_buffer) to_bf16(from + first * inputs, count, inputs, rounded.data(), stride);
       in_buffer = block;
       for (int64_t o = part * column_blocks / parts; o < (part + 1) * column_blocks / parts; ++o) {
-        multiply_block(rounded.data(), stride, count > kTile, weights + o * 2 * depth * kTile * kDepth, sums, kBlock);
-        for (int64_t half = 0; half < kBlock; half += kTile) {
-          const int64_t column = o * kBlock + half, left = std::min(kTile, outputs - column);
+        multiply_rows(rounded.data(), stride, count > EDGE, weights + o * 2 * depth * EDGE * DEPTH, sums, BLOCK);
+        for (int64_t half = 0; half < BLOCK; half += EDGE) {
+          const int64_t column = o * BLOCK + half, left = std::min(EDGE, outputs - column);
           if (left <= 0) break;
           const __mmask16 some = static_cast<__mmask16>((1u << left) - 1);
           const __m512 b = add ? _mm512_maskz_loadu_ps(some, add + column) : zero;
           for (int64_t m = 0; m < count; ++m) {
-            __m512 y = _mm512_add_ps(_mm512_load_ps(sums + m * kBlock + half), b);
+            __m512 y = _mm512_add_ps(_mm512_load_ps(sums + m * BLOCK + half), b);
             if (relu) y = _mm512_max_ps(y, zero);
             _mm512_mask_storeu_ps(to + (first + m) * outputs + column, some, y);
           }
@@ -387,15 +297,15 @@ void offer_row(const float *logits, int64_t V, float before, int64_t parent, con
   float largest = kNone;
   for (int64_t g = 0; g < num_groups; ++g) {
     const int64_t end = std::min(V, (g + 1) * kGroup);
-    Floats m = filled(kNone);
-    for (int64_t v = g * kGroup; v < end; v += kLanes) m = larger(loaded(logits + v, end - v, kNone), m);
-    maxima[g] = largest_of(m);
+    Lanes m = all(kNone);
+    for (int64_t v = g * kGroup; v < end; v += LANES) m = max_of(load(logits + v, end - v, kNone), m);
+    maxima[g] = highest_of(m);
     largest = std::max(largest, maxima[g]);
   }
-  Floats sums[2] = {};  // two chains of additions do not wait for one another
-  for (int64_t v = 0; v < V; v += 2 * kLanes) {
-    sums[0] += exp_negative(loaded(logits + v, V - v, kNone) - largest);
-    if (v + kLanes < V) sums[1] += exp_negative(loaded(logits + v + kLanes, V - v - kLanes, kNone) - largest);
+  Lanes sums[2] = {};  // two chains of additions do not wait for one another
+  for (int64_t v = 0; v < V; v += 2 * LANES) {
+    sums[0] += exp_of(load(logits + v, V - v, kNone) - largest);
+    if (v + LANES < V) sums[1] += exp_of(load(logits + v + LANES, V - v - LANES, kNone) - largest);
   }
   const float total = sum_of(sums[0] + sums[1]);
   const float offset = before - (largest + std::log(total));
@@ -473,27 +383,27 @@ Continuations best_of_hidden(const at::Tensor &hidden, const at::Tensor &packed,
   TORCH_CHECK(has_tiles(), "this machine has no AMX");
   TORCH_CHECK(hidden.scalar_type() == at::kFloat && hidden.size(0) == before.numel() && packed.is_contiguous());
   Search search(before, vocab_size, forbidden, ending, end_id, num);
-#ifdef NMT_AMX
+#ifdef NMT_TILES
   const auto input = hidden.contiguous();
   const float *from = input.data_ptr<float>(), *add = bias ? bias->data_ptr<float>() : nullptr;
   const auto *weights = packed.data_ptr<at::BFloat16>();
-  const int64_t inputs = hidden.size(1), depth = packed.size(1), stride = depth * kDepth, K = search.K, V = search.V;
-  const int64_t width = packed.size(0) * kTile, together = std::max<int64_t>(1, kBlock / K);  // sentences in a block of rows
-  TORCH_CHECK(rounded_up(inputs, kDepth) == stride && rounded_up(V, kBlock) == width);
+  const int64_t inputs = hidden.size(1), depth = packed.size(1), stride = depth * DEPTH, K = search.K, V = search.V;
+  const int64_t width = packed.size(0) * EDGE, together = std::max<int64_t>(1, BLOCK / K);  // sentences in a block of rows
+  TORCH_CHECK(rounded_up(inputs, DEPTH) == stride && rounded_up(V, BLOCK) == width);
   at::parallel_for(0, (search.B + together - 1) / together, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     auto maxima = search.room();
-    const int64_t most = rounded_up(together * K, kTile);
-    std::vector<at::BFloat16> rounded(rounded_up(most, kBlock) * stride);
-    const auto scratch = at::empty({rounded_up(most, kBlock), width}, at::kFloat);
+    const int64_t most = rounded_up(together * K, EDGE);
+    std::vector<at::BFloat16> rounded(rounded_up(most, BLOCK) * stride);
+    const auto scratch = at::empty({rounded_up(most, BLOCK), width}, at::kFloat);
     float *logits = scratch.data_ptr<float>();
     for (int64_t group = begin; group < end; ++group) {
       const int64_t first = group * together, last = std::min(search.B, first + together), count = (last - first) * K;
       to_bf16(from + first * K * inputs, count, inputs, rounded.data(), stride);
-      for (int64_t o = 0; o < width / kBlock; ++o)
-        for (int64_t m = 0; m < count; m += kBlock)
-          multiply_block(rounded.data() + m * stride, stride, count - m > kTile, weights + o * 2 * depth * kTile * kDepth,
-                         logits + m * width + o * kBlock, width);
+      for (int64_t o = 0; o < width / BLOCK; ++o)
+        for (int64_t m = 0; m < count; m += BLOCK)
+          multiply_rows(rounded.data() + m * stride, stride, count - m > EDGE, weights + o * 2 * depth * EDGE * DEPTH,
+                         logits + m * width + o * BLOCK, width);
       for (int64_t m = 0; add && m < count; ++m) {
 #pragma omp simd
         for (int64_t v = 0; v < V; ++v) logits[m * width + v] += add[v];

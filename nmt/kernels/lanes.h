@@ -1,0 +1,112 @@
+// Numbers 16 at a time, as float32, whatever the type in memory; what all kernels compute with.
+//
+// Vector extensions of the compiler, not intrinsics: on a processor without vectors of 16 they are split.
+
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+namespace nmt {
+
+constexpr int64_t LANES = 16;
+typedef float Lanes __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+inline Lanes all(float x) { return x - Lanes{}; }
+inline Lanes max_of(Lanes a, Lanes b) { return a > b ? a : b; }
+
+inline Lanes load(const float* p) {
+  Lanes x;
+  std::memcpy(&x, p, sizeof(x));
+  return x;
+}
+
+inline void store(float* p, Lanes x) { std::memcpy(p, &x, sizeof(x)); }
+
+inline Lanes load(const at::BFloat16* p) {
+  Halves halves;
+  std::memcpy(&halves, p, sizeof(halves));
+  return (Lanes)(__builtin_convertvector(halves, Words) << 16);
+}
+
+inline Halves rounded(Lanes x) {  // to the nearest bfloat16, ties to even
+#ifdef __AVX512BF16__
+  return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+  const Words bits = (Words)x;
+  return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, Halves);
+#endif
+}
+
+inline void store(at::BFloat16* p, Lanes x) {
+  const Halves halves = rounded(x);
+  std::memcpy(p, &halves, sizeof(halves));
+}
+
+// The same for the last `count` < LANES numbers of an array.
+template <typename T>
+inline Lanes load(const T* p, int64_t count, float filling = 0.0f) {
+  if (count >= LANES) return load(p);
+  T part[LANES];
+  std::fill(part, part + LANES, T(filling));
+  std::copy(p, p + count, part);
+  return load(part);
+}
+
+template <typename T>
+inline void store(T* p, Lanes x, int64_t count) {
+  if (count >= LANES) return store(p, x);
+  T part[LANES];
+  store(part, x);
+  std::copy(part, part + count, p);
+}
+
+inline float sum_of(Lanes x) {
+  float sum = 0.0f;
+  for (int i = 0; i < LANES; ++i) sum += x[i];
+  return sum;
+}
+
+inline float highest_of(Lanes x) {
+  float highest = x[0];
+  for (int i = 1; i < LANES; ++i) highest = std::max(highest, x[i]);
+  return highest;
+}
+
+// e^x for x <= 0 to about 1e-7 of its value; 0 for what float32 rounds to 0.
+inline Lanes exp_of(Lanes x) {
+  const Lanes seen = max_of(x, all(-87.0f));
+  const Ints n = __builtin_convertvector(seen * 1.44269504f - 0.5f, Ints);  // towards 0, so to the nearest
+  const Lanes whole = __builtin_convertvector(n, Lanes);
+  const Lanes r = (seen - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const Lanes result = p * (Lanes)((n + 127) << 23);
+  return x < -87.0f ? Lanes{} : result;
+}
+
+constexpr int64_t GRAIN = 1 << 14;  // elements that are worth a thread
+
+// How many groups of `unit` elements it takes to hold `size`.
+inline int64_t ceil_div(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
+
+}  // namespace nmt

@@ -1,0 +1,83 @@
+// The tiles of AMX, on which a processor multiplies bfloat16 matrices and sums up in float32.
+
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#define NMT_TILES 1
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace nmt {
+
+// Whether this machine has what the kernels are compiled for, and lets this process use it. To be asked first.
+inline bool has_tiles() {
+#ifdef NMT_TILES
+  constexpr long request_permission = 0x1023, tile_data = 18;  // of arch_prctl
+  static const bool granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+
+#ifdef NMT_TILES
+
+// Tiles have 16 rows of 64 bytes: 16 x 32 bfloat16, or 16 x 16 float32. The right matrix of a product is kept in
+// tiles of pairs: word [p][c] holds rows 2p and 2p + 1 of column c.
+constexpr int64_t EDGE = 16, DEPTH = 32, BLOCK = 2 * EDGE;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Configures the tiles of this thread, and restores what another library has set up.
+class Tiles {
+ public:
+  Tiles() {
+    static constexpr TileConfig wanted;  // in memory as it is: compilers think the instruction reads 8 bytes only
+    _tile_storeconfig(before_);
+    _tile_loadconfig(&wanted);
+  }
+  ~Tiles() {
+    asm volatile("" : "+m"(before_));
+    _tile_loadconfig(before_);
+  }
+
+ private:
+  alignas(64) uint8_t before_[64];
+};
+
+// sums (BLOCK, BLOCK) = left (BLOCK, depth) right (depth, BLOCK), each given by its two first tiles of `depths`
+inline void multiply_block(
+    const int32_t* left0, const int32_t* left1, const int32_t* right0, const int32_t* right1, int64_t depths,
+    float* sums) {
+  constexpr int64_t tile = EDGE * EDGE, row = 64;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t d = 0; d < depths; ++d) {
+    _tile_loadd(4, left0 + d * tile, row);
+    _tile_loadd(6, right0 + d * tile, row);
+    _tile_loadd(5, left1 + d * tile, row);
+    _tile_loadd(7, right1 + d * tile, row);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums, BLOCK * 4);
+  _tile_stored(1, sums + EDGE, BLOCK * 4);
+  _tile_stored(2, sums + EDGE * BLOCK, BLOCK * 4);
+  _tile_stored(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
+}
+
+#endif
+
+}  // namespace nmt
