@@ -42,6 +42,7 @@ from benchmarking import (
 
 from nmt import cli, corpus
 from nmt.batching import plan_epoch
+from nmt.cache import cache_dir
 from nmt.compose import compose
 from nmt.config import TrainConfig
 from nmt.corpus import Split
@@ -50,6 +51,7 @@ from nmt.run import initial_model
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS
 from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from nmt.training_text import survey, train_tokenizer
 from nmt.translate import print_warning
 
 OURS = "nmt"
@@ -79,12 +81,16 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
 def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
     task = TASKS[cfg.task]
-    text, _ = task.filter(task.part(corpus.load(cfg.data, Split.train)), cfg.data)
-    tokenizer = Tokenizer.train(cfg.tokenizer, text)
+    text = survey(corpus.stream(cfg.data, Split.train), cfg.data, task.filter, {}, cache_dir())
+    tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
     pairs = task.training_pairs(cfg, text, tokenizer, print_warning)(1)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)
-    np.savez(path, rows=np.concatenate(plan), ends=np.cumsum([len(batch) for batch in plan]), **pairs.arrays)
+    arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}
+    for name, side in (("src", pairs.src), ("tgt", pairs.tgt)):
+        arrays[f"{name}_ids"] = side.ids[:]
+        arrays[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(side.lengths, dtype=np.int64)])
+    np.savez(path, **arrays)  # type: ignore[arg-type]
     return tokenizer, [int(pairs.tgt_lengths[batch].sum()) for batch in plan]
 
 
