@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import urllib.error
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from nmt.errors import UserError, suggest
 from nmt.pairs import (
@@ -106,13 +107,14 @@ class _Dataset:
 
     def __init__(self, cfg: HubData):
         self._cfg = cfg
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     @functools.cached_property
     def _builder(self) -> DatasetBuilder:
+        scratch: str | None = None
         if self._cfg.path:  # the library makes its own copy of the files
-            self._scratch = tempfile.TemporaryDirectory(prefix="nmt-data-")
-        return _open_dataset(self._cfg, self._scratch and self._scratch.name)
+            scratch = tempfile.mkdtemp(prefix="nmt-data-")
+            finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        return _open_dataset(self._cfg, scratch)
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[DatasetBuilder]:

@@ -53,7 +53,7 @@ def disabled() -> Iterator[None]:
 
 
 def load() -> bool:
-    """Build the kernels unless they are cached, and load them; False where that cannot or must not be done."""
+    """Build the kernels unless they are cached, and load them; False where that cannot or must not be."""
     return _Choice.wanted and not problem()
 
 
