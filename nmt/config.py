@@ -20,9 +20,9 @@ from nmt.decoding import DecodingConfig
 from nmt.errors import UserError, suggest
 from nmt.evaluate import Metric
 from nmt.models import ModelConfig
-from nmt.optimizer import DecayConfig, OptimizerConfig
+from nmt.optimizer import Algorithm, DecayConfig, OptimizerConfig
 from nmt.pairs import Split
-from nmt.runtime import RuntimeConfig
+from nmt.runtime import Parallel, RuntimeConfig
 from nmt.tokenizer import TokenizerConfig
 from nmt.trainer import BestMetric, TrainerConfig
 
@@ -233,6 +233,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"trainer.batch_tokens must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
             f"but is {cfg.trainer.batch_tokens}; set trainer.batch_tokens higher or data.max_tokens lower"
+        )
+    if cfg.optimizer.algorithm is Algorithm.muon and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            "optimizer.algorithm=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer.algorithm=adamw"
         )
     if decay_follows_limit(cfg):
         decay = cast(DecayConfig, cfg.optimizer)

@@ -22,11 +22,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -181,7 +184,7 @@ class Launch:
         sys.stdout.flush()
         os._exit(code)  # and not through what libraries do at exit: some of that waits for the others
 
-    def _watch(self, store: dist.Store) -> None:
+    def _watch(self, store: Store) -> None:
         """End this process when another one has failed; ask it to stop when the launcher is gone."""
         while not self._over.wait(POLL_SECONDS):
             try:
@@ -195,9 +198,9 @@ class Launch:
                     os._exit(int(store.get("nmt/ended")))
 
 
-def _store() -> tuple[dist.Store, int]:
+def _store() -> tuple[Store, int]:
     """A client of the store that all processes share, and the rank of this one."""
-    store, rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
+    store, rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
     return store, rank
 
 

@@ -105,7 +105,9 @@ def validation_loss(
             _, nll = projected_nll(hidden, model.output, batch.real(batch.tgt_out), 0.0)
             sums.append(nll[None])
             counts.append(batch.num_tokens)
-    return sum(world.undeal(torch.cat(sums).tolist())) / sum(world.undeal(counts))
+    all_sums: list[float] = world.undeal(torch.cat(sums).tolist())
+    all_counts = world.undeal(counts)
+    return sum(all_sums) / sum(all_counts)
 
 
 def perplexity(nll: float) -> float:

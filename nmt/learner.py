@@ -36,8 +36,9 @@ class SummedLoss(nn.Module):
         super().__init__()
         self.model = model
         # Its chunks and kernels are code of its own, not for the compiler.
-        self.nll = torch.compiler.disable(projected_nll) if compiled else projected_nll
+        self.nll = projected_nll
         if compiled:
+            self.nll = torch.compiler.disable(projected_nll)  # type: ignore[no-untyped-call]
             self.compile(dynamic=True)
 
     def forward(

@@ -7,7 +7,7 @@ Szegedy et al. 2016. Shapes: M target tokens, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ def projected_nll(
     hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """`smoothed_nll` of the logits that `output` makes of hidden states (M, D)."""
-    if output.bias is None and fused.can_project_nll(hidden, output.weight):
+    bias = cast("Tensor | None", output.bias)
+    if bias is None and fused.can_project_nll(hidden, output.weight):
         return fused.projected_nll(hidden, output.weight, targets, smoothing)
     return smoothed_nll(output(hidden), targets, smoothing)
 

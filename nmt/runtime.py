@@ -84,7 +84,7 @@ def resolve_device(cfg: RuntimeConfig) -> torch.device:
     num_devices = torch.cuda.device_count()
     num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun, on this machine
     if device.type == "cuda" and num_processes > 1:
-        if device.index is not None or num_devices < num_processes:
+        if name != "cuda" or num_devices < num_processes:
             raise UserError(
                 f"runtime.device={cfg.device} is not enough for the {num_processes} processes that torchrun "
                 f"started here: each needs a GPU of its own, and torch sees {num_devices}; "

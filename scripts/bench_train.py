@@ -196,11 +196,11 @@ def run(args: argparse.Namespace) -> None:
                 job_file = Path(folder, f"{size}-{precision}.json")
                 job_file.write_text(json.dumps({**job, "precision": precision}), encoding="utf-8")
                 about = {"benchmark": "train", "size": size, "precision": precision}
-                alternate(
-                    systems(args, job_file),
-                    args.rounds,
-                    lambda record, about=about: results.write(about | record),
-                )
+
+                def keep(record: Record, about: Record = about) -> None:
+                    results.write(about | record)
+
+                alternate(systems(args, job_file), args.rounds, keep)
 
 
 def table(files: Iterable[Path]) -> str:

@@ -54,9 +54,9 @@ class WithoutAttention(TranslationModel):
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         return State({"src": src})
 
-    def step(self, last: Tensor, state: State) -> Tensor:
-        logits: Tensor = self.embedding(last)
-        return logits
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        hidden: Tensor = self.embedding(last)
+        return hidden
 
 
 def names(folder: Path) -> list[str]:

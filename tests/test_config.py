@@ -193,6 +193,11 @@ def test_a_damaged_config_is_read_or_refused(
             "set trainer.batch_tokens higher or data.max_tokens lower",
         ),
         (
+            ("optimizer.algorithm=muon", "runtime.parallel=fsdp"),
+            "optimizer.algorithm=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer.algorithm=adamw",
+        ),
+        (
             ("optimizer=cosine", "trainer.max_steps=null", "trainer.max_epochs=3"),
             "optimizer=cosine must know where its decay ends; set trainer.max_steps or optimizer.decay_steps",
         ),

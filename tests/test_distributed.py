@@ -31,7 +31,7 @@ from nmt.models import TranslationModel
 from nmt.optimizer import ConstantConfig, ScheduleContext, build_optimizer
 from nmt.pairs import ParallelText
 from nmt.runtime import Parallel, Precision, RuntimeConfig, Stepper, StopRequest, seed_everything
-from nmt.tokenizer import EOS_ID, Tokenizer, TokenizerConfig
+from nmt.tokenizer import EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.tracking import Silence
 from nmt.trainer import BestMetric, Trainer, TrainerConfig
 from nmt.translate import translate
@@ -49,7 +49,7 @@ class Processes:
     """Two forks of this process, set up as torchrun sets up its workers, with the store in this one."""
 
     def __init__(self, body: Body, folder: Path):
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         self.folder = folder
         context = multiprocessing.get_context("fork")
         self.workers = [context.Process(target=self._run, args=(body, rank)) for rank in range(2)]
@@ -208,9 +208,8 @@ def test_translations_are_those_of_one_process(
     tiny_model: Callable[..., TranslationModel], tmp_path: Path
 ) -> None:
     lines = [" ".join(f"{(i * j) % 7}" for j in range(1, 2 + i % 9)) for i in range(30)] + [""]
-    tokenizer = Tokenizer.train(
-        TokenizerConfig(kind="word", vocab_size=23), ParallelText(lines, lines), seed=1
-    )
+    cfg = TokenizerConfig(kind=TokenizerKind.word, vocab_size=23)
+    tokenizer = Tokenizer.train(cfg, ParallelText(lines, lines))
     model = tiny_model()
     search = BeamConfig(beam_size=2, batch_tokens=64, num_best=2)
 

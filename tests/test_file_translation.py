@@ -27,11 +27,11 @@ from nmt.decoding import BeamConfig
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.file_translation import LineCounter, translate_file, worker_settings
 from nmt.pairs import ParallelText
+from nmt.progress import Progress
 from nmt.run import decoded, initial_model, open_run, output_lines
 from nmt.rundir import RunDirectory
 from nmt.runtime import RuntimeConfig
 from nmt.tokenizer import Tokenizer
-from nmt.trainer import Progress
 from nmt.translate import LINES_AT_ONCE, translate_stream
 
 CPU = RuntimeConfig(device="cpu", threads=1)

@@ -97,8 +97,9 @@ def test_layer_norm_is_that_of_torch(rows: int, width: int) -> None:
     inputs = leaves((rows, width), (width,), (width,))
     with torch.no_grad():
         inputs[0] += 3.0
-    out = fused.layer_norm(*inputs, 1e-5)
-    expected = F.layer_norm(inputs[0], (width,), *inputs[1:], 1e-5)
+    x, weight, bias = inputs
+    out = fused.layer_norm(x, weight, bias, 1e-5)
+    expected = F.layer_norm(x, (width,), weight, bias, 1e-5)
     assert_near([out], [expected], 1e-5)
     assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-4)
 
@@ -136,7 +137,8 @@ def test_attention_is_that_of_torch(
         mask = torch.ones(length, length, dtype=torch.bool).tril()
     assert fused.can_attend(inputs[0], inputs[1], inputs[2], mask)
     out = fused.attention(inputs[0], inputs[1], inputs[2], mask, 0.0)
-    expected = F.scaled_dot_product_attention(*(x.float() for x in inputs), attn_mask=mask)
+    query, key, value = (x.float() for x in inputs)
+    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     assert_near([out], [expected], TOLERANCE[dtype])
     assert_near(gradients(out, inputs), gradients(expected, inputs), TOLERANCE[dtype])
 

@@ -189,7 +189,7 @@ def test_a_model_learns_eight_pairs(
             loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), tgt[:, 1:].flatten())
         stepper.backward(loss)
         stepper.clip()
-        stepper.step(0.01)
+        stepper.step(0.01, torch.zeros(()))
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.2 < 2.0 < losses[0]
 
@@ -201,6 +201,6 @@ def test_an_overflow_in_fp16_leaves_everything_as_it_was() -> None:
     stepper = Stepper(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
     stepper.backward(model(torch.randn(4, 6)).square().sum() * torch.inf)
     stepper.clip()
-    assert not stepper.step(0.1)
+    stepper.step(0.1, torch.ones(()))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not optimizer.state

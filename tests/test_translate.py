@@ -43,7 +43,7 @@ class CopyModel(TranslationModel):
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         state = self.start(src, src_mask)
-        return torch.stack([self.step(last, state) for last in tgt_in.unbind(1)], dim=1)
+        return torch.stack([self.advance(last, state) for last in tgt_in.unbind(1)], dim=1)
 
     def project(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -53,7 +53,7 @@ class CopyModel(TranslationModel):
         self.modes.add((self.training, torch.is_grad_enabled()))
         return State({"src": src}, {})
 
-    def step(self, last: Tensor, state: State) -> Tensor:
+    def advance(self, last: Tensor, state: State) -> Tensor:
         src = state.source["src"]
         copied = src[:, min(state.position, src.shape[1] - 1)]
         state.position += 1
