@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt import kernels
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.transformer import TransformerConfig
 from nmt.runtime import seed_everything
 
 torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums are added up in one order
+
+kernels.load()  # built before the clock of a test runs, and in no cache that a test has for itself
 
 # The same examples in every run, and no limit to the time of one: a busy machine is not a failure.
 hypothesis.settings.register_profile("nmt", derandomize=True, deadline=None)

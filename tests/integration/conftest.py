@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt import kernels
+from nmt.cache import cache_dir
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -38,7 +41,10 @@ def copy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A cache with nothing in it but the kernels, which take a minute to build."""
     cache = tmp_path_factory.mktemp("cache")
+    if kernels.load():
+        (cache / "kernels").symlink_to(cache_dir() / "kernels")
     return {
         **os.environ,
         "NMT_CACHE": str(cache),
