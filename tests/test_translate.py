@@ -6,10 +6,11 @@ The model copies its source, so that the right answer is known for every line.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.decoding import BeamConfig
 from nmt.models.base import State, TranslationModel
@@ -36,6 +37,7 @@ class CopyModel(TranslationModel):
 
     def __init__(self, vocab_size: int, max_length: int | None = None):
         super().__init__()
+        self.output = cast(Any, nn.Identity())
         self.vocab_size = vocab_size
         self.max_length = max_length
         self.seen: list[tuple[int, int]] = []
@@ -44,9 +46,6 @@ class CopyModel(TranslationModel):
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         state = self.start(src, src_mask)
         return torch.stack([self.advance(last, state) for last in tgt_in.unbind(1)], dim=1)
-
-    def project(self, hidden: Tensor) -> Tensor:
-        return hidden
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         self.seen.append((src.shape[0], src.shape[1]))
