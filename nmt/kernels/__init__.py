@@ -53,7 +53,7 @@ def disabled() -> Iterator[None]:
 
 
 def load() -> bool:
-    """Build the kernels unless they are cached, and load them; False where that cannot or must not be."""
+    """Load the kernels, built before unless they are cached; False where they are not to be had, or not wanted."""
     return _Choice.wanted and not problem()
 
 
