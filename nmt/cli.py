@@ -111,15 +111,21 @@ def dispatch(argv: list[str]) -> int:
     return 0
 
 
+def _require_one_process(what: str) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"{what} runs in one process; start it without torchrun")
+
+
 def run_verb(verb: str, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
     from nmt import compose
 
+    if verb not in SHARED_VERBS:
+        _require_one_process(f"nmt {verb}")
     trials = compose.compose(verb, argv)
     is_sweep = any(trial.name for trial in trials)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (is_sweep or verb not in SHARED_VERBS):
-        what = "a sweep" if is_sweep else f"nmt {verb}"
-        raise UserError(f"{what} runs in one process; start it without torchrun")
+    if is_sweep:
+        _require_one_process("a sweep")
     if is_sweep:
         return sweep(trials, ACTIONS[verb])
     for trial in trials:
