@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmt.decoding import BeamConfig
 from nmt.models.base import State, TranslationModel
 from nmt.pairs import ParallelText
-from nmt.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.tokenizer import EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.translate import Translation, translate, translate_stream
 
 CPU = torch.device("cpu")
@@ -57,6 +57,7 @@ class CopyModel(TranslationModel):
         copied = src[:, min(state.position, src.shape[1] - 1)]
         state.position += 1
         logits = 10.0 * torch.nn.functional.one_hot(copied, self.vocab_size).float()
+        logits[:, EOS_ID] -= 1.0  # of all mistakes, to end is the least likely
         return logits.repeat_interleave(len(last) // len(src), dim=0)
 
 
