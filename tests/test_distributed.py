@@ -41,7 +41,8 @@ pytestmark = pytest.mark.skipif(
     reason="this torch has no torch.distributed with gloo, or the system no fork",
 )
 CPU = torch.device("cpu")
-RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
+RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0, eps=1e-3)
+"""Adam, for which the gradient of the bias of keys, nothing but rounding errors, is too small to matter."""
 Body = Callable[[int], Any]
 
 
@@ -155,6 +156,8 @@ def assert_same(one: Any, other: Any, tolerance: float = 1e-5) -> None:
         assert one.keys() == other.keys()
         for key in one:
             assert_same(one[key], other[key], tolerance)
+    elif one is None:
+        assert other is None
     else:
         assert other == pytest.approx(one, rel=1e-3, abs=tolerance)
 
@@ -207,7 +210,7 @@ def test_the_loss_of_a_split_is_that_of_one_process(trainer: Any, tmp_path: Path
 def test_translations_are_those_of_one_process(
     tiny_model: Callable[..., TranslationModel], tmp_path: Path
 ) -> None:
-    lines = [" ".join(f"{(i * j) % 7}" for j in range(1, 2 + i % 9)) for i in range(30)] + [""]
+    lines = [" ".join(f"{(i * j) % 19}" for j in range(1, 2 + i % 9)) for i in range(30)] + [""]
     cfg = TokenizerConfig(kind=TokenizerKind.word, vocab_size=23)
     tokenizer = Tokenizer.train(cfg, ParallelText(lines, lines))
     model = tiny_model()
