@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +37,17 @@ class FileIds:
     """The ids in a file; a slice of them is read when it is asked for."""
 
     def __init__(self, path: Path, kind: str):
-        self._file = path.open("rb")
+        self._file = os.open(path, os.O_RDONLY)
+        finalize(self, os.close, self._file)
         self._type = np.dtype(kind)
 
     def __len__(self) -> int:
-        return os.fstat(self._file.fileno()).st_size // self._type.itemsize
+        return os.fstat(self._file).st_size // self._type.itemsize
 
     def __getitem__(self, part: slice, /) -> Ids:
         start, stop, _ = part.indices(len(self))
         size = self._type.itemsize
-        return np.frombuffer(os.pread(self._file.fileno(), (stop - start) * size, start * size), self._type)
+        return np.frombuffer(os.pread(self._file, (stop - start) * size, start * size), self._type)
 
 
 class Sentences:
