@@ -1,8 +1,8 @@
 """Kernels in C++ for what torch is slow at on CPU: built at first use, then cached; optional everywhere.
 
-`training.cpp` and `products.cpp` serve `nmt.fused`, `decode.cpp` search. What each of them computes is written
-in plain torch, too, which it is tested against, and which takes over where there is no compiler or the tensors
-are not what the kernels are made for.
+`training.cpp` and `products.cpp` serve `nmt.fused`, `decode.cpp` search. What each of them computes is
+written in plain torch, too, which it is tested against, and which takes over where there is no compiler or
+the tensors are not what the kernels are made for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def disabled() -> Iterator[None]:
 
 
 def load() -> bool:
-    """Load the kernels, built before unless they are cached; False where they are not to be had, or not wanted."""
+    """Load the kernels, built before unless they are cached; False where there are none, or none wanted."""
     return _Choice.wanted and not problem()
 
 
