@@ -82,8 +82,7 @@ def translate_file(cfg: TranslateConfig) -> None:
 def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConfig]:
     """The config of each worker, with a device and a number of threads of its own; at most one per block.
 
-    By default there is one worker per GPU, or one per core: two processes of one thread each translate more
-    than one process of two threads.
+    By default there is one worker per GPU, or one per core, so that no operation has to be shared by threads.
     """
     cores = torch.get_num_threads()
     device = resolve_device(cfg.runtime)
