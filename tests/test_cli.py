@@ -158,7 +158,8 @@ def test_info_shows_how_the_config_is_composed() -> None:
         ),
         (
             "train runtime.colour=1",
-            "unknown key runtime.colour; the keys here are device, precision, threads, compile, parallel",
+            "unknown key runtime.colour; "
+            "the keys here are device, precision, threads, kernels, compile, parallel",
         ),
         (
             "train optimizer.reduce_factor=1",
@@ -196,7 +197,7 @@ def test_info_shows_how_the_config_is_composed() -> None:
         ("train data.src=[en]", "data.src must be text, but is ['en']"),
         (
             "train runtime=5",
-            "runtime must be a group of keys (device, precision, threads, compile, parallel), but is 5",
+            "runtime must be a group of keys (device, precision, threads, kernels, compile, parallel), but is 5",
         ),
         (
             "train model=transformer_tini",

@@ -53,7 +53,8 @@ def requirements(wheel: Path) -> list[Requirement]:
 
 def test_the_wheel_holds_the_package_its_configs_and_nothing_else(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "nmt").rglob("*.py")}
+    kinds = ("*.py", "*.cpp", "*.h")
+    modules = {str(path.relative_to(ROOT)) for kind in kinds for path in (ROOT / "nmt").rglob(kind)}
     configs = {f"nmt/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     described = {name for name in packed if ".dist-info/" in name}
     assert "nmt/configs/train.yaml" in configs
