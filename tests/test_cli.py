@@ -197,7 +197,8 @@ def test_info_shows_how_the_config_is_composed() -> None:
         ("train data.src=[en]", "data.src must be text, but is ['en']"),
         (
             "train runtime=5",
-            "runtime must be a group of keys (device, precision, threads, kernels, compile, parallel), but is 5",
+            "runtime must be a group of keys "
+            "(device, precision, threads, kernels, compile, parallel), but is 5",
         ),
         (
             "train model=transformer_tini",
