@@ -69,11 +69,12 @@ def relu_dropout(x: Tensor, rate: float) -> Tensor:
     return out
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The norm of the rows of `x`, in the type in which a matrix product will read it."""
-    if not kernels.usable_in_training(x) or _product_dtype(x) is torch.float16:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_product: bool) -> Tensor:
+    """The norm of the rows of `x`: in the type of `x`, or in that in which a product will read it."""
+    dtype = _product_dtype(x) if feeds_product else x.dtype
+    if not kernels.usable_in_training(x) or dtype is torch.float16:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
-    out: Tensor = _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+    out: Tensor = _LayerNorm.apply(x, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -89,7 +90,8 @@ def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Non
     """Whether `attention` is for these: heads of dense channels, and a mask that is no bias."""
     heads_agree = mask is None or (mask.dtype is torch.bool and (mask.dim() < 4 or mask.shape[1] == 1))
     dense = all(x.stride(-1) == 1 for x in (queries, keys, values))
-    return heads_agree and dense and queries.dtype is keys.dtype and kernels.usable_in_training(queries)
+    same_type = queries.dtype is keys.dtype is values.dtype  # what is turned by its position may be another
+    return heads_agree and dense and same_type and kernels.usable_in_training(queries)
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rate: float) -> Tensor:
@@ -159,15 +161,15 @@ class _ReluDropout(torch.autograd.Function):
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Any:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Any:
         x = x.contiguous()
-        out, mean, scale = torch.ops.nmt.layer_norm(x, weight, bias, eps, _product_dtype(x))
+        out, mean, scale = torch.ops.nmt.layer_norm(x, weight, bias, eps, dtype)
         ctx.save_for_backward(x, weight, mean, scale)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return *torch.ops.nmt.layer_norm_backward(grads[0].contiguous(), *ctx.saved_tensors), None
+        return *torch.ops.nmt.layer_norm_backward(grads[0].contiguous(), *ctx.saved_tensors), None, None
 
 
 class _Linear(torch.autograd.Function):

@@ -78,9 +78,12 @@ class Linear(nn.Linear):
 class LayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` over the last axis, trained by kernels where there are some."""
 
+    feeds_product = False
+    """Whether only matrix products read the result, which then need not be more precise than they are."""
+
     def forward(self, x: Tensor) -> Tensor:
         """Any shape (..., D)."""
-        return fused.layer_norm(x, self.weight, self.bias, self.eps)
+        return fused.layer_norm(x, self.weight, self.bias, self.eps, feeds_product=self.feeds_product)
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -149,6 +152,8 @@ class Residual(nn.Module):
         super().__init__()
         self.pre = norm_order is NormOrder.pre
         self.norm = LayerNorm(d_model) if norm is None else norm
+        if isinstance(self.norm, LayerNorm):
+            self.norm.feeds_product = self.pre  # after a post-norm comes the next residual
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

@@ -98,10 +98,24 @@ def test_layer_norm_is_that_of_torch(rows: int, width: int) -> None:
     with torch.no_grad():
         inputs[0] += 3.0
     x, weight, bias = inputs
-    out = fused.layer_norm(x, weight, bias, 1e-5)
+    out = fused.layer_norm(x, weight, bias, 1e-5, feeds_product=False)
     expected = F.layer_norm(x, (width,), weight, bias, 1e-5)
     assert_near([out], [expected], 1e-5)
     assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-4)
+
+
+@pytest.mark.parametrize("norm_order", NormOrder)
+def test_the_residual_stream_stays_float32(norm_order: NormOrder) -> None:
+    around, x = Residual(32, norm_order, dropout=0.1), torch.randn(3, 32)
+    seen: list[torch.dtype] = []
+
+    def sublayer(y: Tensor) -> Tensor:
+        seen.append(y.dtype)
+        return y.bfloat16()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert around(x, sublayer).dtype is torch.float32
+    assert seen == [torch.bfloat16 if norm_order is NormOrder.pre else torch.float32]
 
 
 @needs_tiles
