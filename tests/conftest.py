@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from nmt import kernels
+from nmt.encoded import EncodedPairs, Sentences
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.transformer import TransformerConfig
 from nmt.runtime import seed_everything
+from nmt.tokenizer import EOS_ID
 
 torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums are added up in one order
 
@@ -44,6 +47,19 @@ def tiny_model() -> Callable[..., TranslationModel]:
         return build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE)
 
     return build
+
+
+@pytest.fixture
+def pairs() -> EncodedPairs:
+    """Forty pairs of 2 to 9 random tokens."""
+    rng = np.random.default_rng(1)
+
+    def side() -> Sentences:
+        lengths = rng.integers(2, 10, 40)
+        sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
+        return Sentences(np.concatenate(sentences).astype(np.int32), lengths)
+
+    return EncodedPairs(side(), side())
 
 
 @pytest.fixture

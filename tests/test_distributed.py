@@ -22,7 +22,7 @@ from nmt.batching import collate
 from nmt.checkpoint import CheckpointStore
 from nmt.decoding import BeamConfig
 from nmt.distributed import ALONE, World, explain, joined
-from nmt.encoded import EncodedPairs, Sentences
+from nmt.encoded import EncodedPairs
 from nmt.errors import Interrupted, UserError
 from nmt.evaluate import validation_loss
 from nmt.files import write_lines
@@ -31,7 +31,7 @@ from nmt.models import TranslationModel
 from nmt.optimizer import ConstantConfig, ScheduleContext, build_optimizer
 from nmt.pairs import ParallelText
 from nmt.runtime import Parallel, Precision, RuntimeConfig, Stepper, StopRequest, seed_everything
-from nmt.tokenizer import EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.tracking import Silence
 from nmt.trainer import BestMetric, Trainer, TrainerConfig
 from nmt.translate import translate
@@ -92,19 +92,6 @@ def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
     codes = processes.exit_codes()
     assert codes == [0, 0], processes.text("stderr")
     return [json.loads((folder / f"result.{rank}").read_text(encoding="utf-8")) for rank in range(2)]
-
-
-@pytest.fixture
-def pairs() -> EncodedPairs:
-    """Forty pairs of 2 to 9 random tokens."""
-    rng = np.random.default_rng(1)
-
-    def side() -> Sentences:
-        lengths = rng.integers(2, 10, 40)
-        sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
-        return Sentences(np.concatenate(sentences).astype(np.int32), lengths)
-
-    return EncodedPairs(side(), side())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import CheckpointStore
-from nmt.encoded import EncodedPairs, Sentences
+from nmt.encoded import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
 from nmt.learner import Learner
 from nmt.models import TranslationModel
@@ -25,25 +25,11 @@ from nmt.optimizer import (
 )
 from nmt.progress import Progress
 from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
-from nmt.tokenizer import EOS_ID
 from nmt.tracking import Tracker
 from nmt.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, regular_steps
 
 Factory = Callable[..., Trainer]
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
-
-
-@pytest.fixture
-def pairs() -> EncodedPairs:
-    """Forty pairs of 2 to 9 random tokens."""
-    rng = np.random.default_rng(1)
-
-    def side() -> Sentences:
-        lengths = rng.integers(2, 10, 40)
-        sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
-        return Sentences(np.concatenate(sentences).astype(np.int32), lengths)
-
-    return EncodedPairs(side(), side())
 
 
 @pytest.fixture
