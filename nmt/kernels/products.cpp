@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -109,7 +110,11 @@ inline Halves halves(const float* p, int64_t count) { return rounded(load(p, cou
 
 inline Halves halves(const at::BFloat16* p, int64_t count) {
   Halves x = {};
-  std::memcpy(&x, p, sizeof(at::BFloat16) * std::min(count, LANES));
+  if (count >= LANES) {
+    std::memcpy(&x, p, sizeof(x));  // of a known size: one instruction
+  } else {
+    std::memcpy(&x, p, sizeof(at::BFloat16) * count);
+  }
   return x;
 }
 
@@ -145,6 +150,7 @@ struct Packed {
   int32_t* tile(int64_t edge, int64_t depth) const {
     return words.data_ptr<int32_t>() + (edge * depths + depth) * EDGE * EDGE;
   }
+  Panel panel(int64_t edge, int64_t depth = 0) const { return {tile(edge, depth), tile(edge + 1, depth)}; }
 };
 
 enum class From { rows, columns };
@@ -179,7 +185,7 @@ Packed pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
   return packed;
 }
 
-constexpr int64_t CHUNK = 64;  // rows of the left factor that stay in the cache
+constexpr int64_t CHUNK = 128;  // rows of the left factor that stay in the cache
 
 // Calls use(row, col, sums, count) for 16 columns of left (rows, inner) times right, of which `count` or all exist.
 template <typename F>
@@ -187,15 +193,23 @@ void multiply(const at::BFloat16* left, int64_t rows, int64_t inner, const Packe
   at::parallel_for(0, ceil_div(rows, CHUNK), 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     alignas(64) float sums[BLOCK * BLOCK];
-    const Packed part(CHUNK, inner);
     for (int64_t first = begin * CHUNK; first < std::min(rows, end * CHUNK); first += CHUNK) {
       const int64_t count = std::min(CHUNK, rows - first);
-      pack_part<false, From::columns>(left + first * inner, inner, count, inner, part, 0, part.depths);
+      const at::BFloat16* chunk = left + first * inner;
+      // Whole tiles are read where they lie; what is cut off is filled up with zeros.
+      const bool whole = count % BLOCK == 0 && inner % DEPTH == 0;
+      std::optional<Packed> part;
+      if (!whole) {
+        part.emplace(count, inner);
+        pack_part<false, From::columns>(chunk, inner, count, inner, *part, 0, part->depths);
+      }
       for (int64_t e = 0; e < right.edges; e += 2) {
-        for (int64_t r = 0; r * EDGE < count; r += 2) {
-          multiply_block(
-              part.tile(r, 0), part.tile(r + 1, 0), right.tile(e, 0), right.tile(e + 1, 0), right.depths, sums);
-          const int64_t top = r * EDGE, side = e * EDGE;
+        for (int64_t top = 0; top < count; top += BLOCK) {
+          const at::BFloat16* block = chunk + top * inner;
+          const Panel rows_of_tiles = whole ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH}
+                                            : part->panel(top / EDGE);
+          multiply_block(rows_of_tiles, right.panel(e), right.depths, sums);
+          const int64_t side = e * EDGE;
           for (int64_t i = 0; i < std::min(BLOCK, count - top); ++i) {
             for (int64_t j = 0; j < std::min(BLOCK, cols - side); j += LANES) {
               use(first + top + i, side + j, load(sums + i * BLOCK + j), cols - side - j);
@@ -223,7 +237,7 @@ void add_outer(
       const int64_t depths = std::min(step, a.depths - d);
       for (int64_t f = 2 * begin; f < 2 * end; f += 2) {
         for (int64_t e = 0; e < a.edges; e += 2) {
-          multiply_block(a.tile(e, d), a.tile(e + 1, d), b.tile(f, d), b.tile(f + 1, d), depths, sums);
+          multiply_block(a.panel(e, d), b.panel(f, d), depths, sums);
           if (swapped) turn_block(sums);
           const int64_t top = (swapped ? f : e) * EDGE, side = (swapped ? e : f) * EDGE;
           for (int64_t i = 0; i < std::min(BLOCK, rows - top); ++i) {

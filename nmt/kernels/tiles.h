@@ -53,20 +53,28 @@ class Tiles {
   alignas(64) uint8_t before_[64];
 };
 
-// sums (BLOCK, BLOCK) = left (BLOCK, depth) right (depth, BLOCK), each given by its two first tiles of `depths`
-inline void multiply_block(
-    const int32_t* left0, const int32_t* left1, const int32_t* right0, const int32_t* right1, int64_t depths,
-    float* sums) {
-  constexpr int64_t tile = EDGE * EDGE, row = 64;
+constexpr int64_t TILE_BYTES = 1024, TILE_ROW = 64;
+
+// Two tiles of the left factor one below the other, or of the right one side by side, and where the next are along
+// the inner axis: a matrix packed in tiles, or the rows of one as it lies in memory.
+struct Panel {
+  const void *first, *second;
+  int64_t row = TILE_ROW, next = TILE_BYTES;  // bytes from row to row of a tile, and from tile to tile
+};
+
+// sums (BLOCK, BLOCK) = left (BLOCK, depth) right (depth, BLOCK), for `depths` tiles of DEPTH
+inline void multiply_block(const Panel& left, const Panel& right, int64_t depths, float* sums) {
+  const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
+  const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t d = 0; d < depths; ++d) {
-    _tile_loadd(4, left0 + d * tile, row);
-    _tile_loadd(6, right0 + d * tile, row);
-    _tile_loadd(5, left1 + d * tile, row);
-    _tile_loadd(7, right1 + d * tile, row);
+    _tile_loadd(4, left0 + d * left.next, left.row);
+    _tile_loadd(6, right0 + d * right.next, right.row);
+    _tile_loadd(5, left1 + d * left.next, left.row);
+    _tile_loadd(7, right1 + d * right.next, right.row);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(1, 4, 7);
