@@ -26,6 +26,7 @@ The modules in import order. Each imports only from those above it; a test reads
     lines                 The lines of text files, plain or compressed, block by block.
     textfiles             Pairs from files: parallel plain text, TSV and JSONL.
     hub                   Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
+    mixture               Several corpora at once: their shares, and the tags of target languages.
     corpus                One split from whichever source the config names; filters for training pairs.
     preparation           A line before it is tokenised: lower-cased, without punctuation.
     tokenizer_training    Train SentencePiece, deterministically; the config of a tokenizer.

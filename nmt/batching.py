@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.encoded import EncodedPairs
+from nmt.encoded import Draws, EncodedPairs
 from nmt.runtime import derive_seed
 from nmt.tokenizer import BOS_ID, PAD_ID
 
@@ -89,17 +89,26 @@ class Plan(Sequence[Indices]):
         return self._order[self._starts[turn] : self._ends[turn]].astype(np.int64)
 
 
-def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, *, seed: int, epoch: int, max_tokens: int) -> Plan:
+def plan_epoch(
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    *,
+    seed: int,
+    epoch: int,
+    max_tokens: int,
+    draws: Sequence[Draws] = (),
+) -> Plan:
     """Split all pairs into batches of at most `max_tokens` padded tokens on either side, in random order.
 
-    Every pair stands in exactly one batch. A pair longer than the budget gets a batch of its own. Pairs that
-    share a batch come from one pool of `POOL_PAIRS` pairs, drawn at random if there are more: to sort a pool
-    takes little memory, and its batches are as little padded as those of a larger one.
+    Every pair stands in exactly one batch, unless `draws` says how often to take those of each corpus. A pair
+    longer than the budget gets a batch of its own. Pairs that share a batch come from one pool of
+    `POOL_PAIRS` pairs, drawn at random if there are more: to sort a pool takes little memory, and its batches
+    are as little padded as those of a larger one.
     """
-    pools_rng, pairs_rng, batches_rng = (
-        np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("pools", "pairs", "batches")
+    draws_rng, pools_rng, pairs_rng, batches_rng = (
+        np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("draws", "pools", "pairs", "batches")
     )
-    order = np.arange(len(tgt_lengths), dtype=np.int32)
+    order = _drawn(draws, draws_rng) if draws else np.arange(len(tgt_lengths), dtype=np.int32)
     if len(order) > POOL_PAIRS:
         pools_rng.shuffle(order)
     ends = []
@@ -111,6 +120,20 @@ def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, *, seed: int, epoch: 
         ends.append(first + _cut(np.maximum(src, tgt)[by_length], max_tokens))
     all_ends = np.concatenate([np.empty(0, np.int64), *ends])
     return Plan(order, all_ends, batches_rng.permutation(len(all_ends)))
+
+
+def _drawn(draws: Sequence[Draws], rng: np.random.Generator) -> npt.NDArray[np.int32]:
+    """The numbers of the pairs that an epoch takes of corpora that follow each other."""
+    order: list[npt.NDArray[np.int32]] = []
+    first = 0
+    for size, taken in draws:
+        every = np.arange(first, first + size, dtype=np.int32)
+        whole, rest = divmod(taken, size)
+        order += [every] * whole
+        if rest:
+            order.append(rng.choice(every, rest, replace=False))
+        first += size
+    return np.concatenate(order)
 
 
 def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, max_tokens: int) -> Plan:

@@ -152,7 +152,11 @@ def register(stored: TrainConfig | None) -> None:
     store.store(name=f"{SCHEMA_PREFIX}train", node=TrainConfig)
     for part, (_, classes) in CHOSEN_BY.items():
         for name, cls in classes.items():
-            store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=cls)
+            schema = OmegaConf.structured(cls)
+            for key in schema:
+                if OmegaConf.is_dict(schema[key]):  # a mapping, whose keys are names that the user gives
+                    OmegaConf.set_struct(schema[key], False)
+            store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=schema)
     if stored is None:  # help and completion need no run
         stored = TrainConfig(data=DemoData(), decoding=BeamConfig())
     runtime = stored.runtime

@@ -15,7 +15,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.attention_views import ViewsConfig
 from nmt.config_errors import CHOSEN_BY, SCHEMA_PREFIX
-from nmt.corpus import DataConfig, TextData, has_split
+from nmt.corpus import DataConfig, MixtureData, TextData, has_split
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError, suggest
 from nmt.evaluate import Metric
@@ -120,7 +120,15 @@ class GenerateConfig(RunConfig):
 
 
 @dataclass
-class TranslateConfig(RunConfig):
+class TargetConfig(RunConfig):
+    """What the verbs have in common that are given sources."""
+
+    tgt: str | None = None
+    """The language to translate into, for a run with data.target_tags."""
+
+
+@dataclass
+class TranslateConfig(TargetConfig):
     """Translate a file, or standard input; decoding and runtime start from those of the run."""
 
     input: str | None = None
@@ -150,11 +158,11 @@ class TranslateConfig(RunConfig):
 
 
 @dataclass
-class AttentionConfig(ViewsConfig, RunConfig):
+class AttentionConfig(ViewsConfig, TargetConfig):
     """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
 
     def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
+        TargetConfig.__post_init__(self)
         ViewsConfig.__post_init__(self)
 
 
@@ -223,6 +231,8 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
     if cfg.task is Task.translation and isinstance(cfg.data, TextData):
         yield "data=text has one language; add task=language_model, or choose data with two"
+    if cfg.task is Task.language_model and isinstance(cfg.data, MixtureData):
+        yield "data=mixture is for task=translation; choose data=text"
 
 
 def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:

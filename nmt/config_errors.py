@@ -46,6 +46,8 @@ CHOSEN_BY: dict[str, tuple[str, dict[str, type]]] = {
 NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
 _RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
+_NEW_ENTRY = re.compile(r"dict is not a subclass of \w+\. value: {}")
+"""What OmegaConf makes of a key inside an entry that is not there."""
 _NOISE = (
     "See https://",
     "To append to your",
@@ -106,6 +108,8 @@ def explain_key(error: OmegaConfBaseException) -> str:
         return unknown_key(key, error.parent_node)
     if isinstance(error, ValidationError) and (hint := _hint(error)) is not None:
         return wrong_value(key, hint, error.value)
+    if _NEW_ENTRY.search(reason):
+        return f"there is no {key} yet; add it whole, in braces: GROUP={{{key}: {{KEY: VALUE}}}}"
     return f"{key}: {reason}" if error.full_key else reason
 
 
@@ -153,6 +157,8 @@ def describe(hint: Any) -> str:
         return " or ".join("null" if kind is type(None) else describe(kind) for kind in get_args(hint))
     if get_origin(hint) is list:
         return f"a list in brackets, each entry {describe(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"a group of names in braces, each with {describe(get_args(hint)[1])}"
     if is_dataclass(hint):
         return f"a group of keys ({', '.join(f.name for f in fields(hint))})"
     return f"one of {', '.join(_choices(hint))}" if _choices(hint) else NAMES.get(hint, str(hint))
@@ -180,6 +186,8 @@ def _hint(error: OmegaConfBaseException) -> Any:
     """Return the type hint of the field an error is about; None when it is about none."""
     if isinstance(error.parent_node, ListConfig):
         return next(iter(get_args(error.ref_type)), None)
+    if isinstance(error.parent_node, DictConfig) and get_origin(error.parent_node._metadata.ref_type) is dict:
+        return get_args(error.parent_node._metadata.ref_type)[1]
     if error.object_type is None or not is_dataclass(error.object_type):
         return None
     return get_type_hints(error.object_type).get(str(error.key))

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from nmt import demo, hub, textfiles
+from nmt import demo, hub, mixture, textfiles
 from nmt.demo import toy
 from nmt.errors import UserError
 from nmt.hub import HubData
+from nmt.mixture import MixtureData
 from nmt.pairs import DataConfig, PairStream, ParallelText, Split, stamp_of_files
 from nmt.textfiles import FilesData, TextData
 
@@ -29,6 +30,7 @@ __all__ = [
     "DemoData",
     "FilesData",
     "HubData",
+    "MixtureData",
     "Overlap",
     "PairStream",
     "ParallelText",
@@ -39,6 +41,7 @@ __all__ = [
     "has_split",
     "load",
     "stream",
+    "training_streams",
 ]
 
 MIN_UNEVEN_CHARS = 20
@@ -105,6 +108,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "hub": (HubData, hub.stream),
     "files": (FilesData, textfiles.stream),
     "text": (TextData, textfiles.stream_text),
+    "mixture": (MixtureData, mixture.stream),
 }
 
 
@@ -154,6 +158,12 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
         )
     source = opened(cfg, split)
     return source._replace(chunks=lambda: _not_empty(source, cfg, split))
+
+
+def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
+    """The training pairs of each corpus: of the only one, which has no name, or of those of a mixture."""
+    whole = stream(cfg, Split.train)
+    return mixture.streams(cfg, Split.train) if isinstance(cfg, MixtureData) else {"": whole}
 
 
 def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[ParallelText]:

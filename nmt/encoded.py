@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
 import numpy as np
@@ -50,6 +50,23 @@ class FileIds:
         return np.frombuffer(os.pread(self._file, (stop - start) * size, start * size), self._type)
 
 
+class JoinedIds:
+    """The ids of several corpora, end to end; a slice is of one of them."""
+
+    def __init__(self, parts: Sequence[Flat]):
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, part: slice, /) -> Ids:
+        start, stop, _ = part.indices(len(self))
+        place = min(int(np.searchsorted(self._starts, start, side="right")), len(self._parts)) - 1
+        first = int(self._starts[place])
+        return self._parts[place][start - first : stop - first]
+
+
 class Sentences:
     """One side of a corpus."""
 
@@ -73,11 +90,21 @@ class Sentences:
         return [self.ids[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
+class Draws(NamedTuple):
+    """How many pairs of a corpus an epoch takes."""
+
+    size: int
+    """Pairs that there are."""
+    taken: int
+    """Pairs to take: each as often as any other, or once more."""
+
+
 class EncodedPairs:
     """The ids of sentence pairs, EOS included."""
 
-    def __init__(self, src: Sentences, tgt: Sentences):
-        self.src, self.tgt = src, tgt
+    def __init__(self, src: Sentences, tgt: Sentences, *, draws: Sequence[Draws] = ()):
+        """`draws` are those of the corpora that the pairs consist of, in order; without, every pair once."""
+        self.src, self.tgt, self.draws = src, tgt, draws
 
     def __len__(self) -> int:
         return len(self.tgt.lengths)
@@ -91,6 +118,17 @@ class EncodedPairs:
     def tgt_lengths(self) -> Lengths:
         """Tokens of each target."""
         return self.tgt.lengths
+
+
+def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedPairs:
+    """Several corpora as one; an epoch takes as many pairs as there are, of each corpus its share."""
+    sizes = list(map(len, corpora))
+    draws = [Draws(size, round(sum(sizes) * share)) for size, share in zip(sizes, shares, strict=True)]
+    sides = (
+        Sentences(JoinedIds([side.ids for side in of_all]), np.concatenate([side.lengths for side in of_all]))
+        for of_all in ([pairs.src for pairs in corpora], [pairs.tgt for pairs in corpora])
+    )
+    return EncodedPairs(*sides, draws=draws)
 
 
 def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:

@@ -62,7 +62,9 @@ def translate_file(cfg: TranslateConfig) -> None:
     decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
     del decoding["decoding.batch_tokens"]  # it changes the speed and the memory, not the translations
     counter = LineCounter(source.num_lines)
-    with opened_job(source, output, {"checkpoint": digest[:16], **decoding}, counter.note) as job:
+    with opened_job(
+        source, output, {"checkpoint": digest[:16], "tgt": cfg.tgt, **decoding}, counter.note
+    ) as job:
         counter.done = job.lines_finished
         if job.finished:
             counter.note(f"going on: {counter.count()} are translated")
@@ -192,7 +194,7 @@ def _end_with_parent() -> None:
 def _translated(opened: OpenRun, block: Block, cfg: TranslateConfig) -> Translated:
     result = Translated(block.number, b"", len(block.raw))
     translations = translate(
-        list(decoded(block.raw, block.first_line + 1)),
+        list(opened.asking_for(cfg.tgt, decoded(block.raw, block.first_line + 1))),
         opened.model,
         opened.tokenizer,
         cfg.decoding,

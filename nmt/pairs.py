@@ -68,6 +68,16 @@ class DataConfig:
             if getattr(self, key) < least:
                 raise UserError(f"data.{key} must be at least {least}, but is {getattr(self, key)}")
 
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """The pairs of source and target language that there are."""
+        return [(self.src, self.tgt)]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Target language -> what asks for it in front of a source; nothing where nothing does."""
+        return {}
+
     def key(self, split: Split) -> str:
         """The config key that says where `split` is."""
         return f"data.{split.value}"

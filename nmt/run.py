@@ -31,9 +31,10 @@ from nmt.config import (
 from nmt.config_files import load_config
 from nmt.corpus import DataConfig, ParallelText, Split
 from nmt.decoding import DecodingConfig, SamplingConfig
-from nmt.errors import UserError
+from nmt.errors import UserError, suggest
 from nmt.evaluate import Scores
 from nmt.files import write_lines
+from nmt.mixture import tagged
 from nmt.models import TranslationModel, build_model
 from nmt.pairs import one_line
 from nmt.progress import Progress
@@ -58,18 +59,34 @@ class OpenRun(Trained):
     directory: RunDirectory
 
     def translate(
-        self, lines: Iterable[str], decoding: DecodingConfig | None = None
+        self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
     ) -> Iterator[Translation]:
-        """Translate line by line, in order, with the search of the run or another."""
+        """Translate line by line, in order, with the search of the run or another; see `asking_for`."""
         self.require_task(Task.translation)
-        search = decoding or self.cfg.decoding
-        return translate_stream(lines, self.model, self.tokenizer, search, device=self.device)
+        search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
+        return translate_stream(sources, self.model, self.tokenizer, search, device=self.device)
 
-    def attend(self, lines: Iterable[str], decoding: DecodingConfig | None = None) -> Iterator[SentenceMaps]:
+    def attend(
+        self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
+    ) -> Iterator[SentenceMaps]:
         """What the model attends to for lines SOURCE, which are translated, or SOURCE, TAB, TARGET."""
         self.require_task(Task.translation)
-        search = decoding or self.cfg.decoding
-        return attend(lines, self.model, self.tokenizer, search, device=self.device)
+        search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
+        return attend(sources, self.model, self.tokenizer, search, device=self.device)
+
+    def asking_for(self, tgt: str | None, lines: Iterable[str]) -> Iterable[str]:
+        """The lines, with the tag of the language `tgt` where the model wants tags.
+
+        Raises:
+            UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None.
+        """
+        data, tags = self.cfg.data, self.cfg.data.tags
+        known = list(tags) or [data.tgt]
+        if tgt is None and len(known) > 1:
+            raise UserError(f"the run translates into {', '.join(known)}; say which one with tgt=...")
+        if tgt is not None and tgt not in known:
+            raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
+        return tagged(lines, tags[tgt or known[0]]) if tags else lines
 
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
         """The prompt and `max_tokens` tokens that a language model adds to it."""
@@ -172,6 +189,8 @@ def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
     with distributed.joined() as world:
         with world.main_first():  # which may download
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
+        if opened.cfg.data.tags and not cfg.data.tags:  # a corpus of its own, read as it is
+            text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
         scores = Evaluation(tested, text, print_warning).scores(cfg.decoding, cfg.metrics)
         if world.is_main:
@@ -186,10 +205,13 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
     own = trained.data
     if trained.task is Task.language_model and data.tgt != own.tgt:
         raise UserError(f"the run models {own.tgt}, but data.tgt is {data.tgt}; add data.tgt={own.tgt}")
-    if trained.task is Task.translation and (data.src, data.tgt) != (own.src, own.tgt):
+    wrong = [pair for pair in data.languages if pair not in own.languages]
+    if trained.task is Task.translation and wrong:
+        (src, tgt), known = wrong[0], " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(own.languages))
+        first = own.languages[0]
         raise UserError(
-            f"the run translates {own.src} to {own.tgt}, "
-            f"but data is {data.src} to {data.tgt}; add data.src={own.src} data.tgt={own.tgt}"
+            f"the run translates {known}, "
+            f"but data is {src} to {tgt}; add data.src={first[0]} data.tgt={first[1]}"
         )
 
 
@@ -219,7 +241,7 @@ def translate(cfg: TranslateConfig) -> None:
     """Translate standard input line by line to standard output, in order."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding)):
+    for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding, cfg.tgt)):
         target.write(
             "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
         )
@@ -235,7 +257,7 @@ def attention(cfg: AttentionConfig) -> None:
     lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
     output = Path(cfg.output) if cfg.output is not None else opened.directory.path / "attention"
     title = one_line(f"Attention of {opened.directory.path}")
-    for file in write_views(opened.attend(lines, cfg.decoding), cfg, output, title):
+    for file in write_views(opened.attend(lines, cfg.decoding, cfg.tgt), cfg, output, title):
         print(f"written     {file}")
 
 

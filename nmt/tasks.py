@@ -7,7 +7,9 @@ the checkpoints, is the same for both.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -25,7 +27,7 @@ from nmt.config import Task, TrainConfig
 from nmt.corpus import Account, DataConfig, ParallelText, filter_pairs
 from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.distributed import ALONE, World
-from nmt.encoded import EncodedPairs, windows
+from nmt.encoded import EncodedPairs, joined, windows
 from nmt.encoding import Layout, encode_pairs, encode_stream, sample_pairs
 from nmt.evaluate import Metric, Scores, evaluate_text, perplexity, validation_loss
 from nmt.models import TranslationModel
@@ -33,7 +35,7 @@ from nmt.runtime import derive_seed
 from nmt.sampling import continuation
 from nmt.tokenizer import EOS_ID, Tokenizer
 from nmt.tracking import Tracker
-from nmt.training_text import Filter, TrainingText
+from nmt.training_text import Filter, MixedText, TrainingText
 from nmt.translate import evaluating
 
 Note = Callable[[str], None]
@@ -103,15 +105,28 @@ def sentence_pairs(
 ) -> Callable[[int], EncodedPairs]:
     """The encoded pairs, the same in each epoch or sampled anew (subword regularisation)."""
     alpha, layout = cfg.tokenizer.sampling_alpha, Layout(cfg.data.max_tokens, True, cfg.model.learns_source)
+    parts = text.parts if isinstance(text, MixedText) else [text]
+
+    def whole(encoded: Sequence[tuple[EncodedPairs, Account]], done: str) -> EncodedPairs:
+        corpora = [pairs for pairs, _ in encoded]
+        account = functools.reduce(operator.add, (account for _, account in encoded))
+        tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
+        note(f"{done}: {account}, {tokens:,} target tokens")
+        return joined(corpora, text.shares) if text.shares else corpora[0]
+
     if not alpha:
-        pairs, account = encode_stream(text.chunks, text.sha256, tokenizer, layout, cache_dir())
-        note(f"encoded: {account}, {pairs.tgt_lengths.sum():,} target tokens")
-        return lambda epoch: pairs
+        once = whole(
+            [encode_stream(part.chunks, part.sha256, tokenizer, layout, cache_dir()) for part in parts],
+            "encoded",
+        )
+        return lambda epoch: once
 
     def sampled(epoch: int) -> EncodedPairs:
-        fresh, account = sample_pairs(text.chunks, tokenizer, layout, alpha=alpha, seed=cfg.seed, epoch=epoch)
-        note(f"segmented for epoch {epoch}: {account}")
-        return fresh
+        fresh = [
+            sample_pairs(part.chunks, tokenizer, layout, alpha=alpha, seed=cfg.seed, epoch=epoch)
+            for part in parts
+        ]
+        return whole(fresh, f"segmented for epoch {epoch}")
 
     return sampled
 

@@ -106,12 +106,12 @@ class Tokenizer:
             self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
 
     @classmethod
-    def train(cls, cfg: TokenizerConfig, text: ParallelText) -> Tokenizer:
-        """Train on both sides of `text`."""
+    def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
+        """Train on both sides of `text`; each of `tags`, words of the source side, is one piece."""
         if cfg.joint:
-            model = train_model(cfg, text.src + text.tgt, "this corpus")
+            model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
             return cls(cfg, model, model)
-        src_model = train_model(cfg, text.src, "the source side of this corpus")
+        src_model = train_model(cfg, text.src, "the source side of this corpus", tags)
         return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus"))
 
     @classmethod

@@ -126,15 +126,19 @@ def prepared(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
     return prepare(lines, lowercase=cfg.lowercase, strip_punctuation=cfg.strip_punctuation)
 
 
-def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str) -> bytes:
-    """The bytes of one SentencePiece model; `corpus` is what an error calls the lines."""
+def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Sequence[str] = ()) -> bytes:
+    """The bytes of one SentencePiece model.
+
+    `corpus` is what an error calls the lines. Each of `tags` is one piece.
+    """
     lines = [line.replace(RESERVED, " ") for line in prepared(cfg, lines)]
     if not any(line.strip() for line in lines):
         rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
         raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
     vocab_size = cfg.vocab_size
+    symbols = [] if cfg.kind is TokenizerKind.word else prepared(cfg, tags)  # no word is ever split
     if cfg.min_frequency > 1:
-        vocab_size = min(vocab_size, _reserved_ids(cfg) + _num_frequent(cfg, lines, corpus))
+        vocab_size = min(vocab_size, _reserved_ids(cfg) + len(symbols) + _num_frequent(cfg, lines, corpus))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -146,6 +150,7 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str) -> bytes:
             byte_fallback=cfg.byte_fallback,
             character_coverage=cfg.character_coverage,
             normalization_rule_name=cfg.normalization.value,
+            user_defined_symbols=symbols,
             max_sentence_length=max(
                 4 * max(map(len, lines)), 10
             ),  # bytes; longer lines are left out silently

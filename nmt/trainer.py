@@ -185,6 +185,7 @@ class Trainer:
             seed=self.seed,
             epoch=self.progress.epoch,
             max_tokens=self.cfg.batch_tokens,
+            draws=pairs.draws,
         )
 
     def share_done(self) -> float:

@@ -19,6 +19,7 @@ from nmt.corpus import ParallelText, Split
 from nmt.distributed import World
 from nmt.files import write_lines
 from nmt.learner import Learner
+from nmt.mixture import MixtureData, shares
 from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.progress import Progress
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
@@ -27,7 +28,7 @@ from nmt.tasks import TASKS, Evaluation, Note, Trained
 from nmt.tokenizer import Tokenizer
 from nmt.tracking import Silence, Tracker
 from nmt.trainer import AverageOf, Trainer, regular_steps
-from nmt.training_text import TrainingText, evaluation_split, survey, train_tokenizer
+from nmt.training_text import MixedText, TrainingText, evaluation_split, survey, train_tokenizer
 from nmt.translate import print_warning
 
 
@@ -106,12 +107,21 @@ def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingTe
     """The filtered training split; the evaluation splits are copied into the run beside it."""
     task, cache = TASKS[cfg.task], cache_dir()
     scored_on: dict[str, ParallelText] = {}
-    source = corpus.stream(cfg.data, Split.train)
+    sources = corpus.training_streams(cfg.data)
     for split in (Split.validation, Split.test):
         if split is Split.validation or corpus.has_split(cfg.data, split):
             scored_on[split.value] = task.part(evaluation_split(corpus.stream(cfg.data, split), cache))
-    text = survey(source, cfg.data, task.filter, scored_on, cache)
-    note(f"training data: {text.account}")
+    texts = {
+        name: survey(source, cfg.data, task.filter, scored_on, cache) for name, source in sources.items()
+    }
+    for name, part in texts.items():
+        note(f"training data{f' of {name}' if name else ''}: {part.account}")
+    text = next(iter(texts.values()))
+    if isinstance(cfg.data, MixtureData):
+        parts = list(texts.values())
+        drawn = shares(cfg.data, list(map(len, parts)))
+        note("shares: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(texts, drawn, strict=True)))
+        text = MixedText(parts, drawn)
     run.require_same_data(text)
     for name, kept in scored_on.items():
         run.keep_text(Split(name), kept, cfg.data)
@@ -124,7 +134,8 @@ def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: TrainingText, note: 
     """The tokenizer of the run, made now if it has none yet."""
     if not run.has_tokenizer():
         note(f"training a {cfg.tokenizer.kind.value} tokenizer")
-        train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir()).save(run.path)
+        tags = list(cfg.data.tags.values())
+        train_tokenizer(cfg.tokenizer, text, tags=tags, seed=cfg.seed, cache=cache_dir()).save(run.path)
     return run.tokenizer(cfg.tokenizer)
 
 

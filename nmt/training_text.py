@@ -9,10 +9,13 @@ that text that does not belong to the facts is an error and never trained on.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import itertools
+import operator
 import random
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +47,8 @@ class TrainingText:
     """How many pairs of each split that is scored on are also trained on."""
     kept: Callable[[], Iterator[ParallelText]]
     """Chunks of the pairs."""
+    shares: tuple[float, ...] = ()
+    """How much of what is trained on comes from each corpus of a mixture."""
 
     def __len__(self) -> int:
         return self.account.kept
@@ -74,6 +79,32 @@ class TrainingText:
                 picked.tgt.append(chunk.tgt[row])
             before += len(chunk)
         return picked
+
+
+class MixedText(TrainingText):
+    """The pairs of several corpora, one after the other."""
+
+    def __init__(self, parts: Sequence[TrainingText], shares: Sequence[float]):
+        account = functools.reduce(operator.add, (part.account for part in parts))
+        digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
+        shared = {split: sum(part.shared[split] for part in parts) for split in parts[0].shared}
+        super().__init__(account, digest, shared, self.chunks, tuple(shares))
+        self.parts = parts
+
+    def chunks(self) -> Iterator[ParallelText]:
+        """The pairs from the first to the last; each corpus finds out by itself whether it has changed."""
+        return itertools.chain.from_iterable(part.chunks() for part in self.parts)
+
+    def sample(self, most: int, seed: int) -> ParallelText:
+        """All pairs, or of each corpus its share of `most`, if it has so many."""
+        if len(self) <= most:
+            return super().sample(most, seed)
+        whole = ParallelText()
+        for part, share in zip(self.parts, self.shares, strict=True):
+            drawn = part.sample(round(most * share), seed)
+            whole.src += drawn.src
+            whole.tgt += drawn.tgt
+        return whole
 
 
 class _Digest:
@@ -154,16 +185,21 @@ def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
     return text
 
 
-def train_tokenizer(cfg: TokenizerConfig, text: TrainingText, *, seed: int, cache: Path) -> Tokenizer:
-    """Train on `text`, or on a sample of it that `seed` picks; take what the cache has for the same input."""
+def train_tokenizer(
+    cfg: TokenizerConfig, text: TrainingText, *, tags: Sequence[str] = (), seed: int, cache: Path
+) -> Tokenizer:
+    """Train on `text`, or on a sample of it that `seed` picks; take what the cache has for the same input.
+
+    Each of `tags` is one piece, wherever it stands.
+    """
     most = cfg.max_sentences // 2
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
     settings = dataclasses.replace(cfg, sampling_alpha=0.0)
-    picked = (most, seed) if len(text) > most else ()
-    entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, picked)
+    picked = (most, seed, *text.shares) if len(text) > most else ()
+    entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, picked, *tags)
     if open_entry(entry) is not None:
         return Tokenizer.load(cfg, entry)
-    tokenizer = Tokenizer.train(cfg, text.sample(most, seed))
+    tokenizer = Tokenizer.train(cfg, text.sample(most, seed), tags)
 
     def fill(draft: Path) -> Facts:
         tokenizer.save(draft)

@@ -27,6 +27,7 @@ FILES = {
 NEEDED = {
     "data=hub": ("data.dataset=owner/name",),
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
+    "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
 }
 """What a choice leaves to the user."""

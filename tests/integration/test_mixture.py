@@ -1,0 +1,109 @@
+"""One model for two target languages, through the command line: trained, scored, told which to write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Command
+
+SRC = ["a dog sleeps", "a cat sleeps", "a dog eats", "a cat eats", "the dog sleeps", "the cat eats"]
+TARGETS = {
+    "de": ["ein Hund schläft", "eine Katze schläft", "ein Hund isst", "eine Katze isst", "der Hund schläft"],
+    "fr": ["un chien dort", "un chat dort", "un chien mange", "un chat mange", "le chien dort"],
+}
+LAST = {"de": "die Katze isst", "fr": "le chat mange"}
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("languages")
+    corpora = []
+    for language, lines in TARGETS.items():
+        for side, text in (("en", SRC), (language, [*lines, LAST[language]])):
+            (folder / f"{language}.{side}").write_text("".join(f"{line}\n" for line in text))
+        place = folder / language
+        splits = ", ".join(f"{split}: {place}" for split in ("train", "validation", "test"))
+        corpora.append(f"{language}: {{tgt: {language}, {splits}}}")
+    return [
+        "data=mixture",
+        f"data.corpora={{{', '.join(corpora)}}}",
+        "data.corpora.fr.weight=2",
+        "data.temperature=null",
+        "data.target_tags=true",
+        "tokenizer=word",
+        "model=transformer_tiny",
+        "model.d_model=64",
+        "model.encoder_layers=2",
+        "model.decoder_layers=2",
+        "model.dropout=0",
+        "optimizer=constant",
+        "optimizer.peak_rate=0.002",
+        "optimizer.warmup_steps=20",
+        "decoding=greedy",
+        "data.max_tokens=16",
+        "trainer.batch_tokens=32",
+        "trainer.max_steps=150",
+        "trainer.eval_every_steps=75",
+        "runtime.device=cpu",
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(nmt: Command, overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "both"
+    done = nmt("train", f"run={run}", *overrides)
+    assert done.returncode == 0, done.stderr
+    assert "training data of de: 6 pairs read, 6 kept" in done.stderr
+    assert "shares: de 33.3%, fr 66.7%" in done.stderr
+    return run
+
+
+def test_the_tag_decides_the_language(nmt: Command, trained: Path, tmp_path: Path) -> None:
+    assert json.loads((trained / "results.json").read_text())["test"]["chrf"] == pytest.approx(100.0)
+    text = "".join(f"{line}\n" for line in SRC)
+    (tmp_path / "source").write_text(text)
+    for language, lines in TARGETS.items():
+        done = nmt("translate", f"run={trained}", f"tgt={language}", stdin=text)
+        assert done.stdout.splitlines() == [*lines, LAST[language]], done.stderr
+        file = tmp_path / language
+        nmt(
+            "translate", f"run={trained}", f"tgt={language}", f"input={tmp_path / 'source'}", f"output={file}"
+        )
+        assert file.read_text() == done.stdout
+
+
+def test_a_language_must_be_one_of_the_run(nmt: Command, trained: Path) -> None:
+    done = nmt("translate", f"run={trained}", stdin="a dog sleeps\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the run translates into de, fr; say which one with tgt=..." in done.stderr
+    done = nmt("translate", f"run={trained}", "tgt=en", stdin="a dog sleeps\n")
+    assert "tgt=en: the run translates into de, fr" in done.stderr
+
+
+def test_one_corpus_is_scored_alone_and_so_are_files(
+    nmt: Command, trained: Path, overrides: list[str]
+) -> None:
+    done = nmt("evaluate", f"run={trained}", "data.scored=[fr]")
+    assert "chrF 100.00" in done.stdout, done.stderr
+    place = overrides[1].partition("test: ")[2].partition("}")[0]
+    done = nmt("evaluate", f"run={trained}", "data=files", "data.src=en", "data.tgt=de", f"data.test={place}")
+    assert "chrF 100.00" in done.stdout, done.stderr
+    done = nmt("evaluate", f"run={trained}", "data=files", "data.src=en", "data.tgt=es", f"data.test={place}")
+    assert "the run translates en to de and en to fr, but data is en to es" in done.stderr
+
+
+def test_the_same_command_reports_the_finished_run(nmt: Command, trained: Path, overrides: list[str]) -> None:
+    done = nmt("train", f"run={trained}", *overrides)
+    assert "is finished" in done.stdout, done.stderr
+    done = nmt("train", f"run={trained}", *overrides, "data.corpora.fr.weight=3")
+    assert "data.corpora.fr.weight: 2.0 -> 3.0" in done.stderr
+
+
+def test_a_misspelt_key_of_a_corpus_is_refused(nmt: Command, overrides: list[str], tmp_path: Path) -> None:
+    done = nmt("train", f"run={tmp_path / 'run'}", *overrides, "data.corpora.fr.wieght=3")
+    assert "unknown key data.corpora.fr.wieght; did you mean data.corpora.fr.weight?" in done.stderr
+    done = nmt("train", f"run={tmp_path / 'run'}", *overrides, "data.corpora.es.weight=3")
+    assert "there is no es yet; add it whole, in braces" in done.stderr
