@@ -31,8 +31,9 @@ The modules in import order. Each imports only from those above it; a test reads
     preparation           A line before it is tokenised: lower-cased, without punctuation.
     tokenizer_training    Train SentencePiece, deterministically; the config of a tokenizer.
     tokenizer             Text to ids and ids to text; sole owner of the special ids.
-    training_text         The training split as a stream, what is known about it, and its tokenizer.
     encoded               The ids of sentences: flat arrays in memory, or files read as batches need them.
+    streaming             Training pairs that are read while training goes on.
+    training_text         The training split as a stream, what is known about it, and its tokenizer.
     encoding              From text to ids, chunk by chunk, cached by content.
     muon                  Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer             Optimizers, and learning-rate schedules as pure functions of the step.

@@ -231,6 +231,8 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
     if cfg.task is Task.translation and isinstance(cfg.data, TextData):
         yield "data=text has one language; add task=language_model, or choose data with two"
+    if cfg.task is Task.language_model and cfg.data.streaming:
+        yield "data.streaming=true is for task=translation; set it to false"
     if cfg.task is Task.language_model and isinstance(cfg.data, MixtureData):
         yield "data=mixture is for task=translation; choose data=text"
 
@@ -239,6 +241,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
     limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
     if all(getattr(cfg.trainer, limit) is None for limit in limits):
         yield f"training would never end; set one of {', '.join(f'trainer.{limit}' for limit in limits)}"
+    if cfg.data.streaming and cfg.trainer.max_epochs is not None:
+        yield (
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
+            "set trainer.max_steps instead"
+        )
     if cfg.trainer.batch_tokens < cfg.data.max_tokens:
         yield (
             f"trainer.batch_tokens must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "

@@ -37,7 +37,7 @@ from nmt.pairs import (
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetBuilder
+    from datasets import Dataset, DatasetBuilder, IterableDataset
 
 PROBE_SECONDS = 5.0
 
@@ -131,7 +131,7 @@ class _Dataset:
     def chunks(self, cfg: HubData, split: Split) -> Iterator[ParallelText]:
         """The pairs of a split."""
         with self._ready() as builder:
-            dataset = _open_split(cfg, split, builder)
+            dataset = _open_split(cfg, split, builder, streaming=cfg.streaming and split is Split.train)
         with _readable_errors(cfg):
             yield from _read_columns(cfg, dataset)
 
@@ -178,8 +178,10 @@ def _no_config(cfg: HubData) -> UserError:
     return UserError(f"{problem}; {cfg.where} has {', '.join(names)}{suggest(wanted, names)}")
 
 
-def _open_split(cfg: HubData, split: Split, builder: DatasetBuilder) -> Dataset:
-    """The rows of one split; downloads them when they are not cached."""
+def _open_split(
+    cfg: HubData, split: Split, builder: DatasetBuilder, *, streaming: bool
+) -> Dataset | IterableDataset:
+    """The rows of one split: downloaded when they are not cached, or read where they are."""
     wanted = cfg.place(split) or ""
     known = builder.info.splits or getattr(builder.config, "data_files", None) or ()
     names = [str(name) for name in known]
@@ -190,14 +192,16 @@ def _open_split(cfg: HubData, split: Split, builder: DatasetBuilder) -> Dataset:
                 f"{cfg.key(split)}={wanted}: {cfg.where} has no split {name!r}, only {', '.join(names)}"
                 f"{suggest(name, names)}; null means that there is none"
             )
-    builder.download_and_prepare()
     try:
+        if streaming:
+            return builder.as_streaming_dataset(split=wanted)
+        builder.download_and_prepare()
         return builder.as_dataset(split=wanted)
     except ValueError as error:
         raise UserError(f"{cfg.key(split)}={wanted}: {error}") from error
 
 
-def _read_columns(cfg: HubData, dataset: Dataset) -> Iterator[ParallelText]:
+def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
     """Both sides of all rows; line breaks inside a sentence become spaces."""
     before = 0
     for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):

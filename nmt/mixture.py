@@ -82,6 +82,11 @@ class MixtureData(DataConfig):
             raise UserError(
                 f"data.temperature must be positive, or null for weights alone, but is {self.temperature}"
             )
+        if self.streaming and self.temperature is not None:
+            raise UserError(
+                "data.streaming=true does not know how large the corpora are; set data.temperature=null, so "
+                "that the weights say how much of each is read"
+            )
         for tgt in self.tags:
             if set(tgt) & set(" <>"):
                 raise UserError(
@@ -181,6 +186,7 @@ def _opened(cfg: MixtureData, corpus: CorpusConfig, split: Split) -> PairStream:
         path=corpus.path,
         config=corpus.config,
         revision=corpus.revision,
+        streaming=cfg.streaming,
         train_split=corpus.train or "train",
         validation_split=corpus.validation,
         test_split=corpus.test,

@@ -54,6 +54,10 @@ class DataConfig:
     max_tokens: int = 256
     """Training pairs with a longer side, in pieces with the end of sentence, are dropped; for
     task=language_model the length of a window."""
+    streaming: bool = False
+    """Read the training pairs while training goes on, again and again, and keep nothing of them."""
+    buffer_pairs: int = 200_000
+    """With data.streaming: pairs that are shuffled together; an epoch is one such buffer."""
 
     def __post_init__(self) -> None:
         if not self.src or not self.tgt or self.src == self.tgt:
@@ -64,7 +68,7 @@ class DataConfig:
                     f"data.{key} must be the name of a language, which ends the names of files, "
                     f"but is {language!r}"
                 )
-        for key, least in (("max_chars", 1), ("max_ratio", 1), ("max_tokens", 2)):
+        for key, least in (("max_chars", 1), ("max_ratio", 1), ("max_tokens", 2), ("buffer_pairs", 1)):
             if getattr(self, key) < least:
                 raise UserError(f"data.{key} must be at least {least}, but is {getattr(self, key)}")
 

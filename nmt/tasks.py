@@ -33,6 +33,7 @@ from nmt.evaluate import Metric, Scores, evaluate_text, perplexity, validation_l
 from nmt.models import TranslationModel
 from nmt.runtime import derive_seed
 from nmt.sampling import continuation
+from nmt.streaming import Buffers, StreamedText
 from nmt.tokenizer import EOS_ID, Tokenizer
 from nmt.tracking import Tracker
 from nmt.training_text import Filter, MixedText, TrainingText
@@ -61,7 +62,9 @@ class TaskParts(NamedTuple):
     """What of a corpus it is about."""
     filter: Filter
     """What of a corpus is trained on, with an account."""
-    training_pairs: Callable[[TrainConfig, TrainingText, Tokenizer, Note], Callable[[int], EncodedPairs]]
+    training_pairs: Callable[
+        [TrainConfig, TrainingText | StreamedText, Tokenizer, Note], Callable[[int], EncodedPairs]
+    ]
     """The pairs of each epoch, by its number."""
     evaluation_pairs: Callable[[Trained, ParallelText], tuple[EncodedPairs, Account]]
     """What the loss of a split is computed on, with an account."""
@@ -101,10 +104,12 @@ class Evaluation:
 
 
 def sentence_pairs(
-    cfg: TrainConfig, text: TrainingText, tokenizer: Tokenizer, note: Note
+    cfg: TrainConfig, text: TrainingText | StreamedText, tokenizer: Tokenizer, note: Note
 ) -> Callable[[int], EncodedPairs]:
     """The encoded pairs, the same in each epoch or sampled anew (subword regularisation)."""
     alpha, layout = cfg.tokenizer.sampling_alpha, Layout(cfg.data.max_tokens, True, cfg.model.learns_source)
+    if isinstance(text, StreamedText):
+        return Buffers(text, cfg.data.buffer_pairs, buffer_encoder(cfg, layout, tokenizer, note))
     parts = text.parts if isinstance(text, MixedText) else [text]
 
     def whole(encoded: Sequence[tuple[EncodedPairs, Account]], done: str) -> EncodedPairs:
@@ -129,6 +134,25 @@ def sentence_pairs(
         return whole(fresh, f"segmented for epoch {epoch}")
 
     return sampled
+
+
+def buffer_encoder(
+    cfg: TrainConfig, layout: Layout, tokenizer: Tokenizer, note: Note
+) -> Callable[[ParallelText, Account, int], EncodedPairs]:
+    """What encodes a buffer of a stream."""
+    alpha = cfg.tokenizer.sampling_alpha
+
+    def encode(buffer: ParallelText, read: Account, number: int) -> EncodedPairs:
+        if alpha:
+            pairs, left = sample_pairs(
+                lambda: iter([buffer]), tokenizer, layout, alpha=alpha, seed=cfg.seed, epoch=number
+            )
+        else:
+            pairs, left = encode_pairs(buffer, tokenizer, layout)
+        note(f"buffer {number}: {read}; encoded: {left}")
+        return pairs
+
+    return encode
 
 
 def _unchanged(x: T) -> T:
@@ -188,9 +212,10 @@ def all_lines(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Accoun
 
 
 def text_windows(
-    cfg: TrainConfig, text: TrainingText, tokenizer: Tokenizer, note: Note
+    cfg: TrainConfig, text: TrainingText | StreamedText, tokenizer: Tokenizer, note: Note
 ) -> Callable[[int], EncodedPairs]:
     """Windows of the text that begin elsewhere in each epoch."""
+    assert isinstance(text, TrainingText)  # a stream is refused with this task
     pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, Layout(), cache_dir())
     note(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
     length = cfg.data.max_tokens

@@ -24,11 +24,12 @@ from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.progress import Progress
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
 from nmt.rundir import RunDirectory
+from nmt.streaming import StreamedText
 from nmt.tasks import TASKS, Evaluation, Note, Trained
 from nmt.tokenizer import Tokenizer
 from nmt.tracking import Silence, Tracker
 from nmt.trainer import AverageOf, Trainer, regular_steps
-from nmt.training_text import MixedText, TrainingText, evaluation_split, survey, train_tokenizer
+from nmt.training_text import MixedText, TrainingText, evaluation_split, streamed, survey, train_tokenizer
 from nmt.translate import print_warning
 
 
@@ -103,34 +104,60 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         return conclude(trained, run, progress, tracker.note)
 
 
-def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText:
+def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText | StreamedText:
     """The filtered training split; the evaluation splits are copied into the run beside it."""
     task, cache = TASKS[cfg.task], cache_dir()
     scored_on: dict[str, ParallelText] = {}
-    sources = corpus.training_streams(cfg.data)
     for split in (Split.validation, Split.test):
         if split is Split.validation or corpus.has_split(cfg.data, split):
             scored_on[split.value] = task.part(evaluation_split(corpus.stream(cfg.data, split), cache))
-    texts = {
-        name: survey(source, cfg.data, task.filter, scored_on, cache) for name, source in sources.items()
-    }
-    for name, part in texts.items():
-        note(f"training data{f' of {name}' if name else ''}: {part.account}")
-    text = next(iter(texts.values()))
-    if isinstance(cfg.data, MixtureData):
-        parts = list(texts.values())
-        drawn = shares(cfg.data, list(map(len, parts)))
-        note("shares: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(texts, drawn, strict=True)))
-        text = MixedText(parts, drawn)
-    run.require_same_data(text)
+    if cfg.data.streaming:
+        text: TrainingText | StreamedText = _streamed_text(cfg, note)
+        shared = dict.fromkeys(scored_on, 0)
+    else:
+        text = _surveyed_text(cfg, scored_on, note)
+        run.require_same_data(text)
+        shared = text.shared
     for name, kept in scored_on.items():
         run.keep_text(Split(name), kept, cfg.data)
-        also = f", {text.shared[name]:,} of them also in the training data" if text.shared[name] else ""
+        also = f", {shared[name]:,} of them also in the training data" if shared[name] else ""
         note(f"{name} data: {len(kept):,} pairs{also}")
     return text
 
 
-def tokenizer_of(cfg: TrainConfig, run: RunDirectory, text: TrainingText, note: Note) -> Tokenizer:
+def _surveyed_text(cfg: TrainConfig, scored_on: dict[str, ParallelText], note: Note) -> TrainingText:
+    """The training split, of which one pass has told what there is to know."""
+    keep = TASKS[cfg.task].filter
+    sources = corpus.training_streams(cfg.data)
+    texts = {name: survey(part, cfg.data, keep, scored_on, cache_dir()) for name, part in sources.items()}
+    for name, text in texts.items():
+        note(f"training data{f' of {name}' if name else ''}: {text.account}")
+    if not isinstance(cfg.data, MixtureData):
+        return texts[""]
+    parts = list(texts.values())
+    drawn = _noted_shares(cfg.data, list(map(len, parts)), note)
+    return MixedText(parts, drawn)
+
+
+def _streamed_text(cfg: TrainConfig, note: Note) -> StreamedText:
+    """The training split, to be read while training goes on."""
+    sources = list(corpus.training_streams(cfg.data).values())
+    drawn = [1.0]
+    if isinstance(cfg.data, MixtureData):
+        drawn = _noted_shares(cfg.data, [1] * len(sources), note)
+    note(f"training data: a stream, shuffled {cfg.data.buffer_pairs:,} pairs at a time")
+    return streamed(sources, drawn, cfg.data, TASKS[cfg.task].filter)
+
+
+def _noted_shares(cfg: MixtureData, sizes: list[int], note: Note) -> list[float]:
+    drawn = shares(cfg, sizes)
+    note("shares: " + ", ".join(f"{name} {x:.1%}" for name, x in zip(cfg.corpora, drawn, strict=True)))
+    return drawn
+
+
+def tokenizer_of(
+    cfg: TrainConfig, run: RunDirectory, text: TrainingText | StreamedText, note: Note
+) -> Tokenizer:
     """The tokenizer of the run, made now if it has none yet."""
     if not run.has_tokenizer():
         note(f"training a {cfg.tokenizer.kind.value} tokenizer")

@@ -26,6 +26,7 @@ from nmt.cache import Facts, entry_name, open_entry, write_entry
 from nmt.corpus import Account, DataConfig, Overlap, PairStream, ParallelText
 from nmt.errors import UserError
 from nmt.files import write_lines, written_lines
+from nmt.streaming import StreamedText
 from nmt.tokenizer import Tokenizer, TokenizerConfig
 from nmt.tokenizer_training import TRAINING_THREADS
 
@@ -80,6 +81,10 @@ class TrainingText:
             before += len(chunk)
         return picked
 
+    def drawn(self, most: int, seed: int) -> tuple[object, ...]:
+        """What `sample` depends on beside the text."""
+        return (most, seed, *self.shares) if len(self) > most else ()
+
 
 class MixedText(TrainingText):
     """The pairs of several corpora, one after the other."""
@@ -119,6 +124,15 @@ class _Digest:
 
     def hexdigest(self) -> str:
         return hashlib.sha256(b"".join(digest.digest() for digest in self._sides)).hexdigest()
+
+
+def streamed(
+    sources: Sequence[PairStream], shares: Sequence[float], cfg: DataConfig, keep: Filter
+) -> StreamedText:
+    """The pairs of streams, filtered as `keep` does, to be read while training goes on."""
+    corpora = [functools.partial(_filtered, source, cfg, keep) for source in sources]
+    stamps = hashlib.sha256("".join(source.stamp() for source in sources).encode()).hexdigest()
+    return StreamedText(corpora, shares, stamps)
 
 
 def survey(
@@ -186,7 +200,12 @@ def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
 
 
 def train_tokenizer(
-    cfg: TokenizerConfig, text: TrainingText, *, tags: Sequence[str] = (), seed: int, cache: Path
+    cfg: TokenizerConfig,
+    text: TrainingText | StreamedText,
+    *,
+    tags: Sequence[str] = (),
+    seed: int,
+    cache: Path,
 ) -> Tokenizer:
     """Train on `text`, or on a sample of it that `seed` picks; take what the cache has for the same input.
 
@@ -195,8 +214,8 @@ def train_tokenizer(
     most = cfg.max_sentences // 2
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
     settings = dataclasses.replace(cfg, sampling_alpha=0.0)
-    picked = (most, seed, *text.shares) if len(text) > most else ()
-    entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, picked, *tags)
+    drawn = text.drawn(most, seed)
+    entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, drawn, *tags)
     if open_entry(entry) is not None:
         return Tokenizer.load(cfg, entry)
     tokenizer = Tokenizer.train(cfg, text.sample(most, seed), tags)

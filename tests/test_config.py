@@ -25,6 +25,8 @@ from nmt.optimizer import SCHEDULES, CosineConfig
 from nmt.pairs import DataConfig
 from nmt.trainer import BestMetric
 
+ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
+
 
 def config(*overrides: str) -> TrainConfig:
     """What `nmt train` makes of `overrides`, not yet checked; a fresh copy at every call."""
@@ -186,6 +188,19 @@ def test_a_damaged_config_is_read_or_refused(
             ("experiment=none", "trainer.max_steps=null"),
             "training would never end; set one of trainer.max_steps, trainer.max_epochs, trainer.max_tokens, "
             "trainer.max_minutes",
+        ),
+        (
+            ("data.streaming=true", "trainer.max_epochs=3"),
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
+            "set trainer.max_steps instead",
+        ),
+        (
+            ("task=language_model", "model=gpt", "data=text", "data.train=a", "data.streaming=true"),
+            "data.streaming=true is for task=translation; set it to false",
+        ),
+        (
+            ("task=language_model", "model=gpt", "data=mixture", f"data.corpora={ONE_CORPUS}"),
+            "data=mixture is for task=translation; choose data=text",
         ),
         (
             ("trainer.batch_tokens=100",),

@@ -81,6 +81,25 @@ def test_splits_have_any_name_and_may_be_sliced(tmp_path: Path) -> None:
     assert hub.stream(cfg, Split.validation).read().src == ["a9"]
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_stream_holds_what_a_download_does(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "CHUNK_PAIRS", 4)
+    records = [{"translation": {"en": f"a{i}\nb", "de": f"b{i}"}} for i in range(10)]
+    if kind == "jsonl":
+        write_jsonl(tmp_path / "train.jsonl", *records)
+    else:
+        write_parquet(tmp_path / "data/train-00000-of-00001.parquet", records)
+    whole = hub.stream(HubData(path=str(tmp_path)), Split.train)
+    stream = hub.stream(HubData(path=str(tmp_path), streaming=True), Split.train)
+    assert [len(chunk) for chunk in stream.chunks()] == [4, 4, 2]
+    assert stream.read() == stream.read() == whole.read()
+    assert stream.stamp() == whole.stamp()
+    sliced = HubData(path=str(tmp_path), streaming=True, train_split="train[:3]")
+    assert "data.train_split=train[:3]" in error_of(sliced)
+
+
 @pytest.fixture
 def two_configs(tmp_path: Path) -> Path:
     """A dataset that declares its configurations, as wmt/* does: languages in one order only."""

@@ -87,6 +87,23 @@ def test_interrupted_equals_uninterrupted(
     assert outcome(run) == outcome(uninterrupted)
 
 
+def test_a_stream_goes_on_where_it_stopped(
+    nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    streaming = [*tiny, *OPTIONS, "data.streaming=true", "data.buffer_pairs=150"]
+    straight = nmt("train", f"run={tmp_path / 'straight'}", *streaming)
+    assert straight.returncode == 0, straight.stderr
+    assert "training data: a stream, shuffled 150 pairs at a time" in straight.stderr
+    assert "buffer 2: 2,000 pairs read" not in straight.stderr  # what is left of a chunk is not read again
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *streaming]
+    ended = interrupt(command, environment, run / "checkpoints" / "step_00000030", signal.SIGKILL)
+    assert ended == -signal.SIGKILL
+    again = nmt("train", f"run={run}", *streaming)
+    assert "going on after step" in again.stderr, again.stderr
+    assert outcome(run) == outcome(tmp_path / "straight")
+
+
 def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     uninterrupted: Path, nmt: Command, tiny: list[str], tmp_path: Path
 ) -> None:
