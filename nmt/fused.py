@@ -78,6 +78,20 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
     return out
 
 
+def turned(x: Tensor, table: Tensor) -> Tensor:
+    """x (B, H, T, C) with channels 2i and 2i + 1 as a point that is turned around the origin.
+
+    `table` (T, C) has the sine of the angle in column 2i and its cosine in column 2i + 1.
+    """
+    if x.stride(-1) == 1 and (kernels.usable_in_training(x) or kernels.usable(x)):
+        out: Tensor = _Turned.apply(x.transpose(1, 2), table)  # type: ignore[no-untyped-call]
+        return out.transpose(1, 2)
+    sine, cosine = table[:, 0::2], table[:, 1::2]
+    even, odd = x[..., 0::2], x[..., 1::2]
+    points = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1)
+    return points.flatten(-2).to(x.dtype)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(..., N) of x (..., K), weight (N, K) and bias (N,)."""
     if not (kernels.usable_in_training(x) and _has_tiles(_product_dtype(x)) and x.numel()):
@@ -192,6 +206,20 @@ class _Linear(torch.autograd.Function):
             of_weight,
             of_bias if ctx.has_bias else None,
         )
+
+
+class _Turned(torch.autograd.Function):
+    """On (B, T, H, C)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Any:
+        ctx.save_for_backward(table)
+        return torch.ops.nmt.turned(x, table, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (table,) = ctx.saved_tensors
+        return torch.ops.nmt.turned(grads[0].contiguous(), table, -1.0), None
 
 
 class _Attention(torch.autograd.Function):

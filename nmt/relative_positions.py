@@ -16,6 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from nmt import fused
 from nmt.positions import SinusoidalPositions
 
 
@@ -64,11 +65,7 @@ class RotaryPositions(RelativePositions):
 
     def turned(self, x: Tensor, start: int) -> Tensor:
         """(B, H, T, C), each pair of channels as a point that is turned around the origin."""
-        table = self.angles(start + x.shape[2])[start:]
-        sine, cosine = table[:, 0::2], table[:, 1::2]
-        even, odd = x[..., 0::2], x[..., 1::2]
-        points = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1)
-        return points.flatten(-2).to(x.dtype)
+        return fused.turned(x, self.angles(start + x.shape[2])[start:])
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

@@ -14,6 +14,7 @@ from nmt import fused, kernels
 from nmt.attention import Attention, Role
 from nmt.layers import Activation, Dropout, FeedForward, NormOrder, Residual
 from nmt.loss import projected_nll, smoothed_nll
+from nmt.positions import sinusoids
 
 pytestmark = pytest.mark.skipif(not kernels.load(), reason="the kernels cannot be built here")
 needs_tiles = pytest.mark.skipif(
@@ -131,6 +132,23 @@ def test_linear_rounds_its_operands_and_nothing_else(shape: tuple[int, int, int]
     expected = F.linear(x.bfloat16().float(), weight.bfloat16().float(), bias if has_bias else None)
     assert_near([out], [expected], 5e-3)
     assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(3, 7, 2, 8), (2, 17, 4, 64), (1, 1, 1, 2), (5, 40, 3, 34)])
+def test_points_are_turned_as_torch_turns_them(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    num, length, heads, width = sizes
+    (wide,) = leaves((num, length, 2 * heads * width), dtype=dtype)
+    x = wide[..., : heads * width].view(num, length, heads, width).transpose(1, 2)  # as packed maps leave it
+    table = sinusoids(length + 3, width)[3:]
+    out = fused.turned(x, table)
+    with kernels.disabled():
+        expected = fused.turned(x.float(), table)
+    assert out.dtype is dtype
+    assert_near([out], [expected], TOLERANCE[dtype])
+    assert_near(gradients(out, [wide]), gradients(expected, [wide]), TOLERANCE[dtype])
+    with torch.no_grad():
+        assert_near([fused.turned(x, table)], [expected], TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,8 +1,8 @@
 """Kernels in C++ for what torch is slow at on CPU: built at first use, then cached; optional everywhere.
 
-`training.cpp` and `products.cpp` serve `nmt.fused`, `decode.cpp` search. What each of them computes is
-written in plain torch, too, which it is tested against, and which takes over where there is no compiler or
-the tensors are not what the kernels are made for.
+`training.cpp`, `attention.cpp` and `products.cpp` serve `nmt.fused`, `decode.cpp` search. What each of them
+computes is written in plain torch, too, which it is tested against, and which takes over where there is no
+compiler or the tensors are not what the kernels are made for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor
 from nmt.cache import cache_dir
 
 FOLDER = Path(__file__).parent
-SOURCES = ("training.cpp", "products.cpp", "decode.cpp")
-HEADERS = ("lanes.h", "tiles.h", "dispatch.h")
+SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp")
+HEADERS = ("lanes.h", "tiles.h", "dispatch.h", "dropout.h")
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
 

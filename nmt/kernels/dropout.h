@@ -1,0 +1,36 @@
+// Which elements dropout keeps: a hash of (seed, index), so that a mask is never stored.
+
+#pragma once
+
+#include "lanes.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace nmt {
+
+inline const Words COUNT = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+struct Dropout {
+  uint32_t low, high, threshold;
+  float scale;
+
+  Dropout(double rate, int64_t seed)
+      : low(uint32_t(seed)),
+        high(uint32_t(uint64_t(seed) >> 32)),
+        threshold(uint32_t(std::min(rate * 4294967296.0, 4294967295.0))),
+        scale(float(1.0 / (1.0 - rate))) {}
+
+  // What the elements from `first` on are multiplied with: 0, or 1 / (1 - rate).
+  inline Lanes factors(uint32_t first) const {
+    Words h = (COUNT + first) * 0x9e3779b9u + low;
+    h ^= h >> 16;
+    h *= 0x21f0aaadu;
+    h ^= (h >> 15) ^ high;
+    h *= 0xd35a2d97u;
+    h ^= h >> 15;
+    return h >= threshold ? all(scale) : Lanes{};
+  }
+};
+
+}  // namespace nmt
