@@ -282,13 +282,21 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
   }
   add_outer(g, cols, x.const_data_ptr<at::BFloat16>(), inner, rows, grad_weight.data_ptr<float>());
   if (has_bias) {
-    grad_bias = at::zeros({cols}, weight.options());
+    grad_bias = at::empty({cols}, weight.options());
     float* b = grad_bias.data_ptr<float>();
-    at::parallel_for(0, ceil_div(cols, LANES), GRAIN / (LANES * rows + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t m = 0; m < rows; ++m) {
-        for (int64_t c = begin * LANES; c < std::min(cols, end * LANES); c += LANES) {
-          const int64_t n = cols - c;
-          store(b + c, load(b + c, n) + load(g + m * cols + c, n), n);
+    constexpr int64_t WIDTH = 4 * LANES;  // columns whose sums stay in registers
+    at::parallel_for(0, ceil_div(cols, WIDTH), GRAIN / (WIDTH * rows + 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * WIDTH; first < std::min(cols, end * WIDTH); first += WIDTH) {
+        Lanes sums[4] = {};
+        for (int64_t m = 0; m < rows; ++m) {
+          for (int64_t i = 0; i < 4; ++i) {
+            const int64_t c = first + i * LANES;
+            if (c < cols) sums[i] += load(g + m * cols + c, cols - c);
+          }
+        }
+        for (int64_t i = 0; i < 4; ++i) {
+          const int64_t c = first + i * LANES;
+          if (c < cols) store(b + c, sums[i], cols - c);
         }
       }
     });
