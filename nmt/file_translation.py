@@ -195,7 +195,7 @@ def _translated(opened: OpenRun, block: Block, cfg: TranslateConfig) -> Translat
     result = Translated(block.number, b"", len(block.raw))
     translations = translate(
         list(opened.asking_for(cfg.tgt, decoded(block.raw, block.first_line + 1))),
-        opened.model,
+        opened.searched(cfg.decoding),
         opened.tokenizer,
         cfg.decoding,
         device=opened.device,

@@ -50,11 +50,12 @@ class RoundedLinear(nn.Module):
 
 
 def rounded(model: AnyModule, precision: Precision) -> AnyModule:
-    """Return `model` with its linear maps in `precision`, itself for fp32; all other weights are shared.
+    """Return `model` with its linear maps in `precision`; all other weights are shared.
 
-    `precision` is one that `resolve_precision` returned. For use without gradients, in eval mode.
+    For fp32, and for what this function has returned before, that is `model` itself. `precision` is one that
+    `resolve_precision` returned. For use without gradients, in eval mode.
     """
-    if precision is Precision.fp32:
+    if precision is Precision.fp32 or any(isinstance(module, RoundedLinear) for module in model.modules()):
         return model
     shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
     result = copy.deepcopy(model, shared)

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from nmt.progress import Progress
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS, Evaluation, Trained, continued
 from nmt.tokenizer import Tokenizer
-from nmt.translate import Translation, print_warning, translate_stream
+from nmt.translate import Translation, in_precision, print_warning, translate_stream
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
@@ -57,6 +57,13 @@ class OpenRun(Trained):
     """A trained model and the directory that it was opened from."""
 
     directory: RunDirectory
+    _copies: dict[runtime.Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
+
+    def searched(self, decoding: DecodingConfig) -> TranslationModel:
+        """The model in `decoding.precision`, made at the first call."""
+        if decoding.precision not in self._copies:
+            self._copies[decoding.precision] = in_precision(self.model, decoding, self.device)
+        return self._copies[decoding.precision]
 
     def translate(
         self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
@@ -64,7 +71,7 @@ class OpenRun(Trained):
         """Translate line by line, in order, with the search of the run or another; see `asking_for`."""
         self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
-        return translate_stream(sources, self.model, self.tokenizer, search, device=self.device)
+        return translate_stream(sources, self.searched(search), self.tokenizer, search, device=self.device)
 
     def attend(
         self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None

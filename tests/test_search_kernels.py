@@ -214,3 +214,4 @@ def test_a_rounded_copy_shares_what_it_does_not_round() -> None:
     shared = {id(x) for x in model.parameters()}
     assert {id(x) for x in copied.parameters()} <= shared
     assert isinstance(model.output, nn.Linear)
+    assert rounded(copied, Precision.bf16) is copied
