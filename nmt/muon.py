@@ -74,8 +74,12 @@ class Muon(torch.optim.Optimizer):
     """Muon over `matrices`, as `packed_matrices` returns them, and fused AdamW over the groups `others`.
 
     The first of `param_groups` is Muon's. Its update of a matrix has a root mean square of `rms` times the
-    learning rate. `step` wants gradients that are unscaled and finite; it never waits for the device.
+    learning rate. `step` wants gradients that are unscaled, and finite unless `found_inf` is 1.0, and never
+    waits for the device.
     """
+
+    found_inf: Tensor | None = None
+    """A scalar on the device; where it is 1.0, `step` changes nothing, as in torch's fused optimizers."""
 
     def __init__(
         self,
@@ -97,10 +101,16 @@ class Muon(torch.optim.Optimizer):
         first: dict[str, Any] = {"params": list(matrices), "weight_decay": weight_decay}
         super().__init__([first, *self.adam.param_groups], {"lr": 0.0})
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether to be given `found_inf`; on CPU the caller knows what it holds."""
+        return any(p.device.type != "cpu" for group in self.param_groups for p in group["params"][:1])
+
     def step(self) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         first, *others = self.param_groups
         self.adam.param_groups, self.adam.state = others, self.state  # one state, whoever put it there
+        self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.adam.step()
         with torch.no_grad():
             self._update(first)
@@ -111,7 +121,8 @@ class Muon(torch.optim.Optimizer):
         if not parameters:
             return
         directions = self._directions(parameters)
-        torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
+        taken = 1.0 if self.found_inf is None else 1.0 - self.found_inf
+        torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"] * taken)
         batches: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for parameter, direction in zip(parameters, directions, strict=True):
             rows = self.packed[parameter]
@@ -124,7 +135,7 @@ class Muon(torch.optim.Optimizer):
             weights, parts = zip(*pairs, strict=True)
             batch = torch.stack(parts)
             batch.div_(batch.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM))
-            updates = orthogonalised(batch.to(dtype), self.iterations).float()
+            updates = orthogonalised(batch.to(dtype), self.iterations).float() * taken
             # Singular values of 1 are a root mean square of 1 / sqrt(the longer side).
             torch._foreach_add_(
                 weights, updates.unbind(), alpha=-group["lr"] * self.rms * math.sqrt(max(shape))
@@ -137,5 +148,8 @@ class Muon(torch.optim.Optimizer):
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        if self.found_inf is not None:
+            pairs = zip(gradients, momenta, strict=True)
+            gradients = [torch.where(self.found_inf > 0, momentum, gradient) for gradient, momentum in pairs]
         torch._foreach_lerp_(momenta, gradients, 1.0 - self.momentum)
         return list(torch._foreach_lerp(gradients, momenta, self.momentum))

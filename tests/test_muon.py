@@ -204,3 +204,34 @@ def test_an_overflow_in_fp16_leaves_everything_as_it_was() -> None:
     stepper.step(0.1, torch.ones(()))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not optimizer.state
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_found_inf_decides_whether_anything_changes(
+    tiny_model: Callable[..., TranslationModel], weight_decay: float
+) -> None:
+    """What a GPU is told without the host knowing it."""
+
+    def stepped(found_inf: Tensor | None, gradient: float) -> tuple[list[Tensor], list[Tensor]]:
+        torch.manual_seed(1)
+        model = tiny_model()
+        optimizer = muon_of(model, weight_decay=weight_decay)
+        generator = torch.Generator().manual_seed(2)
+        for step in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+                parameter.grad += gradient if step == 1 else 0.0
+            optimizer.found_inf = found_inf if step == 1 else None
+            if step == 1 and found_inf is None and not torch.isfinite(torch.tensor(gradient)):
+                break
+            optimizer.step()
+        buffers = [
+            state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state
+        ]
+        return [parameter.detach() for parameter in model.parameters()], buffers
+
+    for one, other in (
+        (stepped(torch.tensor(1.0), float("nan")), stepped(None, float("nan"))),
+        (stepped(torch.tensor(0.0), 0.5), stepped(None, 0.5)),
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
