@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 import yaml
@@ -152,11 +152,7 @@ def register(stored: TrainConfig | None) -> None:
     store.store(name=f"{SCHEMA_PREFIX}train", node=TrainConfig)
     for part, (_, classes) in CHOSEN_BY.items():
         for name, cls in classes.items():
-            schema = OmegaConf.structured(cls)
-            for key in schema:
-                if OmegaConf.is_dict(schema[key]):  # a mapping, whose keys are names that the user gives
-                    OmegaConf.set_struct(schema[key], False)
-            store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=schema)
+            store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=_with_open_mappings(cls))
     if stored is None:  # help and completion need no run
         stored = TrainConfig(data=DemoData(), decoding=BeamConfig())
     runtime = stored.runtime
@@ -166,8 +162,17 @@ def register(stored: TrainConfig | None) -> None:
     store.store(name=f"{SCHEMA_PREFIX}translate", node=TranslateConfig(runtime=runtime))
     store.store(name=f"{SCHEMA_PREFIX}generate", node=GenerateConfig(runtime=runtime))
     store.store(name=f"{SCHEMA_PREFIX}attention", node=AttentionConfig(runtime=runtime))
-    store.store(group="data", name=FROM_RUN, node=stored.data)
+    store.store(group="data", name=FROM_RUN, node=_with_open_mappings(stored.data))
     store.store(group="decoding", name=FROM_RUN, node=stored.decoding)
+
+
+def _with_open_mappings(component: object) -> DictConfig:
+    """A config whose mappings take new keys: those are names that the user gives."""
+    cfg = OmegaConf.structured(component)
+    for key in cfg:
+        if not OmegaConf.is_missing(cfg, key) and OmegaConf.is_dict(cfg[key]):
+            OmegaConf.set_struct(cfg[key], False)
+    return cast(DictConfig, cfg)
 
 
 def _hydra(verb: str, arguments: Sequence[str], overrides: Sequence[Override]) -> list[Composed]:

@@ -24,6 +24,7 @@ from nmt.optimizer import Algorithm, DecayConfig, OptimizerConfig
 from nmt.pairs import Split
 from nmt.runtime import Parallel, RuntimeConfig
 from nmt.tokenizer import TokenizerConfig
+from nmt.tokenizer_training import prepared
 from nmt.trainer import BestMetric, TrainerConfig
 
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
@@ -208,6 +209,12 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"model.name={cfg.model.name} shares one matrix between source and target, which needs "
             f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
         )
+    for language, tag in cfg.data.tags.items():
+        if prepared(cfg.tokenizer, [tag])[0].lower() != tag.lower():
+            yield (
+                f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
+                f"name the language without punctuation, not {language!r}"
+            )
     yield from _misfits_of_task(cfg)
     longest = cfg.model.longest if cfg.task is Task.translation else cfg.model.longest_text
     if longest is not None and cfg.data.max_tokens > longest:

@@ -46,7 +46,7 @@ CHOSEN_BY: dict[str, tuple[str, dict[str, type]]] = {
 NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
 _RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
-_NEW_ENTRY = re.compile(r"dict is not a subclass of \w+\. value: {}")
+_NEW_ENTRY = re.compile(r"dict is not a subclass of \w+\. value: ")
 """What OmegaConf makes of a key inside an entry that is not there."""
 _NOISE = (
     "See https://",
@@ -109,7 +109,7 @@ def explain_key(error: OmegaConfBaseException) -> str:
     if isinstance(error, ValidationError) and (hint := _hint(error)) is not None:
         return wrong_value(key, hint, error.value)
     if _NEW_ENTRY.search(reason):
-        return f"there is no {key} yet; add it whole, in braces: GROUP={{{key}: {{KEY: VALUE}}}}"
+        return f"there is no {key} yet; add it whole, as in data.corpora={{{key}: {{KEY: VALUE}}}}"
     return f"{key}: {reason}" if error.full_key else reason
 
 

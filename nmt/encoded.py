@@ -102,6 +102,9 @@ class Draws(NamedTuple):
 class EncodedPairs:
     """The ids of sentence pairs, EOS included."""
 
+    digest = ""
+    """What tells these pairs from others, where nobody has made sure yet that they are those of before."""
+
     def __init__(self, src: Sentences, tgt: Sentences, *, draws: Sequence[Draws] = ()):
         """`draws` are those of the corpora that the pairs consist of, in order; without, every pair once."""
         self.src, self.tgt, self.draws = src, tgt, draws

@@ -83,7 +83,11 @@ def turned(x: Tensor, table: Tensor) -> Tensor:
 
     `table` (T, C) has the sine of the angle in column 2i and its cosine in column 2i + 1.
     """
-    if x.stride(-1) == 1 and (kernels.usable_in_training(x) or kernels.usable(x)):
+    if (
+        x.stride(-1) == 1
+        and table.dtype is torch.float32
+        and (kernels.usable_in_training(x) or kernels.usable(x))
+    ):
         out: Tensor = _Turned.apply(x.transpose(1, 2), table)  # type: ignore[no-untyped-call]
         return out.transpose(1, 2)
     sine, cosine = table[:, 0::2], table[:, 1::2]
@@ -190,7 +194,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
         ctx.shape, ctx.dtype, ctx.has_bias = x.shape, x.dtype, bias is not None
-        rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
+        rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16).contiguous()
         ctx.save_for_backward(rows, weight)
         return torch.ops.nmt.linear(rows, weight, bias).view(*x.shape[:-1], -1)
 

@@ -10,6 +10,7 @@ here.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -21,6 +22,12 @@ from nmt.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.textfiles import FilesData
 
 T = TypeVar("T")
+
+_KEY = re.compile(
+    r"\bdata\.(train|validation|test|src_column|tgt_column|src|tgt|dataset|path|config|revision)"
+    r"(?:_split)?\b(?=[=:;, ]|$)"
+)
+"""How the sources of a corpus call its keys."""
 
 
 @dataclass
@@ -111,11 +118,20 @@ class MixtureData(DataConfig):
         """The tag of each target language, in the order of the corpora; none unless `target_tags`."""
         return {tgt: f"<2{tgt}>" for _, tgt in self.languages} if self.target_tags else {}
 
+    @property
+    def scored_language(self) -> str:
+        """That of the corpora that are scored, if it is one, else `tgt`."""
+        known = {corpus.tgt or self.tgt for name, corpus in self.corpora.items() if self._is_scored(name)}
+        return known.pop() if len(known) == 1 else self.tgt
+
+    def _is_scored(self, name: str) -> bool:
+        has_any = self.corpora[name].validation is not None or self.corpora[name].test is not None
+        return name in self.scored or (not self.scored and has_any)
+
     def _has(self, name: str, split: Split) -> bool:
         if split is Split.train:
             return True
-        wanted = not self.scored or name in self.scored
-        return wanted and getattr(self.corpora[name], split.value) is not None
+        return self._is_scored(name) and getattr(self.corpora[name], split.value) is not None
 
 
 def streams(cfg: MixtureData, split: Split) -> dict[str, PairStream]:
@@ -141,7 +157,8 @@ def shares(cfg: MixtureData, sizes: Sequence[int]) -> list[float]:
     """Which part of what is drawn comes from each corpus, where that has so many pairs; they add up to 1."""
     weights = [corpus.weight for corpus in cfg.corpora.values()]
     power = 0.0 if cfg.temperature is None else 1.0 / cfg.temperature
-    drawn = [weight * size**power for weight, size in zip(weights, sizes, strict=True)]
+    largest = max(sizes)  # sizes matter by their ratios, and powers of those do not overflow
+    drawn = [weight * (size / largest) ** power for weight, size in zip(weights, sizes, strict=True)]
     return [x / sum(drawn) for x in drawn]
 
 
@@ -195,8 +212,10 @@ def _opened(cfg: MixtureData, corpus: CorpusConfig, split: Split) -> PairStream:
 
 
 def _named(name: str, read: Callable[[], T]) -> T:
-    """What `read` returns; errors of the user say which corpus they are about."""
+    """What `read` returns; errors of the user name the keys of the corpus that they are about."""
     try:
         return read()
     except UserError as error:
-        raise UserError(f"data.corpora.{name}: {error}") from error
+        prefix = f"data.corpora.{name}"
+        message = _KEY.sub(rf"{prefix}.\1", str(error))
+        raise UserError(message if message.startswith(prefix) else f"{prefix}: {message}") from error

@@ -78,6 +78,11 @@ class DataConfig:
         return [(self.src, self.tgt)]
 
     @property
+    def scored_language(self) -> str:
+        """The language of what is scored, by whose rules BLEU finds words."""
+        return self.tgt
+
+    @property
     def tags(self) -> dict[str, str]:
         """Target language -> what asks for it in front of a source; nothing where nothing does."""
         return {}

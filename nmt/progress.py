@@ -21,6 +21,8 @@ class Progress:
     epoch: int = 1
     batch: int = 0
     """Batches of this epoch already trained on."""
+    digest: str = ""
+    """`EncodedPairs.digest` of this epoch."""
     tokens: int = 0
     """Target tokens trained on."""
     seconds: float = 0.0

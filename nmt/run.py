@@ -87,9 +87,9 @@ class OpenRun(Trained):
         Raises:
             UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None.
         """
-        data, tags = self.cfg.data, self.cfg.data.tags
-        known = list(tags) or [data.tgt]
-        if tgt is None and len(known) > 1:
+        tags = self.cfg.data.tags
+        known = list(dict.fromkeys(language for _, language in self.cfg.data.languages))
+        if tgt is None and tags and len(known) > 1:
             raise UserError(f"the run translates into {', '.join(known)}; say which one with tgt=...")
         if tgt is not None and tgt not in known:
             raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")

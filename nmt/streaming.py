@@ -7,8 +7,10 @@ number n is a function of the source alone, so a resumed run reads up to where i
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nmt.corpus import Account
@@ -61,7 +63,7 @@ class StreamedText:
     shares: Sequence[float]
     """How much of what is trained on comes from each corpus."""
     sha256: str
-    """Of the stamps of the sources."""
+    """Of the stamps of the sources, and of what the filter depends on."""
 
     def buffers(self, size: int) -> Iterator[tuple[ParallelText, Account]]:
         """Without end, `size` pairs of all corpora, with the account of what was read for them."""
@@ -94,7 +96,10 @@ class StreamedText:
 
 
 class Buffers:
-    """The encoded pairs of one buffer after the other; a thread prepares the next one meanwhile."""
+    """The encoded pairs of one buffer after the other; a thread prepares the next one meanwhile.
+
+    The digest of a buffer covers all text up to its end.
+    """
 
     def __init__(
         self,
@@ -104,40 +109,65 @@ class Buffers:
     ):
         """`prepare` encodes the pairs of the buffer with the given number, from 1."""
         self._text, self._size, self._prepare = text, size, prepare
-        self._buffers = text.buffers(size)
-        self._number = 0
+        self._number = 0  # of the buffer handed out last
         self._next: _Task | None = None
+        self._restart(1)
 
     def __call__(self, number: int) -> EncodedPairs:
         """Buffer `number`, from 1; one after the other is the fast way."""
-        if self._next is None or number != self._number + 1:
+        if number != self._number + 1:
             self._restart(number)
-        assert self._next is not None
-        pairs = self._next.result()
-        self._number, self._next = number, _Task(lambda: self._read(number + 1))
+        pairs = (self._next or _Task(self._read)).result()
+        self._number = number
+        self._next = _Task(self._read)
         return pairs
 
-    def _restart(self, number: int) -> None:
+    def close(self) -> None:
+        """Wait for the thread, which may still be at the next buffer."""
         if self._next is not None:
-            self._next.result()  # it reads from the same stream
-        self._buffers = self._text.buffers(self._size)
-        for _ in range(number - 1):
-            next(self._buffers)
-        self._next = _Task(lambda: self._read(number))
+            self._next.finish()
+            self._next = None
 
-    def _read(self, number: int) -> EncodedPairs:
+    def _restart(self, number: int) -> None:
+        self.close()  # it reads from the same stream
+        self._buffers, self._digest = self._text.buffers(self._size), hashlib.sha256()
+        self._number = 0
+        while self._number < number - 1:
+            self._take()
+            self._number += 1
+
+    def _take(self) -> tuple[ParallelText, Account]:
         text, account = next(self._buffers)
-        return self._prepare(text, account, number)
+        for lines in (text.src, text.tgt):
+            self._digest.update("\n".join([*lines, ""]).encode())
+        return text, account
+
+    def _read(self) -> EncodedPairs:
+        text, account = self._take()
+        number = self._number + 1
+        pairs = self._prepare(text, account, number)
+        pairs.digest = self._digest.hexdigest()
+        return pairs
+
+
+@contextmanager
+def closed(pairs_of_epoch: Callable[[int], EncodedPairs]) -> Iterator[None]:
+    """At the end of the block, no thread is left that reads a stream."""
+    try:
+        yield
+    finally:
+        if isinstance(pairs_of_epoch, Buffers):
+            pairs_of_epoch.close()
 
 
 class _Task:
-    """What a function returns or raises in a thread, which no end of the process waits for."""
+    """What a function returns or raises in a thread; the end of the process waits for it."""
 
     def __init__(self, function: Callable[[], EncodedPairs]):
         self._function = function
         self._result: EncodedPairs | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
@@ -146,8 +176,12 @@ class _Task:
         except BaseException as error:
             self._error = error
 
-    def result(self) -> EncodedPairs:
+    def finish(self) -> None:
+        """Wait for the end of it, whatever that is."""
         self._thread.join()
+
+    def result(self) -> EncodedPairs:
+        self.finish()
         if self._error is not None:
             raise self._error
         assert self._result is not None

@@ -30,6 +30,7 @@ from nmt.distributed import ALONE, World
 from nmt.encoded import EncodedPairs, joined, windows
 from nmt.encoding import Layout, encode_pairs, encode_stream, sample_pairs
 from nmt.evaluate import Metric, Scores, evaluate_text, perplexity, validation_loss
+from nmt.mixture import MixtureData, shares
 from nmt.models import TranslationModel
 from nmt.runtime import derive_seed
 from nmt.sampling import continuation
@@ -117,7 +118,9 @@ def sentence_pairs(
         account = functools.reduce(operator.add, (account for _, account in encoded))
         tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
         note(f"{done}: {account}, {tokens:,} target tokens")
-        return joined(corpora, text.shares) if text.shares else corpora[0]
+        if not isinstance(cfg.data, MixtureData):
+            return corpora[0]
+        return joined(corpora, shares(cfg.data, list(map(len, corpora))))
 
     if not alpha:
         once = whole(
@@ -174,7 +177,7 @@ def translations(
         text,
         decoding,
         metrics,
-        tgt_lang=trained.cfg.data.tgt,
+        tgt_lang=trained.cfg.data.scored_language,
         device=trained.device,
         world=trained.world,
     )

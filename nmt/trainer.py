@@ -164,6 +164,7 @@ class Trainer:
         self._started = time.perf_counter() - self.progress.seconds
         while not self.finished():
             pairs = self.pairs_of_epoch(self.progress.epoch)
+            self._require_same(pairs)
             plan = self.plan(pairs)
             for group in groups(plan, self.cfg.accumulate, start=self.progress.batch):
                 self._update(pairs, group)
@@ -176,6 +177,15 @@ class Trainer:
         if self._stopping(stop):
             stop.raise_if_requested(self.progress.step)
         return self.progress
+
+    def _require_same(self, pairs: EncodedPairs) -> None:
+        """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
+        progress = self.progress
+        if pairs.digest != self.world.share(pairs.digest):
+            raise UserError(f"rank {self.world.rank} reads other training data than rank 0; give all one")
+        if progress.batch and pairs.digest != progress.digest:
+            raise UserError(f"the training data has changed since step {progress.step}; start a new run")
+        progress.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs) -> Plan:
         """The batches of the current epoch."""

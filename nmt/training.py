@@ -24,7 +24,7 @@ from nmt.optimizer import ScheduleContext, build_optimizer, peak
 from nmt.progress import Progress
 from nmt.run import evaluation_text, initial_model, load_weights, score_line
 from nmt.rundir import RunDirectory
-from nmt.streaming import StreamedText
+from nmt.streaming import StreamedText, closed
 from nmt.tasks import TASKS, Evaluation, Note, Trained
 from nmt.tokenizer import Tokenizer
 from nmt.tracking import Silence, Tracker
@@ -98,7 +98,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
         if world.is_main:
             run.adopt(cfg)
-        with runtime.StopRequest() as stop:
+        with closed(pairs_of_epoch), runtime.StopRequest() as stop:
             progress = trainer.fit(tracker, stop)
         tracker.note("scoring the final weights")
         return conclude(trained, run, progress, tracker.note)
@@ -120,7 +120,9 @@ def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingTe
         shared = text.shared
     for name, kept in scored_on.items():
         run.keep_text(Split(name), kept, cfg.data)
-        also = f", {shared[name]:,} of them also in the training data" if shared[name] else ""
+        count = min(shared[name], len(kept))  # a pair may be in several corpora of a mixture
+        about = "up to " if isinstance(cfg.data, MixtureData) else ""
+        also = f", {about}{count:,} of them also in the training data" if count else ""
         note(f"{name} data: {len(kept):,} pairs{also}")
     return text
 

@@ -131,8 +131,8 @@ def streamed(
 ) -> StreamedText:
     """The pairs of streams, filtered as `keep` does, to be read while training goes on."""
     corpora = [functools.partial(_filtered, source, cfg, keep) for source in sources]
-    stamps = hashlib.sha256("".join(source.stamp() for source in sources).encode()).hexdigest()
-    return StreamedText(corpora, shares, stamps)
+    facts = [source.stamp() for source in sources], keep.__name__, cfg.max_chars, cfg.max_ratio
+    return StreamedText(corpora, shares, hashlib.sha256(repr(facts).encode()).hexdigest())
 
 
 def survey(

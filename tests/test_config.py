@@ -190,6 +190,16 @@ def test_a_damaged_config_is_read_or_refused(
             "trainer.max_minutes",
         ),
         (
+            (
+                "data=mixture",
+                "data.corpora={all: {train: train, validation: dev, test: test, tgt: pt-BR}}",
+                "data.target_tags=true",
+                "tokenizer.strip_punctuation=true",
+            ),
+            "tokenizer.strip_punctuation=true takes the tag <2pt-BR> of data.target_tags=true apart; "
+            "name the language without punctuation, not 'pt-BR'",
+        ),
+        (
             ("data.streaming=true", "trainer.max_epochs=3"),
             "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
             "set trainer.max_steps instead",

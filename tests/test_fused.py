@@ -151,6 +151,21 @@ def test_points_are_turned_as_torch_turns_them(sizes: tuple[int, int, int, int],
         assert_near([fused.turned(x, table)], [expected], TOLERANCE[dtype])
 
 
+def test_a_table_of_another_type_is_left_to_torch() -> None:
+    x, table = torch.randn(2, 2, 5, 8).bfloat16(), sinusoids(5, 8).bfloat16()
+    with kernels.disabled():
+        expected = fused.turned(x, table)
+    assert_close(fused.turned(x, table), expected, rtol=0, atol=0)
+
+
+@needs_tiles
+def test_linear_takes_rows_that_lie_apart() -> None:
+    x, weight = torch.randn(50, 3, 64).bfloat16(), torch.randn(32, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = fused.linear(x[:, 1], weight, None)
+    assert_near([out], [F.linear(x[:, 1].float(), weight.bfloat16().float())], 5e-3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(3, 5, 7, 2, 8), (2, 17, 33, 4, 64), (1, 1, 1, 1, 5)])
 @pytest.mark.parametrize("masked", ["nothing", "padding", "causal"])

@@ -59,6 +59,11 @@ def test_shares_follow_size_and_temperature(temperature: float | None, expected:
     assert shares(cfg, [300, 100]) == pytest.approx(expected)
 
 
+def test_a_low_temperature_is_no_overflow() -> None:
+    cfg = MixtureData(corpora={"a": CorpusConfig(), "b": CorpusConfig()}, temperature=0.01)
+    assert shares(cfg, [10**6, 10**5]) == pytest.approx([1.0, 0.0])
+
+
 def test_a_weight_multiplies_a_share() -> None:
     corpora = {"a": CorpusConfig(), "b": CorpusConfig(weight=2.0)}
     assert shares(MixtureData(corpora=corpora), [100, 100]) == pytest.approx([1 / 3, 2 / 3])
@@ -111,6 +116,26 @@ def test_only_some_corpora_are_scored(two_languages: MixtureData) -> None:
     assert stream(two_languages, Split.train).read().tgt == DE + FR
 
 
+def test_words_are_those_of_the_language_that_is_scored(two_languages: MixtureData) -> None:
+    assert two_languages.scored_language == "de"  # there are two; then data.tgt
+    two_languages.scored = ["french"]
+    assert two_languages.scored_language == "fr"
+
+
+def test_errors_name_the_keys_of_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
+    corpora = two_languages.corpora
+    corpora["german"] = CorpusConfig(path=str(tmp_path / "hub"), train="trian")
+    with pytest.raises(UserError, match=r"^data\.corpora\.german\.train=trian: .* has no split 'trian'"):
+        stream(two_languages, Split.train).read()
+    corpora["german"] = CorpusConfig(path=str(tmp_path / "hub"), tgt="fr")
+    with pytest.raises(
+        UserError, match=r"set data\.corpora\.german\.tgt or data\.corpora\.german\.tgt_column"
+    ):
+        stream(two_languages, Split.train).read()
+
+
 def test_the_stamp_depends_on_the_tags(two_languages: MixtureData) -> None:
     before = stream(two_languages, Split.train).stamp()
     assert stream(two_languages, Split.train).stamp() == before
@@ -120,14 +145,14 @@ def test_the_stamp_depends_on_the_tags(two_languages: MixtureData) -> None:
 
 def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
     two_languages.corpora["french"].train = "nowhere/at/all"
-    with pytest.raises(UserError, match=r"data\.corpora\.french: data\.train: there is no file"):
+    with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: there is no file"):
         training_streams(two_languages)
     two_languages.corpora["french"].train = None
     with pytest.raises(UserError, match=r"data\.corpora\.french: a corpus needs train"):
         training_streams(two_languages)
     two_languages.corpora["french"].train = f"{tmp_path}/train-fr"
     (tmp_path / "train-fr.fr").write_text("un\ndeux\n")
-    with pytest.raises(UserError, match=r"data\.corpora\.french: data\.train: .* has 9 lines but .* has 2"):
+    with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: .* has 9 lines but .* has 2"):
         stream(two_languages, Split.train).read()
 
 

@@ -14,7 +14,7 @@ from nmt.corpus import Account, DemoData, filter_pairs
 from nmt.encoded import EncodedPairs, Sentences
 from nmt.errors import UserError
 from nmt.pairs import PairStream, ParallelText
-from nmt.streaming import Buffers, StreamedText
+from nmt.streaming import Buffers, StreamedText, closed
 from nmt.training_text import streamed
 
 
@@ -83,6 +83,12 @@ def test_a_tokenizer_sees_the_first_pairs() -> None:
     assert text.drawn(8, seed=1) == text.drawn(8, seed=2) != text.drawn(6, seed=1)
 
 
+def test_the_tokenizer_of_a_stream_depends_on_the_filter() -> None:
+    sources = [PairStream(lambda: "stamp", Source("a", 3).chunks)]
+    texts = [streamed(sources, [1.0], DemoData(max_chars=chars), filter_pairs) for chars in (10, 10, 11)]
+    assert texts[0].sha256 == texts[1].sha256 != texts[2].sha256
+
+
 def test_a_buffer_is_a_function_of_its_number() -> None:
     straight = Buffers(text_of(Source("a", 10)), 4, numbered)
     expected = [ids_of(straight(number)) for number in range(1, 6)]
@@ -102,6 +108,41 @@ def test_the_next_buffer_is_prepared_meanwhile() -> None:
 
     Buffers(text_of(Source("a", 10)), 4, prepare)(1)
     assert prepared.wait(timeout=30)
+
+
+def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
+    def digests(source: Source, first: int) -> list[str]:
+        buffers = Buffers(text_of(source), 4, numbered)
+        return [buffers(number).digest for number in (first, first + 1)]
+
+    one, two = digests(Source("a", 10), 1)
+    assert one != two
+    assert digests(Source("a", 10), 2)[0] == two
+    other = Source("a", 10)
+    other.text.tgt[0] = "a00"
+    assert digests(other, 2)[0] != two
+    other = Source("a", 10)
+    other.text.tgt[9] = "a00"  # in the third buffer
+    assert digests(other, 1) == [one, two]
+
+
+def test_nothing_is_read_after_the_end() -> None:
+    source, started, gate = Source("a", 10), threading.Event(), threading.Event()
+
+    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+        if number == 2:
+            started.set()
+            gate.wait(timeout=30)
+        return numbered(text, account, number)
+
+    buffers = Buffers(text_of(source), 4, prepare)
+    before = threading.active_count()
+    with closed(buffers):
+        buffers(1)
+        assert started.wait(timeout=30)
+        assert threading.active_count() == before + 1
+        gate.set()
+    assert threading.active_count() == before
 
 
 def test_an_error_of_the_thread_reaches_the_caller() -> None:

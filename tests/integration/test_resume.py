@@ -104,6 +104,23 @@ def test_a_stream_goes_on_where_it_stopped(
     assert outcome(run) == outcome(tmp_path / "straight")
 
 
+def test_a_stream_that_has_changed_is_refused(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
+    text = {}
+    for side in ("a", "b"):
+        source = next(value.partition("=")[2] for value in tiny if value.startswith("data.train="))
+        text[side] = Path(f"{source}.{side}").read_text()
+        (tmp_path / f"train.{side}").write_text(text[side])
+    streaming = [*tiny, f"data.train={tmp_path / 'train'}", "data.streaming=true", "data.buffer_pairs=1500"]
+    steps = ["trainer.eval_every_steps=3", "trainer.save_every_steps=3", f"run={tmp_path / 'run'}"]
+    first = nmt("train", *streaming, *steps, "trainer.max_steps=3")
+    assert first.returncode == 0, first.stderr
+    for side, lines in text.items():
+        (tmp_path / f"train.{side}").write_text("".join(reversed(lines.splitlines(keepends=True))))
+    again = nmt("train", *streaming, *steps, "trainer.max_steps=6")
+    assert again.returncode == 2
+    assert "error: the training data has changed since step 3" in again.stderr
+
+
 def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     uninterrupted: Path, nmt: Command, tiny: list[str], tmp_path: Path
 ) -> None:
