@@ -229,7 +229,7 @@ void add_outer(
   const int64_t height = std::min(rows, cols), width = std::max(rows, cols);
   const Packed a = pack<false, From::rows>(swapped ? right : left, height, size, height);
   const Packed b = pack<true, From::rows>(swapped ? left : right, width, size, width);
-  const int64_t step = std::max<int64_t>(256, (1 << 18) / height) / DEPTH;
+  const int64_t step = std::max<int64_t>(1024, (1 << 18) / height) / DEPTH;
   at::parallel_for(0, b.edges / 2, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     alignas(64) float sums[BLOCK * BLOCK];
