@@ -22,6 +22,10 @@ Filtered = Callable[[], Iterator[tuple[ParallelText, Account]]]
 """One pass over a corpus: chunks of the pairs that are kept, with accounts."""
 
 
+THREAD = "nmt-stream"
+"""The name of the thread that prepares a buffer."""
+
+
 class _Corpus:
     """The pairs of one corpus, from the first to the last and then from the first again."""
 
@@ -167,7 +171,7 @@ class _Task:
         self._function = function
         self._result: EncodedPairs | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, name=THREAD)
         self._thread.start()
 
     def _run(self) -> None:

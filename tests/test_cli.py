@@ -356,7 +356,11 @@ def test_an_interrupt_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     OmegaConf.register_new_resolver(
         "test.interrupt", lambda: signal.raise_signal(signal.SIGINT), replace=True
     )
-    assert main(["train", "data.src=${test.interrupt:}"]) == 128 + signal.SIGINT
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have none
+    try:
+        assert main(["train", "data.src=${test.interrupt:}"]) == 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "interrupted\n"
 
 

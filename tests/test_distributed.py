@@ -143,8 +143,8 @@ def assert_same(one: Any, other: Any, tolerance: float = 1e-5) -> None:
         assert one.keys() == other.keys()
         for key in one:
             assert_same(one[key], other[key], tolerance)
-    elif one is None:
-        assert other is None
+    elif one is None or isinstance(one, str):
+        assert other == one
     else:
         assert other == pytest.approx(one, rel=1e-3, abs=tolerance)
 
