@@ -152,7 +152,8 @@ def buffer_encoder(
             )
         else:
             pairs, left = encode_pairs(buffer, tokenizer, layout)
-        note(f"buffer {number}: {read}; encoded: {left}")
+        source = f"; for it, {read}" if read.read else ""  # else of a chunk that was read before
+        note(f"buffer {number}: {left}{source}")
         return pairs
 
     return encode
