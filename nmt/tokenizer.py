@@ -74,10 +74,10 @@ class Ragged(NamedTuple):
     """How many belong to each line."""
 
 
-def ragged(sentences: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
+def ragged(sentences: Sequence[Sequence[int]]) -> Ragged:
     """The ids of many lines, laid end to end."""
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    return Ragged(np.concatenate([np.empty(0, np.int32), *sentences], dtype=np.int32), lengths)
+    return Ragged(np.fromiter(itertools.chain.from_iterable(sentences), np.int32, lengths.sum()), lengths)
 
 
 class Piece(NamedTuple):
@@ -203,9 +203,7 @@ class Tokenizer:
         return encode(processor, prepared(self.cfg, lines))
 
     def _flat(self, processor: Any, lines: Sequence[str]) -> Ragged:
-        if self.cfg.kind is TokenizerKind.word:
-            return ragged(_encode_words(processor, prepared(self.cfg, lines)))
-        return ragged(_encode(processor, prepared(self.cfg, lines), return_type="numpy"))
+        return ragged(self._encode(processor, lines))  # faster than to ask SentencePiece for arrays
 
     def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
         ready = prepared(self.cfg, lines)
