@@ -162,8 +162,9 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
 
 def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
     """The training pairs of each corpus: of the only one, which has no name, or of those of a mixture."""
-    whole = stream(cfg, Split.train)
-    return mixture.streams(cfg, Split.train) if isinstance(cfg, MixtureData) else {"": whole}
+    if isinstance(cfg, MixtureData):
+        return mixture.streams(cfg, Split.train)
+    return {"": stream(cfg, Split.train)}
 
 
 def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[ParallelText]:

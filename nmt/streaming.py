@@ -54,7 +54,7 @@ class _Corpus:
             if not self._kept_in_pass:
                 raise UserError("no training pair is left; see data.max_chars and data.max_ratio")
             self._chunks, self._kept_in_pass = self._passes(), 0
-            found = next(self._chunks)  # a corpus without pairs is an error of its source
+            return self._next_chunk()
         self._kept_in_pass += len(found[0])
         return found
 

@@ -74,7 +74,7 @@ class TaskParts(NamedTuple):
     show: Callable[[Trained, ParallelText, Scores, Tracker, int], None]
     """Record some of that for the step of a validation."""
     next_commands: tuple[str, ...]
-    """What a user may do with a trained model, with {run} for its directory."""
+    """What a user may do with a trained model; {run} is its directory, {tgt} the choice of a language."""
 
 
 class Evaluation:
@@ -289,7 +289,7 @@ TASKS: dict[Task, TaskParts] = {
         translations,
         show_translations,
         (
-            "nmt translate run={run} < source.txt > translation.txt",
+            "nmt translate run={run}{tgt} < source.txt > translation.txt",
             "nmt evaluate run={run} decoding.beam_size=8",
         ),
     ),

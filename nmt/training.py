@@ -223,6 +223,8 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         if averaged
         else f"step {results['step']}, the best"
     )
+    languages = list(cfg.data.tags)
+    tgt = f" tgt={languages[0]}" if len(languages) > 1 else ""
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",
@@ -231,7 +233,7 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
         "",
         "Next:",
-        *(f"  {command.format(run=run.path)}" for command in TASKS[cfg.task].next_commands),
+        *(f"  {command.format(run=run.path, tgt=tgt)}" for command in TASKS[cfg.task].next_commands),
         f"  tensorboard --logdir {run.path.parent}",
     ]
     return "\n".join(lines)

@@ -73,8 +73,9 @@ def test_what_is_dropped_is_accounted_for_and_replaced() -> None:
 def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
     source = Source("a", 6)
     source.text.tgt[:] = [""] * 6
-    with pytest.raises(UserError, match="no training pair is left"):
-        next(text_of(source).buffers(2))
+    for nothing in (source, Source("a", 0)):
+        with pytest.raises(UserError, match="no training pair is left"):
+            next(text_of(nothing).buffers(2))
 
 
 def test_a_tokenizer_sees_the_first_pairs() -> None:

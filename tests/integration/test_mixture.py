@@ -58,6 +58,7 @@ def trained(nmt: Command, overrides: list[str], tmp_path_factory: pytest.TempPat
     assert done.returncode == 0, done.stderr
     assert "training data of de: 6 pairs read, 6 kept" in done.stderr
     assert "shares: de 33.3%, fr 66.7%" in done.stderr
+    assert f"nmt translate run={run} tgt=de < source.txt" in done.stdout
     return run
 
 
