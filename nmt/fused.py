@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
@@ -101,6 +101,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not (kernels.usable_in_training(x) and _has_tiles(_product_dtype(x)) and x.numel()):
         return F.linear(x, weight, bias)
     out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, rate: float) -> Tensor:
+    """outer(dropout(relu(inner(x)))) of x (..., D)."""
+    if not (kernels.usable_in_training(x) and _has_tiles(_product_dtype(x)) and x.numel()):
+        hidden = relu_dropout(linear(x, inner.weight, inner.bias), rate)
+        return linear(hidden, outer.weight, outer.bias)
+    weights = (inner.weight, inner.bias, outer.weight, outer.bias)
+    out: Tensor = _FeedForward.apply(x, *weights, rate)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -209,6 +219,43 @@ class _Linear(torch.autograd.Function):
             of_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
             of_weight,
             of_bias if ctx.has_bias else None,
+        )
+
+
+class _FeedForward(torch.autograd.Function):
+    """What the non-linearity was given is never stored, nor is its gradient for longer than a step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        outer: Tensor,
+        outer_bias: Tensor | None,
+        rate: float,
+    ) -> Any:
+        ctx.shape, ctx.dtype, ctx.has_bias, ctx.rate = x.shape, x.dtype, bias is not None, rate
+        rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16).contiguous()
+        hidden = torch.ops.nmt.linear(rows, weight, bias, rate, _seed() if rate else 0)
+        ctx.save_for_backward(rows, weight, hidden, outer)
+        return torch.ops.nmt.linear(hidden, outer, outer_bias).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        rows, weight, hidden, outer = ctx.saved_tensors
+        backward = torch.ops.nmt.linear_backward
+        needs_x, has_bias = ctx.needs_input_grad[0], ctx.has_bias
+        grad = grads[0].reshape(-1, len(outer)).contiguous()
+        of_inner, of_outer, of_outer_bias = backward(grad, hidden, outer, True, has_bias, ctx.rate)
+        of_x, of_weight, of_bias = backward(of_inner, rows, weight, needs_x, has_bias)
+        return (
+            of_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
+            of_weight,
+            of_bias if has_bias else None,
+            of_outer,
+            of_outer_bias if has_bias else None,
+            None,
         )
 
 

@@ -127,15 +127,15 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
+        if self.activation is F.relu and not self.gated:
+            return fused.feed_forward(x, self.inner, self.outer, self.dropout.current_rate)
         hidden = self.inner(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.dropout(self.activation(gate) * hidden)
-        elif self.activation is F.relu:
-            hidden = fused.relu_dropout(hidden, self.dropout.current_rate)
+            hidden = self.activation(gate) * hidden
         else:
-            hidden = self.dropout(self.activation(hidden))
-        output: Tensor = self.outer(hidden)
+            hidden = self.activation(hidden)
+        output: Tensor = self.outer(self.dropout(hidden))
         return output
 
 

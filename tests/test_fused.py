@@ -134,6 +134,27 @@ def test_linear_rounds_its_operands_and_nothing_else(shape: tuple[int, int, int]
     assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-2)
 
 
+@needs_tiles
+@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 40, 50), (64, 64, 128), (700, 33, 1030)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_feed_forward_is_made_of_its_parts(shape: tuple[int, int, int], bias: bool, rate: float) -> None:
+    rows, width, hidden = shape
+    block = FeedForward(width, hidden, Activation.relu, dropout=rate, bias=bias)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter)
+    (x,) = leaves((rows, width))
+    inputs = [x, *block.parameters()]
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(3)
+        out = block(x)
+        torch.manual_seed(3)
+        between = fused.relu_dropout(fused.linear(x, block.inner.weight, block.inner.bias), rate)
+        expected = fused.linear(between, block.outer.weight, block.outer.bias)
+    assert_near([out], [expected], 1e-2)
+    assert_near(gradients(out, inputs), gradients(expected, inputs), 2e-2)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(3, 7, 2, 8), (2, 17, 4, 64), (1, 1, 1, 2), (5, 40, 3, 34)])
 def test_points_are_turned_as_torch_turns_them(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <limits>
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -38,10 +38,18 @@ inline Lanes load(const float* p) {
 
 inline void store(float* p, Lanes x) { std::memcpy(p, &x, sizeof(x)); }
 
+inline Words widened(Halves x) {
+#ifdef __AVX512F__
+  return (Words)_mm512_cvtepu16_epi32((__m256i)x);  // one instruction, where the compiler takes several
+#else
+  return __builtin_convertvector(x, Words);
+#endif
+}
+
 inline Lanes load(const at::BFloat16* p) {
   Halves halves;
   std::memcpy(&halves, p, sizeof(halves));
-  return (Lanes)(__builtin_convertvector(halves, Words) << 16);
+  return (Lanes)(widened(halves) << 16);
 }
 
 inline Halves rounded(Lanes x) {  // to the nearest bfloat16, ties to even
@@ -58,10 +66,8 @@ inline void store(at::BFloat16* p, Lanes x) {
   std::memcpy(p, &halves, sizeof(halves));
 }
 
-// The same for the last `count` < LANES numbers of an array.
 template <typename T>
-inline Lanes load(const T* p, int64_t count, float filling = 0.0f) {
-  if (count >= LANES) return load(p);
+[[gnu::noinline]] Lanes load_part(const T* p, int64_t count, float filling) {
   T part[LANES];
   std::fill(part, part + LANES, T(filling));
   std::copy(p, p + count, part);
@@ -69,11 +75,21 @@ inline Lanes load(const T* p, int64_t count, float filling = 0.0f) {
 }
 
 template <typename T>
-inline void store(T* p, Lanes x, int64_t count) {
-  if (count >= LANES) return store(p, x);
+[[gnu::noinline]] void store_part(T* p, Lanes x, int64_t count) {
   T part[LANES];
   store(part, x);
   std::copy(part, part + count, p);
+}
+
+// The same for the last `count` numbers of an array, should they be fewer than LANES.
+template <typename T>
+[[gnu::always_inline]] inline Lanes load(const T* p, int64_t count, float filling = 0.0f) {
+  return count >= LANES ? load(p) : load_part(p, count, filling);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void store(T* p, Lanes x, int64_t count) {
+  count >= LANES ? store(p, x) : store_part(p, x, count);
 }
 
 inline float sum_of(Lanes x) {

@@ -60,16 +60,38 @@ constexpr int64_t TILE_BYTES = 1024, TILE_ROW = 64;
 struct Panel {
   const void *first, *second;
   int64_t row = TILE_ROW, next = TILE_BYTES;  // bytes from row to row of a tile, and from tile to tile
+
+  Panel from(int64_t depth) const {
+    return {(const char*)first + depth * next, (const char*)second + depth * next, row, next};
+  }
 };
 
-// sums (BLOCK, BLOCK) = left (BLOCK, depth) right (depth, BLOCK), for `depths` tiles of DEPTH
-inline void multiply_block(const Panel& left, const Panel& right, int64_t depths, float* sums) {
-  const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
-  const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
+// A block of BLOCK x BLOCK sums, while it is worked on: in four tiles.
+inline void clear_sums() {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
+}
+
+inline void load_sums(const float* sums) {
+  _tile_loadd(0, sums, BLOCK * 4);
+  _tile_loadd(1, sums + EDGE, BLOCK * 4);
+  _tile_loadd(2, sums + EDGE * BLOCK, BLOCK * 4);
+  _tile_loadd(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
+}
+
+inline void store_sums(float* sums) {
+  _tile_stored(0, sums, BLOCK * 4);
+  _tile_stored(1, sums + EDGE, BLOCK * 4);
+  _tile_stored(2, sums + EDGE * BLOCK, BLOCK * 4);
+  _tile_stored(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
+}
+
+// Adds left (BLOCK, depth) right (depth, BLOCK) to the sums, for `depths` tiles of DEPTH.
+inline void add_products(const Panel& left, const Panel& right, int64_t depths) {
+  const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
+  const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
   for (int64_t d = 0; d < depths; ++d) {
     _tile_loadd(4, left0 + d * left.next, left.row);
     _tile_loadd(6, right0 + d * right.next, right.row);
@@ -80,10 +102,6 @@ inline void multiply_block(const Panel& left, const Panel& right, int64_t depths
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, sums, BLOCK * 4);
-  _tile_stored(1, sums + EDGE, BLOCK * 4);
-  _tile_stored(2, sums + EDGE * BLOCK, BLOCK * 4);
-  _tile_stored(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
 }
 
 #endif
