@@ -24,9 +24,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,12 @@ class CheckpointStore:
         Raises:
             TrainingStopped: the disk is full or not writable; what was saved before is intact.
         """
-        files = _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state)
+        files = _files(checkpoint.model, checkpoint.optimizer, checkpoint.state)
         self._write(self.folder(checkpoint.step), files)
 
     def save_average(self, model: dict[str, Tensor], steps: Sequence[int]) -> None:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
-        self._write(self.directory / AVERAGE, _pack(model, None, {"steps": list(steps)}))
+        self._write(self.directory / AVERAGE, _files(model, None, {"steps": list(steps)}))
 
     def load(self, step: int) -> Checkpoint:
         """Read and verify the checkpoint of `step`; never another one.
@@ -111,7 +112,7 @@ class CheckpointStore:
     def digest(self, folder: Path) -> str:
         """SHA-256 of the manifest in `folder`, and so of all that it lists. Raises like `load`."""
         with self._required(folder):
-            return _sha256(folder / MANIFEST)
+            return _digest(folder / MANIFEST)
 
     def has_average(self) -> bool:
         """Whether an average was saved."""
@@ -178,19 +179,22 @@ class CheckpointStore:
                 means[id(tensor)] = _mean([model[name] for model in models])
         return {name: means[id(tensor)] for name, tensor in models[-1].items()}
 
-    def _write(self, final: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    def _write(self, final: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
         """Write `files` and their manifest into a temporary folder and rename it to `final`."""
         temporary = self.directory / f".tmp-{final.name}-{os.getpid()}"
         with self._writing(final):
             self.clean()  # a leftover of the same name would be in the way of the renames
             temporary.mkdir(parents=True)
             entries: dict[str, dict[str, int | str]] = {}
-            for name, data in files:
-                _write_file(temporary / name, data)
-                entries[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            _write_file(
-                temporary / MANIFEST, _pack_json({"format": FORMAT, "folder": final.name, "files": entries})
-            )
+            for name, write in files.items():
+                write(temporary / name)
+                entries[name] = {
+                    "size": (temporary / name).stat().st_size,
+                    "sha256": _sha256(temporary / name),
+                }
+            _write_json(temporary / MANIFEST, {"format": FORMAT, "folder": final.name, "files": entries})
+            for name in files:
+                shutil.copymode(temporary / MANIFEST, temporary / name)  # safetensors lets the owner only
             _sync(temporary)
             self._publish(temporary, final)
 
@@ -235,17 +239,17 @@ class _Damage(Exception):
     """A checkpoint cannot be trusted; the text names the file and the reason."""
 
 
-def _pack(
+def _files(
     model: dict[str, Tensor], optimizer: dict[str, Tensor] | None, state: dict[str, Any]
-) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file, one at a time because the content of each is a copy of its tensors."""
-    yield MODEL, _pack_tensors(model)
+) -> dict[str, Callable[[Path], None]]:
+    """What writes each file."""
+    files: dict[str, Callable[[Path], None]] = {MODEL: partial(_write_tensors, model)}
     if optimizer is not None:
-        yield OPTIMIZER, _pack_tensors(optimizer)
-    yield STATE, _pack_json(state)
+        files[OPTIMIZER] = partial(_write_tensors, optimizer)
+    return files | {STATE: lambda path: _write_json(path, state)}
 
 
-def _pack_tensors(tensors: dict[str, Tensor]) -> bytes:
+def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Tensors in safetensors format, stored once where names share memory. Equal content, equal bytes."""
     owners: dict[tuple[object, ...], str] = {}
     stored: dict[str, Tensor] = {}
@@ -257,7 +261,14 @@ def _pack_tensors(tensors: dict[str, Tensor]) -> bytes:
             stored[name] = _packed(tensor)
         else:
             aliases[name] = owner
-    return safetensors.torch.save(stored, metadata={ALIASES: json.dumps(aliases)})
+    try:
+        safetensors.torch.save_file(stored, path, metadata={ALIASES: json.dumps(aliases)})
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))  # the one trace of it
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+    _sync(path)
 
 
 def _packed(tensor: Tensor) -> Tensor:
@@ -266,20 +277,14 @@ def _packed(tensor: Tensor) -> Tensor:
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
-def _pack_json(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    _sync(path)
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in `folder` last: a rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Make a file last, or the names in a folder: a rename is on the disk only when its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -331,19 +336,23 @@ def _verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
     size = path.stat().st_size
     if size != entry["size"]:
         raise _Damage(f"{name} has {size} bytes, but {MANIFEST} says {entry['size']}")
-    if _sha256(path) != entry["sha256"]:
+    if _digest(path) != entry["sha256"]:
         raise _Damage(f"{name} does not match its SHA-256 in {MANIFEST}")
     return path
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return _sha256(path)
     except OSError as error:
         raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 

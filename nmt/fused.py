@@ -294,7 +294,10 @@ class _Attention(torch.autograd.Function):
 
 
 class _ProjectedNLL(torch.autograd.Function):
-    """Computes the gradients with the loss, which is cheaper than to keep or to repeat the logits."""
+    """Computes the gradients with the loss, which is cheaper than to keep or to repeat the logits.
+
+    A graph can be gone through backwards once.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Any:
@@ -310,4 +313,4 @@ class _ProjectedNLL(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         of_hidden, of_weight = ctx.saved_tensors
-        return of_hidden.to(ctx.dtype) * grads[0], of_weight * grads[0], None, None
+        return of_hidden.to(ctx.dtype) * grads[0], of_weight.mul_(grads[0]), None, None

@@ -279,6 +279,14 @@ def test_clean_without_a_directory(store: CheckpointStore) -> None:
     assert store.latest(warn=silent) is None
 
 
+def test_all_files_of_a_checkpoint_are_as_readable_as_others_here(store: CheckpointStore) -> None:
+    store.save(make(1))
+    other = store.directory / "other"
+    other.touch()
+    modes = {file.stat().st_mode for file in (*store.folder(1).iterdir(), other)}
+    assert len(modes) == 1
+
+
 # A disk that refuses
 
 
