@@ -174,6 +174,19 @@ def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: py
     assert all((row[row != 0][-1] == 3).all() for src, _ in batches for row in src)
 
 
+def test_a_search_gets_batches_of_like_lengths_and_is_read_up_to_eos() -> None:
+    seen = []
+
+    def search(src: Any) -> list[list[int]]:
+        seen.append(src.tolist())
+        return [[*row[:1], 3, 9] if row[0] > 5 else [*row[:1], 0] for row in src.tolist()]
+
+    job = {"pad_id": 0, "eos_id": 3, "batch_sentences": 2}
+    translate = script("job", SCRIPTS / "peers").in_batches(job, search)
+    assert translate([[6, 7, 3], [4, 3], [5, 5, 5, 3]]) == [[6], [4], [5]]
+    assert seen == [[[4, 3, 0], [6, 7, 3]], [[5, 5, 5, 3]]]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Transformer that knows ten sentences by heart: no translation goes on up to its limit."""
@@ -196,6 +209,23 @@ def test_what_is_exported_for_the_peers(run: Path, tmp_path: Path) -> None:
     assert [job["pieces"][job[key]] for key in ("bos_id", "eos_id")] == ["<s>", "</s>"]
     for name in ("source", "reference"):
         assert len((tmp_path / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == 4
+
+
+def test_every_weight_of_a_layer_gets_the_name_that_a_peer_has_for_it(run: Path) -> None:
+    states = script("states", SCRIPTS / "peers")
+    weights = {name: tensor.numpy() for name, tensor in open_run(run).model.state_dict().items()}
+    encoder = states.feed_forward("f", "g", "fn") | states.attention("self_attention", "qkvo", "n")
+    cross = states.attention("cross_attention", ("xq", "xk", "xv", "xo"), "xn")
+    state = states.renamed(weights, {"encoder": encoder, "decoder": encoder | cross})
+    embeddings = ("src_embedding.tokens.weight", "tgt_embedding.tokens.weight", "output.weight")
+    stacks = sum(value.size for name, value in weights.items() if name not in embeddings)
+    assert sum(value.numel() for value in state.values()) == stacks
+    both = weights["decoder.0.cross_attention.attention.key_value.weight"]
+    assert state["decoder.layers.0.xk.weight"].tolist() == both[: len(both) // 2].tolist()
+    assert state["decoder.layers.0.xv.weight"].tolist() == both[len(both) // 2 :].tolist()
+    assert state["encoder.layer_norm.bias"].tolist() == weights["encoder_norm.bias"].tolist()
+    with pytest.raises(KeyError, match="cross_attention"):
+        states.renamed(weights, {"encoder": encoder, "decoder": encoder})
 
 
 @pytest.mark.parametrize(

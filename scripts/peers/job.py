@@ -9,6 +9,7 @@ import json
 import sys
 import time
 import types
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -28,16 +29,20 @@ def batches(job):
     """Yield (src (B, S), tgt (B, T)) int64 for each update, both ending in EOS, then padding."""
     arrays = np.load(job["batches"])
     for rows in np.split(arrays["rows"], arrays["ends"][:-1]):
-        yield tuple(_padded(arrays, side, rows, job["pad_id"]) for side in ("src", "tgt"))
+        yield tuple(padded(job, _sentences(arrays, side, rows)) for side in ("src", "tgt"))
 
 
-def _padded(arrays, side, rows, pad_id):
+def _sentences(arrays, side, rows):
     ids, offsets = arrays[f"{side}_ids"], arrays[f"{side}_offsets"]
-    sentences = [ids[offsets[i] : offsets[i + 1]] for i in rows]
-    padded = np.full((len(rows), max(map(len, sentences))), pad_id, dtype=np.int64)
-    for row, sentence in zip(padded, sentences, strict=True):
+    return [ids[offsets[i] : offsets[i + 1]] for i in rows]
+
+
+def padded(job, sentences):
+    """The ids of sentences as one int64 array, with padding on the right."""
+    array = np.full((len(sentences), max(map(len, sentences))), job["pad_id"], dtype=np.int64)
+    for row, sentence in zip(array, sentences, strict=True):
         row[: len(sentence)] = sentence
-    return padded
+    return array
 
 
 def leave_out(*modules):
@@ -83,6 +88,26 @@ class Clock:
         speed = self.tokens / self.seconds
         losses = {"last_loss": self.losses[-1]} if self.losses else {}
         answer(tgt_tokens=self.tokens, seconds=self.seconds, tgt_tokens_per_second=speed, **losses, **values)
+
+
+def in_batches(job, search):
+    """A `translate` for `translated`, of a peer that has to be given batches: sentences of like lengths.
+
+    `search` takes sources (B, S) and returns B lists of ids, in which nothing counts from EOS or padding on.
+    """
+    ends = (job["eos_id"], job["pad_id"])
+
+    def translate(sources):
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        found = [[] for _ in sources]
+        for start in range(0, len(order), job["batch_sentences"]):
+            some = order[start : start + job["batch_sentences"]]
+            rows = search(padded(job, [sources[i] for i in some]))
+            for i, row in zip(some, rows, strict=True):
+                found[i] = list(takewhile(lambda piece: piece not in ends, row))
+        return found
+
+    return translate
 
 
 def translated(job, translate):
