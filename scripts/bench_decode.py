@@ -61,6 +61,7 @@ PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ctranslate2 int8": ("main", "ct2", {"compute": "int8", "workers": 1}),
     "ctranslate2 int8, a worker per thread": ("main", "ct2", {"compute": "int8", "workers": None}),
     "hf": ("main", "hf", {}),
+    "joeynmt": ("joeynmt", "joeynmt", {}),
 }
 """System -> environment, adapter, and what its job says besides; `workers` None: as many as threads."""
 BEAMS = {"beam": 5, "greedy": 1}
@@ -90,6 +91,7 @@ def export(opened: OpenRun, folder: Path, num_lines: int) -> Record:
         "sizes": {key: getattr(model, key) for key in keys},
         "vocab_size": len(pieces),
         "pieces": pieces,
+        "norm_eps": model.norm_eps,
         "dropout": 0.0,
         "pad_id": PAD_ID,
         "unk_id": UNK_ID,

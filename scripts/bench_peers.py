@@ -1,9 +1,11 @@
 """Install the toolkits that the benchmarks compare with, in environments of their own.
 
-    python scripts/bench_peers.py FOLDER       # all of them; they share one environment and its torch
+    python scripts/bench_peers.py FOLDER            # all of them
+    python scripts/bench_peers.py FOLDER main       # one environment
 
-Their torch is the one that this project runs with. Toolkits whose own limits exclude it, or each other, are
-installed without their dependencies, which are then listed here. An environment that is there is added to.
+Their torch is the one that this project runs with, in every environment. Toolkits whose own limits exclude
+it, or each other, are installed without their dependencies, which are then listed here. An environment that
+is there is added to.
 """
 
 from __future__ import annotations
@@ -48,6 +50,22 @@ ENVIRONMENTS = {
         ),
         alone=("eole==0.5.3", "OpenNMT-py==3.5.1"),
     ),
+    # It wants an old protobuf, which the others would have to share; and linters, which it does not import.
+    "joeynmt": Environment(
+        packages=(
+            "importlib_metadata",
+            "matplotlib",
+            "packaging",
+            "protobuf<3.21",
+            "pyyaml",
+            "sacrebleu",
+            "sentencepiece",
+            "subword-nmt",
+            "tensorboard",
+            "tqdm",
+        ),
+        alone=("joeynmt==2.3.0",),
+    ),
 }
 
 
@@ -72,7 +90,7 @@ def main() -> None:
     """Install what is asked for; end with the exit code of the first step that fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="for example ~/.cache/nmt/bench")
-    parser.add_argument("environments", nargs="*", default=["main"], help=", ".join(ENVIRONMENTS))
+    parser.add_argument("environments", nargs="*", default=list(ENVIRONMENTS), help=", ".join(ENVIRONMENTS))
     args = parser.parse_args()
     unknown = set(args.environments) - ENVIRONMENTS.keys()
     if unknown:

@@ -50,12 +50,12 @@ from nmt.models.transformer import TransformerConfig
 from nmt.run import initial_model
 from nmt.rundir import RunDirectory
 from nmt.tasks import TASKS
-from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from nmt.training_text import survey, train_tokenizer
 from nmt.translate import print_warning
 
 OURS = "nmt"
-PEERS = {"hf": "main", "eole": "main", "opennmt": "main"}
+PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "joeynmt"}
 """System -> its environment."""
 SIZES = ("tiny", "small", "base")
 LEARNING_RATE = 3e-4
@@ -112,6 +112,7 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
         "sizes": {key: getattr(model, key) for key in keys},
         "vocab_size": tokenizer.tgt_vocab_size,
         "pad_id": PAD_ID,
+        "unk_id": UNK_ID,
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
         "dropout": model.dropout,

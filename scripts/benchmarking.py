@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ADAPTERS = Path(__file__).resolve().parent / "peers"
 ALLOCATOR = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1073741824:glibc.malloc.top_pad=67108864"
 """$GLIBC_TUNABLES with which a peer gets what `nmt.runtime.prepare` asks of the allocator."""
-PEER_PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py")
+PEER_PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "joeynmt")
 
 MATRIX_UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
 

@@ -140,15 +140,25 @@ def test_the_table_of_translations(tmp_path: Path) -> None:
     assert peer.startswith("| beam | batch | peer | 110.0 | 100.0 to 120.0 | 2.00 times as fast |")
 
 
-def test_the_environments_hold_one_torch(tmp_path: Path) -> None:
-    make, torch_first, packages, alone = bench_peers.commands("main", tmp_path)
+@pytest.mark.parametrize("name", list(bench_peers.ENVIRONMENTS))
+def test_the_environments_hold_one_torch(tmp_path: Path, name: str) -> None:
+    make, torch_first, packages, alone = bench_peers.commands(name, tmp_path)
     assert make[1:3] == ["-m", "venv"]
     pinned = f"torch=={torch.__version__.partition('+')[0]}"
     assert torch_first[-2:] == [pinned, "numpy"]
-    assert (tmp_path / "main.txt").read_text(encoding="utf-8") == f"{pinned}\n"
-    assert str(tmp_path / "main.txt") in packages
-    assert {"transformers==5.23.0", "ctranslate2==4.8.5"} <= set(packages)
+    assert (tmp_path / f"{name}.txt").read_text(encoding="utf-8") == f"{pinned}\n"
+    assert str(tmp_path / f"{name}.txt") in packages
+    assert set(bench_peers.ENVIRONMENTS[name].packages) <= set(packages)
     assert "--no-deps" in alone
+
+
+def test_every_peer_has_an_adapter_and_an_environment() -> None:
+    for system, place in bench_train.PEERS.items():
+        assert (benchmarking.ADAPTERS / f"{system}_train.py").exists()
+        assert place in bench_peers.ENVIRONMENTS
+    for place, adapter, _ in bench_decode.PEERS.values():
+        assert (benchmarking.ADAPTERS / f"{adapter}_decode.py").exists()
+        assert place in bench_peers.ENVIRONMENTS
 
 
 def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +263,7 @@ def test_a_recurrent_model_is_refused(run: Path) -> None:
 
 
 @pytest.mark.skipif("NMT_BENCH_PEERS" not in os.environ, reason="NMT_BENCH_PEERS names no folder of peers")
-@pytest.mark.parametrize("system", ["ctranslate2 float32", "hf"])
+@pytest.mark.parametrize("system", ["ctranslate2 float32", "hf", "joeynmt"])
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 def test_a_converted_model_is_the_same_function(run: Path, tmp_path: Path, system: str, search: str) -> None:
     file = tmp_path / "results.jsonl"
