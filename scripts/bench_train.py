@@ -216,6 +216,7 @@ def table(files: Iterable[Path]) -> str:
         "range",
         "nmt is faster by",
         "peak memory",
+        "parameters",
         "loss",
     )
     rows = []

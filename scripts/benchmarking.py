@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +27,8 @@ ALLOCATOR = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1073741824:glib
 """$GLIBC_TUNABLES with which a peer gets what `nmt.runtime.prepare` asks of the allocator."""
 PEER_PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "joeynmt")
 
+SAMPLE_SECONDS = 0.05
+"""Time between two looks at the memory of a system."""
 MATRIX_UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
 
 Record = dict[str, Any]
@@ -102,18 +104,28 @@ def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: f
         process = subprocess.Popen(
             command, cwd=ROOT, env=dict(variables), stdout=out, stderr=subprocess.STDOUT
         )
-        clock = threading.Timer(timeout, process.kill)
-        clock.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        clock.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
+        peak, end = 0, time.monotonic() + timeout
+        while process.poll() is None:
+            peak = max(peak, peak_rss_mb(process.pid))
+            if time.monotonic() > end:
+                process.kill()
+            time.sleep(SAMPLE_SECONDS)
         out.seek(0)
         lines = [line for line in out.read().splitlines() if line.strip()] or ["nothing was printed"]
     if process.returncode:
         return {"error": f"exit code {process.returncode}: {lines[-1].strip()}"}
     result: Record = json.loads(lines[-1])
-    # The unit is that of Linux; a child that the system waited for counts, too.
-    return result | {"peak_rss_mb": round(usage.ru_maxrss / 1024)}
+    return result | {"peak_rss_mb": peak}
+
+
+def peak_rss_mb(process: int) -> int:
+    """Peak resident memory of a process that runs, its own, while that of `getrusage` begins with its parent's."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)  # none where it has just ended
+    return int(found[1]) // 1024 if found else 0
 
 
 def alternate(runs: Mapping[str, Callable[[], Record]], rounds: int, write: Callable[[Record], None]) -> None:

@@ -86,10 +86,14 @@ def test_systems_alternate_and_one_that_fails_is_not_run_again() -> None:
 
 
 def test_a_process_is_measured_by_its_last_line() -> None:
-    code = "import json; print('noise'); x = bytearray(200 << 20); print(json.dumps({'speed': 2.5}))"
+    code = (
+        "import json, time; print('noise'); x = bytearray(200 << 20); time.sleep(0.5); "
+        "print(json.dumps({'speed': 2.5}))"
+    )
+    ours = bytearray(400 << 20)  # what this process holds is not what the other one needs
     result = benchmarking.measured([sys.executable, "-c", code], os.environ)
     assert result["speed"] == 2.5
-    assert result["peak_rss_mb"] > 200
+    assert 200 < result["peak_rss_mb"] < len(ours) >> 20
 
 
 def test_a_process_that_fails_gives_its_last_words() -> None:
@@ -122,6 +126,7 @@ def test_the_table_of_trainings(tmp_path: Path) -> None:
         results.write(record)
     *_, header, _, ours, peer, broken = bench_train.table([file]).split("\n")
     assert header.startswith("| size | precision | system | target tokens/s | range |")
+    assert header.endswith("| peak memory | parameters | loss |")
     assert ours == "| small | bf16 | nmt | 200 | 100 to 410 |  | 2.0 GB | 9.00 M | 6.50 |"
     assert peer == "| small | bf16 | peer | 100 | 50 to 100 | 2.00 times as fast | 2.0 GB | 9.00 M |  |"
     assert broken == "| small | bf16 | broken | failed: exit code 1: no \\| such thing |  |  |  |  |  |"
