@@ -119,7 +119,7 @@ def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: f
 
 
 def peak_rss_mb(process: int) -> int:
-    """Peak resident memory of a process that runs: its own, where `getrusage` begins with that of its parent."""
+    """Peak resident memory of a process, its own, where `getrusage` begins with that of its parent."""
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     except OSError:

@@ -26,7 +26,7 @@ from nmt.cache import cache_dir
 
 FOLDER = Path(__file__).parent
 SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp")
-HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "dispatch.h", "dropout.h")
+HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "heads.h", "dispatch.h", "dropout.h")
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
 

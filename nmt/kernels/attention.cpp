@@ -6,6 +6,7 @@
 
 #include "dispatch.h"
 #include "dropout.h"
+#include "heads.h"
 #include "lanes.h"
 
 #include <ATen/ATen.h>
@@ -59,62 +60,20 @@ Tensor turned(const Tensor& x, const Tensor& table, double sense) {
 
 // ---- attention
 
-// out (rows, cols) = a (rows, inner) b (inner, cols); strides of a as given, rows of b and out `ld` apart.
-// The columns are padded to LANES.
-template <int64_t BLOCK>
-inline void product_of_rows(
-    const float* a, int64_t row, int64_t col, const float* b, int64_t ld_b, float* out, int64_t ld,
-    int64_t inner, int64_t cols) {
-  for (int64_t j = 0; j < cols; j += LANES) {
-    Lanes sum[BLOCK] = {};
-    for (int64_t k = 0; k < inner; ++k) {
-      const Lanes right = load(b + k * ld_b + j);
-      for (int64_t i = 0; i < BLOCK; ++i) sum[i] += a[i * row + k * col] * right;
+// Writes the rows of a result, `ld` apart, to the matrix of a head.
+template <typename T>
+void scatter(const float* in, int64_t ld, const Matrix<T>& out, float factor = 1.0f) {
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.cols; c += LANES) {
+      store(out.data + r * out.stride + c, load(in + r * ld + c) * factor, out.cols - c);
     }
-    for (int64_t i = 0; i < BLOCK; ++i) store(out + i * ld + j, sum[i]);
-  }
-}
-
-void product(
-    const float* a, int64_t row, int64_t col, const float* b, int64_t ld_b, float* out, int64_t ld,
-    int64_t rows, int64_t inner, int64_t cols) {
-  int64_t i = 0;
-  for (; i + 8 <= rows; i += 8)
-    product_of_rows<8>(a + i * row, row, col, b, ld_b, out + i * ld, ld, inner, cols);
-  for (; i + 4 <= rows; i += 4)
-    product_of_rows<4>(a + i * row, row, col, b, ld_b, out + i * ld, ld, inner, cols);
-  for (; i < rows; ++i)
-    product_of_rows<1>(a + i * row, row, col, b, ld_b, out + i * ld, ld, inner, cols);
-}
-
-// A matrix of one head as float32, its rows padded to LANES with zeros.
-template <typename T>
-void gather(const T* in, int64_t stride, float* out, int64_t rows, int64_t cols, float factor = 1.0f) {
-  const int64_t ld = padded(cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; c += LANES) store(out + r * ld + c, load(in + r * stride + c, cols - c) * factor);
-  }
-}
-
-// The way back.
-template <typename T>
-void scatter(const float* in, T* out, int64_t stride, int64_t rows, int64_t cols, float factor = 1.0f) {
-  const int64_t ld = padded(cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; c += LANES) store(out + r * stride + c, load(in + r * ld + c) * factor, cols - c);
-  }
-}
-
-void transpose(const float* in, int64_t ld_in, float* out, int64_t ld_out, int64_t rows, int64_t cols) {
-  for (int64_t c = 0; c < cols; ++c) {
-    for (int64_t r = 0; r < rows; ++r) out[c * ld_out + r] = in[r * ld_in + c];
-    for (int64_t r = rows; r < ld_out; ++r) out[c * ld_out + r] = 0.0f;
   }
 }
 
 // The sizes of an attention, from q (B, T, H, C), k and v (B, S, H, C).
 struct Sizes {
   int64_t sentences, heads, queries, keys, d_k, d_v, ld;
+  float scale;
 
   Sizes(const Tensor& q, const Tensor& k, const Tensor& v)
       : sentences(q.size(0)),
@@ -123,43 +82,51 @@ struct Sizes {
         keys(k.size(1)),
         d_k(q.size(3)),
         d_v(v.size(3)),
-        ld(padded(keys)) {}
+        ld(padded(keys)),
+        scale(1.0f / std::sqrt(float(d_k))) {}
+
+  int64_t longest() const { return std::max({queries, keys, d_k, d_v}); }
+  int64_t side() const { return ceil_div(longest(), SIDE) * SIDE; }  // of a square for any product of the matrices
 };
 
-// Turns scores (T, S) into softmax weights, before dropout; `mask` says which keys a query may see.
-void softmax(float* scores, const Sizes& n, const bool* mask, int64_t mask_t, int64_t mask_s) {
+// Turns scores (T, S), `ld` apart and not scaled, into softmax weights, before dropout; `mask` says which keys a query
+// may see.
+void softmax(float* scores, int64_t ld, float* weights, const Sizes& n, const bool* mask, int64_t mask_t,
+             int64_t mask_s) {
   for (int64_t t = 0; t < n.queries; ++t) {
-    float* row = scores + t * n.ld;
+    float *row = scores + t * ld, *out = weights + t * n.ld;
     if (mask != nullptr) {
       for (int64_t s = 0; s < n.keys; ++s) {
         if (!mask[t * mask_t + s * mask_s]) row[s] = -INFINITE;
       }
     }
-    std::fill(row + n.keys, row + n.ld, -INFINITE);
     Lanes highest = all(-INFINITE), sum = {};
-    for (int64_t s = 0; s < n.ld; s += LANES) highest = max_of(highest, load(row + s));
+    for (int64_t s = 0; s < n.keys; s += LANES) highest = max_of(highest, load(row + s, n.keys - s, -INFINITE));
     const float top = highest_of(highest);
-    for (int64_t s = 0; s < n.ld; s += LANES) {
-      const Lanes e = exp_of(load(row + s) - top);
+    for (int64_t s = 0; s < n.keys; s += LANES) {
+      const Lanes e = exp_of((load(row + s, n.keys - s, -INFINITE) - top) * n.scale);
       sum += e;
-      store(row + s, e);
+      store(out + s, e);
     }
     const float share = 1.0f / sum_of(sum);
-    for (int64_t s = 0; s < n.ld; s += LANES) store(row + s, load(row + s) * share);
+    for (int64_t s = 0; s < n.ld; s += LANES) store(out + s, load(out + s) * share);
   }
 }
 
-// Drops some of the weights (T, S) of head `item`, or the gradients of those that were not dropped.
-void drop_weights(float* weights, const Sizes& n, const Dropout& drop, int64_t item) {
-  for (int64_t i = 0; i < n.queries * n.ld; i += LANES) {
-    store(weights + i, load(weights + i) * drop.factors(uint32_t(item * n.queries * n.ld + i)));
+// Drops some of the weights (T, S) of head `item`, `ld` apart, or the gradients of those that were dropped.
+void drop_weights(const float* in, int64_t ld, float* out, const Sizes& n, const Dropout& drop, int64_t item) {
+  for (int64_t t = 0; t < n.queries; ++t) {
+    for (int64_t s = 0; s < n.ld; s += LANES) {
+      const uint32_t place = uint32_t((item * n.queries + t) * n.ld + s);
+      store(out + t * n.ld + s, load(in + t * ld + s) * drop.factors(place));
+    }
   }
 }
 
 // The matrix of one head in a tensor (B, T, H, C) whose last axis is dense.
 template <typename T>
-T* head(T* data, const Tensor& x, int64_t b, int64_t h) {
-  return data + b * x.stride(0) + h * x.stride(2);
+Matrix<T> head(T* data, const Tensor& x, int64_t b, int64_t h) {
+  return {data + b * x.stride(0) + h * x.stride(2), x.stride(1), x.size(1), x.size(3)};
 }
 
 // softmax(q k^T / sqrt(C)) with dropout, times v: (B, T, H, C) of q (B, T, H, C), k and v (B, S, H, C), whose
@@ -173,36 +140,44 @@ std::tuple<Tensor, Tensor> attention(
   const Tensor seen = mask ? mask->expand({n.sentences, n.queries, n.keys}) : Tensor();
   const Dropout drop(rate, seed);
   float* all_weights = weights.data_ptr<float>();
-  dispatch(q.scalar_type(), [&](auto* type) {
+  const auto of_heads = [&](auto* type, auto* products) {
     using T = Pointee<decltype(type)>;
     const T *qs = q.const_data_ptr<T>(), *ks = k.const_data_ptr<T>(), *vs = v.const_data_ptr<T>();
     T* os = out.data_ptr<T>();
     at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
-      const int64_t ld_k = padded(n.d_k), ld_v = padded(n.d_v);
-      std::vector<float> query(n.queries * ld_k), key(n.keys * ld_k), turned(n.d_k * n.ld);
-      std::vector<float> value(n.keys * ld_v), context(n.queries * ld_v), dropped(n.queries * n.ld);
+      Pointee<decltype(products)> product(n.longest());
+      const int64_t ld = n.side();
+      std::vector<float> result(ld * ld), dropped(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
-        gather(head(qs, q, b, h), q.stride(1), query.data(), n.queries, n.d_k, 1.0f / std::sqrt(float(n.d_k)));
-        gather(head(ks, k, b, h), k.stride(1), key.data(), n.keys, n.d_k);
-        gather(head(vs, v, b, h), v.stride(1), value.data(), n.keys, n.d_v);
-        transpose(key.data(), ld_k, turned.data(), n.ld, n.keys, n.d_k);
+        product.template operator()<Over::columns, Over::columns>(
+            head(qs, q, b, h), head(ks, k, b, h), result.data(), ld);
         float* w = all_weights + item * n.queries * n.ld;
-        product(query.data(), ld_k, 1, turned.data(), n.ld, w, n.ld, n.queries, n.d_k, n.ld);
-        softmax(w, n, mask ? seen.const_data_ptr<bool>() + b * seen.stride(0) : nullptr,
+        softmax(result.data(), ld, w, n, mask ? seen.const_data_ptr<bool>() + b * seen.stride(0) : nullptr,
                 mask ? seen.stride(1) : 0, mask ? seen.stride(2) : 0);
-        const float* used = w;
-        if (rate > 0.0) {
-          std::copy(w, w + n.queries * n.ld, dropped.data());
-          drop_weights(dropped.data(), n, drop, item);
-          used = dropped.data();
-        }
-        product(used, n.ld, 1, value.data(), ld_v, context.data(), ld_v, n.queries, n.keys, ld_v);
-        scatter(context.data(), head(os, out, b, h), out.stride(1), n.queries, n.d_v);
+        if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
+        const float* used = rate > 0.0 ? dropped.data() : w;
+        product.template operator()<Over::columns, Over::rows>(
+            Matrix<const float>{used, n.ld, n.queries, n.keys}, head(vs, v, b, h), result.data(), ld);
+        scatter(result.data(), ld, head(os, out, b, h));
       }
     });
+  };
+  dispatch(q.scalar_type(), [&](auto* type) {
+    with_products<Pointee<decltype(type)>>([&](auto* products) { of_heads(type, products); });
   });
   return {out, weights};
+}
+
+// Turns the gradients of weights (T, S), `ld` apart, into those of the scores, before they were scaled.
+void softmax_backward(const float* grads, int64_t ld, const float* weights, float* out, const Sizes& n) {
+  for (int64_t t = 0; t < n.queries; ++t) {
+    const float *grad = grads + t * ld, *w = weights + t * n.ld;
+    Lanes dots = {};
+    for (int64_t s = 0; s < n.ld; s += LANES) dots += load(grad + s) * load(w + s);
+    const float dot = sum_of(dots);
+    for (int64_t s = 0; s < n.ld; s += LANES) store(out + t * n.ld + s, load(w + s) * (load(grad + s) - dot));
+  }
 }
 
 // Writes the gradients of q, k and v into tensors of the same shapes, whose last axes are dense.
@@ -212,47 +187,37 @@ void attention_backward(
   const Sizes n(q, k, v);
   const Dropout drop(rate, seed);
   const float* all_weights = weights.const_data_ptr<float>();
-  dispatch(q.scalar_type(), [&](auto* type) {
+  const auto of_heads = [&](auto* type, auto* products) {
     using T = Pointee<decltype(type)>;
     const T *qs = q.const_data_ptr<T>(), *ks = k.const_data_ptr<T>(), *vs = v.const_data_ptr<T>();
     const T* gs = grad.const_data_ptr<T>();
     T *gq = grad_q.data_ptr<T>(), *gk = grad_k.data_ptr<T>(), *gv = grad_v.data_ptr<T>();
     at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
-      const int64_t ld_k = padded(n.d_k), ld_v = padded(n.d_v);
-      const float scale = 1.0f / std::sqrt(float(n.d_k));
-      std::vector<float> query(n.queries * ld_k), key(n.keys * ld_k), value(n.keys * ld_v), turned(n.d_v * n.ld);
-      std::vector<float> context(n.queries * ld_v), dropped(n.queries * n.ld), scores(n.queries * n.ld);
-      std::vector<float> result(std::max(n.queries, n.keys) * std::max(ld_k, ld_v));
+      Pointee<decltype(products)> product(n.longest());
+      const int64_t ld = n.side();
+      std::vector<float> result(ld * ld), dropped(n.queries * n.ld), scores(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
-        gather(head(qs, q, b, h), q.stride(1), query.data(), n.queries, n.d_k);
-        gather(head(ks, k, b, h), k.stride(1), key.data(), n.keys, n.d_k);
-        gather(head(vs, v, b, h), v.stride(1), value.data(), n.keys, n.d_v);
-        gather(head(gs, grad, b, h), grad.stride(1), context.data(), n.queries, n.d_v);
         const float* w = all_weights + item * n.queries * n.ld;
-        std::copy(w, w + n.queries * n.ld, dropped.data());
-        if (rate > 0.0) drop_weights(dropped.data(), n, drop, item);
-        // Values: the weights, transposed, times the gradient.
-        product(dropped.data(), 1, n.ld, context.data(), ld_v, result.data(), ld_v, n.keys, n.queries, ld_v);
-        scatter(result.data(), head(gv, grad_v, b, h), grad_v.stride(1), n.keys, n.d_v);
-        // Weights, then scores.
-        transpose(value.data(), ld_v, turned.data(), n.ld, n.keys, n.d_v);
-        product(context.data(), ld_v, 1, turned.data(), n.ld, scores.data(), n.ld, n.queries, n.d_v, n.ld);
-        if (rate > 0.0) drop_weights(scores.data(), n, drop, item);
-        for (int64_t t = 0; t < n.queries; ++t) {
-          float* row = scores.data() + t * n.ld;
-          const float* row_w = w + t * n.ld;
-          Lanes dots = {};
-          for (int64_t s = 0; s < n.ld; s += LANES) dots += load(row + s) * load(row_w + s);
-          const float dot = sum_of(dots);
-          for (int64_t s = 0; s < n.ld; s += LANES) store(row + s, load(row_w + s) * (load(row + s) - dot));
-        }
-        product(scores.data(), n.ld, 1, key.data(), ld_k, result.data(), ld_k, n.queries, n.keys, ld_k);
-        scatter(result.data(), head(gq, grad_q, b, h), grad_q.stride(1), n.queries, n.d_k, scale);
-        product(scores.data(), 1, n.ld, query.data(), ld_k, result.data(), ld_k, n.keys, n.queries, ld_k);
-        scatter(result.data(), head(gk, grad_k, b, h), grad_k.stride(1), n.keys, n.d_k, scale);
+        if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
+        const Matrix<const float> used{rate > 0.0 ? dropped.data() : w, n.ld, n.queries, n.keys};
+        product.template operator()<Over::rows, Over::rows>(used, head(gs, grad, b, h), result.data(), ld);
+        scatter(result.data(), ld, head(gv, grad_v, b, h));
+        product.template operator()<Over::columns, Over::columns>(
+            head(gs, grad, b, h), head(vs, v, b, h), result.data(), ld);
+        if (rate > 0.0) drop_weights(result.data(), ld, dropped.data(), n, drop, item);
+        const float* grads = rate > 0.0 ? dropped.data() : result.data();
+        softmax_backward(grads, rate > 0.0 ? n.ld : ld, w, scores.data(), n);
+        const Matrix<const float> changed{scores.data(), n.ld, n.queries, n.keys};
+        product.template operator()<Over::columns, Over::rows>(changed, head(ks, k, b, h), result.data(), ld);
+        scatter(result.data(), ld, head(gq, grad_q, b, h), n.scale);
+        product.template operator()<Over::rows, Over::rows>(changed, head(qs, q, b, h), result.data(), ld);
+        scatter(result.data(), ld, head(gk, grad_k, b, h), n.scale);
       }
     });
+  };
+  dispatch(q.scalar_type(), [&](auto* type) {
+    with_products<Pointee<decltype(type)>>([&](auto* products) { of_heads(type, products); });
   });
 }
 

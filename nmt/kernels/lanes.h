@@ -66,8 +66,29 @@ inline void store(at::BFloat16* p, Lanes x) {
   std::memcpy(p, &halves, sizeof(halves));
 }
 
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+
+inline __mmask16 first(int64_t count) { return __mmask16((1u << count) - 1); }
+
+inline Lanes load_part(const float* p, int64_t count, float filling) {
+  return (Lanes)_mm512_mask_loadu_ps((__m512)all(filling), first(count), p);
+}
+
+inline Lanes load_part(const at::BFloat16* p, int64_t count, float filling) {
+  const Halves fillings = rounded(all(filling));
+  return (Lanes)(widened((Halves)_mm256_mask_loadu_epi16((__m256i)fillings, first(count), p)) << 16);
+}
+
+inline void store_part(float* p, Lanes x, int64_t count) { _mm512_mask_storeu_ps(p, first(count), (__m512)x); }
+
+inline void store_part(at::BFloat16* p, Lanes x, int64_t count) {
+  _mm256_mask_storeu_epi16(p, first(count), (__m256i)rounded(x));
+}
+
+#else
+
 template <typename T>
-[[gnu::noinline]] Lanes load_part(const T* p, int64_t count, float filling) {
+Lanes load_part(const T* p, int64_t count, float filling) {
   T part[LANES];
   std::fill(part, part + LANES, T(filling));
   std::copy(p, p + count, part);
@@ -75,11 +96,13 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::noinline]] void store_part(T* p, Lanes x, int64_t count) {
+void store_part(T* p, Lanes x, int64_t count) {
   T part[LANES];
   store(part, x);
   std::copy(part, part + count, p);
 }
+
+#endif
 
 // The same for the last `count` numbers of an array, should they be fewer than LANES.
 template <typename T>
@@ -92,16 +115,21 @@ template <typename T>
   count >= LANES ? store(p, x) : store_part(p, x, count);
 }
 
+constexpr Ints SHIFTED[] = {
+    {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7},
+    {4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11},
+    {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13},
+    {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14},
+};
+
 inline float sum_of(Lanes x) {
-  float sum = 0.0f;
-  for (int i = 0; i < LANES; ++i) sum += x[i];
-  return sum;
+  for (const Ints& other : SHIFTED) x += __builtin_shuffle(x, other);
+  return x[0];
 }
 
 inline float highest_of(Lanes x) {
-  float highest = x[0];
-  for (int i = 1; i < LANES; ++i) highest = std::max(highest, x[i]);
-  return highest;
+  for (const Ints& other : SHIFTED) x = max_of(x, __builtin_shuffle(x, other));
+  return x[0];
 }
 
 // e^x for x <= 0 to about 1e-7 of its value; 0 for what float32 rounds to 0.
@@ -119,6 +147,9 @@ inline Lanes exp_of(Lanes x) {
   const Lanes result = p * (Lanes)((n + 127) << 23);
   return x < -87.0f ? Lanes{} : result;
 }
+
+// The axis of a matrix that a product sums over.
+enum class Over { rows, columns };
 
 constexpr int64_t GRAIN = 1 << 14;  // elements that are worth a thread
 

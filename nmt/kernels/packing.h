@@ -57,13 +57,7 @@ inline void turn_block(float* sums) {
 inline Halves halves(const float* p, int64_t count) { return rounded(load(p, count)); }
 
 inline Halves halves(const at::BFloat16* p, int64_t count) {
-  Halves x = {};
-  if (count >= LANES) {
-    std::memcpy(&x, p, sizeof(x));  // of a known size: one instruction
-  } else {
-    std::memcpy(&x, p, sizeof(at::BFloat16) * count);
-  }
-  return x;
+  return (Halves)_mm256_maskz_loadu_epi16(count >= LANES ? 0xffff : first(count), p);
 }
 
 // 16 words of a column of pairs: elements of rows `r` and `r + 1`, columns from `c` on; beyond the matrix stand zeros.
@@ -91,11 +85,13 @@ class Packed {
  public:
   const int64_t panels, depths;
 
-  Packed(int64_t size, int64_t inner)
-      : panels(ceil_div(size, BLOCK)),
-        depths(ceil_div(inner, DEPTH)),
-        memory_(at::empty({panels * depths * 2 * TILE_BYTES}, at::kByte)),
-        tiles_(memory_.data_ptr<uint8_t>()) {}
+  // In memory of its own, or in that of another one that is as large.
+  Packed(int64_t size, int64_t inner) : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)) {
+    memory_ = at::empty({panels * depths * 2 * TILE_BYTES}, at::kByte);
+    tiles_ = memory_.data_ptr<uint8_t>();
+  }
+  Packed(int64_t size, int64_t inner, const Packed& other)
+      : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)), tiles_(other.tiles_) {}
 
   // The upper or left tile, `half` 0, or the other one, `half` 1.
   uint8_t* tile(int64_t panel, int64_t depth, int64_t half) const {
@@ -110,13 +106,13 @@ class Packed {
   uint8_t* tiles_;  // of memory_, which is slower to ask
 };
 
-enum class From { rows, columns };
+
 
 // Writes the tiles `first` .. `last` along the inner axis of a matrix (rows, cols), which runs down its rows or along
 // its columns. `PAIRED` tiles are those of a right factor.
-template <bool PAIRED, From INNER, typename T>
+template <bool PAIRED, Over INNER, typename T>
 void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const Packed& packed, int64_t first, int64_t last) {
-  constexpr bool down = INNER == From::rows;
+  constexpr bool down = INNER == Over::rows;
   Words tile[EDGE];
   for (int64_t d = first; d < last; ++d) {
     for (int64_t e = 0; e < 2 * packed.panels; ++e) {
@@ -131,9 +127,9 @@ void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const Packed
 }
 
 // The tiles of a matrix (rows, cols).
-template <bool PAIRED, From INNER, typename T>
+template <bool PAIRED, Over INNER, typename T>
 Packed pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
-  constexpr bool down = INNER == From::rows;
+  constexpr bool down = INNER == Over::rows;
   const Packed packed(down ? cols : rows, down ? rows : cols);
   at::parallel_for(0, packed.depths, 1 + 32 / packed.panels, [&](int64_t begin, int64_t end) {
     pack_part<PAIRED, INNER>(in, ld, rows, cols, packed, begin, end);

@@ -77,7 +77,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   Tensor out = at::empty({rows, cols}, x.options());
   at::BFloat16* o = out.data_ptr<at::BFloat16>();
   const float* b = bias ? bias->const_data_ptr<float>() : nullptr;
-  const Packed right = pack<true, From::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
+  const Packed right = pack<true, Over::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
   const auto map = [=](int64_t, int64_t c, Lanes sum, int64_t n) { return b == nullptr ? sum : sum + load(b + c, n); };
   if (rate) {
     const Dropout drop(*rate, seed);
@@ -125,7 +125,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
   if (needs_x) {
     grad_x = at::empty_like(x);
     at::BFloat16* o = grad_x.data_ptr<at::BFloat16>();
-    const Packed right = pack<true, From::rows>(weight.const_data_ptr<float>(), inner, cols, inner);
+    const Packed right = pack<true, Over::rows>(weight.const_data_ptr<float>(), inner, cols, inner);
     if (rate) {
       const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
       const float scale = float(1.0 / (1.0 - *rate));
@@ -149,8 +149,8 @@ std::tuple<Tensor, Tensor, Tensor> projected_nll(
   const int64_t rows = hidden.size(0), inner = weight.size(1), vocabulary = weight.size(0);
   Tensor losses = at::empty({rows, 2}, weight.options());
   Tensor grad_hidden = at::empty_like(hidden), grad_weight = rows ? at::empty_like(weight) : at::zeros_like(weight);
-  const Packed forward = pack<true, From::columns>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
-  const Packed backward = pack<true, From::rows>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
+  const Packed forward = pack<true, Over::columns>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
+  const Packed backward = pack<true, Over::rows>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
   const Tensor buffer = at::empty({std::min(rows, LOGIT_ROWS), vocabulary}, hidden.options());
   at::BFloat16* l = buffer.data_ptr<at::BFloat16>();
   for (int64_t first = 0; first < rows; first += LOGIT_ROWS) {

@@ -90,7 +90,7 @@ void multiply(const at::BFloat16* left, int64_t rows, int64_t inner, const Packe
         // Whole tiles are read where they lie; what is cut off is filled up with zeros.
         const at::BFloat16* block = left + top * inner;
         const bool whole = top + BLOCK <= rows && inner % DEPTH == 0;
-        if (!whole) pack_part<false, From::columns>(block, inner, rows - top, inner, filled, 0, depths);
+        if (!whole) pack_part<false, Over::columns>(block, inner, rows - top, inner, filled, 0, depths);
         const Panel in = whole ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : filled.panel(0);
         const int64_t lines = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK)) * inner * 2 / 64;
         Ahead ahead{block + BLOCK * inner, 64, lines};
@@ -116,7 +116,7 @@ inline void outer(const at::BFloat16* left, int64_t rows, const at::BFloat16* ri
   const bool swapped = cols < rows;
   const int64_t height = std::min(rows, cols), width = std::max(rows, cols);
   const at::BFloat16* wide = swapped ? left : right;
-  const Packed a = pack<false, From::rows>(swapped ? right : left, height, size, height);
+  const Packed a = pack<false, Over::rows>(swapped ? right : left, height, size, height);
   constexpr int64_t STEP = 256 / DEPTH;  // depths at a time: a panel of `b` then stays in the first cache
   const int64_t blocks = a.panels;
   const int64_t group = std::max<int64_t>(1, CACHE / (blocks * BLOCK * BLOCK * 4));  // panels of `b`
@@ -131,7 +131,7 @@ inline void outer(const at::BFloat16* left, int64_t rows, const at::BFloat16* ri
       const at::BFloat16* column = wide + first * BLOCK;
       for (int64_t d = 0; d < a.depths; d += STEP, column += STEP * DEPTH * width) {
         const int64_t depths = std::min(STEP, a.depths - d);
-        pack_part<true, From::rows>(column, width, size - d * DEPTH, width - first * BLOCK, b, 0, depths);
+        pack_part<true, Over::rows>(column, width, size - d * DEPTH, width - first * BLOCK, b, 0, depths);
         for (int64_t f = 0; f < count; ++f) {
           for (int64_t e = 0; e < blocks; ++e) {
             float* sums = all_sums + (f * blocks + e) * BLOCK * BLOCK;

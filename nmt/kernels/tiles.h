@@ -81,11 +81,11 @@ inline void load_sums(const float* sums) {
   _tile_loadd(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
 }
 
-inline void store_sums(float* sums) {
-  _tile_stored(0, sums, BLOCK * 4);
-  _tile_stored(1, sums + EDGE, BLOCK * 4);
-  _tile_stored(2, sums + EDGE * BLOCK, BLOCK * 4);
-  _tile_stored(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
+inline void store_sums(float* sums, int64_t stride = BLOCK) {
+  _tile_stored(0, sums, stride * 4);
+  _tile_stored(1, sums + EDGE, stride * 4);
+  _tile_stored(2, sums + EDGE * stride, stride * 4);
+  _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
 }
 
 // Adds left (BLOCK, depth) right (depth, BLOCK) to the sums, for `depths` tiles of DEPTH.
