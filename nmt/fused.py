@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from nmt import kernels
 
 
-def _product_dtype(x: Tensor) -> torch.dtype:
+def product_dtype(x: Tensor) -> torch.dtype:
     """The type that a matrix product of `x` has here."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _has_tiles(dtype: torch.dtype) -> bool:
@@ -71,7 +72,7 @@ def relu_dropout(x: Tensor, rate: float) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_product: bool) -> Tensor:
     """The norm of the rows of `x`: in the type of `x`, or in that in which a product will read it."""
-    dtype = _product_dtype(x) if feeds_product else x.dtype
+    dtype = product_dtype(x) if feeds_product else x.dtype
     if not kernels.usable_in_training(x) or dtype is torch.float16:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
     out: Tensor = _LayerNorm.apply(x, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
@@ -98,7 +99,7 @@ def turned(x: Tensor, table: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(..., N) of x (..., K), weight (N, K) and bias (N,)."""
-    if not (kernels.usable_in_training(x) and _has_tiles(_product_dtype(x)) and x.numel()):
+    if not (kernels.usable_in_training(x) and _has_tiles(product_dtype(x)) and x.numel()):
         return F.linear(x, weight, bias)
     out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return out
@@ -106,7 +107,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, rate: float) -> Tensor:
     """outer(dropout(relu(inner(x)))) of x (..., D)."""
-    if not (kernels.usable_in_training(x) and _has_tiles(_product_dtype(x)) and x.numel()):
+    if not (kernels.usable_in_training(x) and _has_tiles(product_dtype(x)) and x.numel()):
         hidden = relu_dropout(linear(x, inner.weight, inner.bias), rate)
         return linear(hidden, outer.weight, outer.bias)
     weights = (inner.weight, inner.bias, outer.weight, outer.bias)
@@ -137,7 +138,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:
     """Whether `projected_nll` is for these: products that need tiles, of float32 weights."""
     usable = kernels.usable_in_training(hidden) and weight.dtype is torch.float32
-    return usable and _has_tiles(_product_dtype(hidden))
+    return usable and _has_tiles(product_dtype(hidden))
 
 
 def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

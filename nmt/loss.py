@@ -7,13 +7,16 @@ Szegedy et al. 2016. Shapes: M target tokens, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt import fused
 
+LOGITS_AT_ONCE = {"cpu": 1 << 23, "cuda": 1 << 26}
+"""Logits of one product, so that a large vocabulary does not limit the batch."""
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
 
@@ -21,11 +24,14 @@ CPU_CHUNK = 1 << 19
 def projected_nll(
     hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D)."""
+    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D); few of them exist at a time."""
     bias = cast("Tensor | None", output.bias)
     if bias is None and fused.can_project_nll(hidden, output.weight):
         return fused.projected_nll(hidden, output.weight, targets, smoothing)
-    return smoothed_nll(output(hidden), targets, smoothing)
+    if fused.product_dtype(hidden) is torch.float16:  # gradients that are not scaled yet would be lost in it
+        return smoothed_nll(output(hidden), targets, smoothing)
+    loss, nll = _ProjectedNLL.apply(hidden, output.weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+    return loss, nll
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -42,33 +48,87 @@ def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Ten
     return loss, nll
 
 
+class _Sums(NamedTuple):
+    """Of some rows of logits."""
+
+    nll: Tensor
+    uniform: Tensor
+    """The loss against the even distribution."""
+    gradient: Tensor
+    """(M, V) of the smoothed loss, empty where it is not wanted."""
+
+    def loss(self, smoothing: float) -> Tensor:
+        return (1.0 - smoothing) * self.nll + smoothing * self.uniform
+
+
+def _sums(logits: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: bool) -> _Sums:
+    """On CPU by chunks, so that there is no (M, V) float32 tensor."""
+    vocab_size = logits.shape[1]
+    rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else len(logits))
+    # fp16 would lose small probabilities here: the loss scale comes only in backward.
+    exact = torch.float32 if logits.dtype is torch.float16 else logits.dtype
+    gradient = torch.empty_like(logits, dtype=exact) if needs_gradient else logits.new_empty(0)
+    nll = logits.new_zeros((), dtype=torch.float32)
+    uniform = logits.new_zeros((), dtype=torch.float32)
+    for start in range(0, len(logits), rows):
+        log_probs = torch.log_softmax(logits[start : start + rows], dim=-1, dtype=torch.float32)
+        chunk_targets = targets[start : start + rows, None]
+        nll -= log_probs.gather(1, chunk_targets).sum()
+        uniform -= log_probs.sum() / vocab_size
+        if needs_gradient:
+            probs = log_probs.exp_().sub_(smoothing / vocab_size)
+            probs.scatter_add_(1, chunk_targets, probs.new_full(chunk_targets.shape, smoothing - 1.0))
+            gradient[start : start + rows] = probs
+    return _Sums(nll, uniform, gradient)
+
+
 class _SmoothedNLL(torch.autograd.Function):
-    """Computes the gradient with the loss; on CPU by chunks, so that there is no (M, V) float32 tensor."""
+    """Computes the gradient with the loss."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        vocab_size = logits.shape[1]
-        rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else len(logits))
-        needs_gradient = ctx.needs_input_grad[0]
-        # fp16 would lose small probabilities here: the loss scale comes only in backward.
-        exact = torch.float32 if logits.dtype is torch.float16 else logits.dtype
-        gradient = torch.empty_like(logits, dtype=exact) if needs_gradient else logits.new_empty(0)
-        nll = logits.new_zeros((), dtype=torch.float32)
-        uniform = logits.new_zeros((), dtype=torch.float32)  # loss against the even distribution
-        for start in range(0, len(logits), rows):
-            log_probs = torch.log_softmax(logits[start : start + rows], dim=-1, dtype=torch.float32)
-            chunk_targets = targets[start : start + rows, None]
-            nll -= log_probs.gather(1, chunk_targets).sum()
-            uniform -= log_probs.sum() / vocab_size
-            if needs_gradient:
-                probs = log_probs.exp_().sub_(smoothing / vocab_size)
-                probs.scatter_add_(1, chunk_targets, probs.new_full(chunk_targets.shape, smoothing - 1.0))
-                gradient[start : start + rows] = probs
-        ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(nll)
-        return (1.0 - smoothing) * nll + smoothing * uniform, nll
+        sums = _sums(logits, targets, smoothing, needs_gradient=ctx.needs_input_grad[0])
+        ctx.save_for_backward(sums.gradient)
+        ctx.mark_non_differentiable(sums.nll)
+        return sums.loss(smoothing), sums.nll
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient.mul_(grad_outputs[0]), None, None
+
+
+class _ProjectedNLL(torch.autograd.Function):
+    """Computes the gradients with the loss, chunk by chunk: cheaper than to keep or to repeat the logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        dtype = fused.product_dtype(hidden)
+        inputs, weights = hidden.to(dtype), weight.to(dtype)
+        biases = None if bias is None else bias.to(dtype)
+        needs_gradient = any(ctx.needs_input_grad)
+        gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if needs_gradient and x is not None]
+        sums = hidden.new_zeros(2, dtype=torch.float32)
+        size = max(1, LOGITS_AT_ONCE[hidden.device.type] // len(weight))
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, len(hidden), size):
+                rows = inputs[start : start + size]
+                logits = F.linear(rows, weights, biases)
+                chunk = _sums(logits, targets[start : start + size], smoothing, needs_gradient=needs_gradient)
+                sums += torch.stack([chunk.loss(smoothing), chunk.nll])
+                if needs_gradient:
+                    gradients[0][start : start + size] = chunk.gradient @ weights
+                    gradients[1] += chunk.gradient.T @ rows
+                    for of_bias in gradients[2:]:
+                        of_bias += chunk.gradient.sum(0, dtype=torch.float32)
+        ctx.save_for_backward(*gradients)
+        loss, nll = (x.clone() for x in sums)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        of_hidden, of_weight, *of_bias = (x.mul_(grad_outputs[0]) for x in ctx.saved_tensors)
+        return of_hidden, of_weight, of_bias[0] if of_bias else None, None, None

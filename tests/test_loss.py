@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 import nmt.loss
-from nmt.loss import smoothed_nll
+from nmt import kernels
+from nmt.loss import projected_nll, smoothed_nll
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
@@ -114,3 +115,51 @@ def test_small_gradients_survive_fp16() -> None:
     torch.autograd.backward(65536.0 * loss)
     assert logits.grad is not None
     assert float(logits.grad[0, 1]) == pytest.approx(65536.0 * 2.06e-9, rel=1e-2)
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 40])
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_projected_by_parts(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, has_bias: bool, at_once: int | None
+) -> None:
+    """Of hidden states, in the precision of training; what is expected is float64 of the rounded factors."""
+    if at_once is not None:  # of one row each; of three rows, the last part of one
+        monkeypatch.setattr(nmt.loss, "LOGITS_AT_ONCE", {"cpu": at_once})
+    output, hidden = nn.Linear(5, 13, bias=has_bias), torch.randn(7, 5, requires_grad=True)
+    targets, inputs = torch.randint(13, (7,)), [hidden, *output.parameters()]
+    with kernels.disabled(), torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        loss, nll = projected_nll(hidden, output, targets, 0.1)
+    gradients = torch.autograd.grad(3.0 * loss, inputs)
+
+    rounded = [x.detach().to(dtype).double().requires_grad_() for x in inputs]
+    logits = rounded[0] @ rounded[1].T + (rounded[2] if has_bias else 0.0)
+    expected = F.cross_entropy(logits, targets, label_smoothing=0.1, reduction="sum")
+    tolerance = 3 * TOLERANCE[dtype]
+    assert not nll.requires_grad
+    assert_close(loss.detach().double(), expected.detach(), rtol=tolerance, atol=tolerance)
+    assert_close(
+        nll.double(),
+        F.cross_entropy(logits, targets, reduction="sum").detach(),
+        rtol=tolerance,
+        atol=tolerance,
+    )
+    for actual, wanted in zip(gradients, torch.autograd.grad(3.0 * expected, rounded), strict=True):
+        assert actual.dtype is torch.float32
+        assert_close(actual.double(), wanted, rtol=tolerance, atol=10 * tolerance)
+
+
+def test_projected_by_parts_without_gradient_and_of_nothing() -> None:
+    output, hidden = nn.Linear(5, 13), torch.randn(7, 5, requires_grad=True)
+    targets = torch.randint(13, (7,))
+    with kernels.disabled():
+        whole = projected_nll(hidden, output, targets, 0.1)
+        with torch.no_grad():
+            parts = [projected_nll(hidden[i : i + 3], output, targets[i : i + 3], 0.1) for i in (0, 3, 6)]
+        nothing, _ = projected_nll(hidden[:0], output, targets[:0], 0.1)
+    assert not any(part.requires_grad for pair in parts for part in pair)
+    for number in (0, 1):
+        assert_close(whole[number].detach(), torch.stack([part[number] for part in parts]).sum())
+    assert nothing == 0.0
+    (gradient,) = torch.autograd.grad(nothing, [output.weight])
+    assert not gradient.any()
