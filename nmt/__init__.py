@@ -63,6 +63,7 @@ The modules in import order. Each imports only from those above it; a test reads
     attention_views       What `nmt attention` writes: page, images, soft and hard alignments.
     evaluate              Loss, and sacreBLEU metrics with their signatures, on one split.
     learner               Forward pass and loss as one module; DDP and FSDP2.
+    flops                 Floating-point operations of training, and the utilisation of a GPU.
     progress              How far a training has come, and what its updates measure.
     trainer               The update; when to validate, save and stop.
     config_errors         What Hydra and OmegaConf raise, as one readable sentence.

@@ -24,7 +24,7 @@ CPU_CHUNK = 1 << 19
 def projected_nll(
     hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D); few of them exist at a time."""
+    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D); few exist at a time."""
     bias = cast("Tensor | None", output.bias)
     if bias is None and fused.can_project_nll(hidden, output.weight):
         return fused.projected_nll(hidden, output.weight, targets, smoothing)

@@ -38,13 +38,25 @@ class Progress:
     num_cuts: int = 0
     """Cuts of the learning rate on a plateau."""
     window: dict[str, float] = field(default_factory=dict)
-    """Sums since the last line of metrics: loss, nll, tokens, positions, norm, overflows, steps, seconds."""
+    """Sums since the last line of metrics: loss, nll, tokens, positions, norm, overflows, steps, seconds and
+    flops."""
 
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
         """Validated steps, the highest score first, the earlier of equals first."""
         steps = [int(step) for step in self.scores]
         wanted = steps if among is None else [step for step in steps if step in set(among)]
         return sorted(wanted, key=lambda step: (-self.scores[str(step)], step))
+
+    def means(self) -> dict[str, float]:
+        """Of the window, by token, update or second."""
+        window = self.window
+        return {
+            "loss": window["loss"] / window["tokens"],
+            "nll": window["nll"] / window["tokens"],
+            "tgt_tokens_per_second": window["tokens"] / window["seconds"],
+            "grad_norm": window["norm"] / max(window["steps"] - window["overflows"], 1),
+            "padding": 1.0 - window["tokens"] / window["positions"],
+        }
 
     def count(self, **news: float) -> None:
         """Add to the window."""

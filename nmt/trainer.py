@@ -29,6 +29,7 @@ from nmt.checkpoint import Checkpoint, CheckpointStore
 from nmt.distributed import ALONE, World
 from nmt.encoded import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
+from nmt.flops import Meter
 from nmt.learner import Learner
 from nmt.optimizer import OptimizerConfig, PlateauConfig, ScheduleContext, rate
 from nmt.progress import Measures, Progress
@@ -138,6 +139,7 @@ class Trainer:
         self.learner = learner
         self.stepper = stepper
         self.measures = Measures(stepper.device, forgives_overflow=stepper.precision is Precision.fp16)
+        self.meter = Meter(learner.model, stepper.device, stepper.precision)
         self.pairs_of_epoch = pairs_of_epoch
         self.validate = validate
         self.store = store
@@ -223,6 +225,7 @@ class Trainer:
         progress, started = self.progress, time.perf_counter()
         step = progress.step + 1
         seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
         sums = torch.zeros(3, device=self.stepper.device)
         for number, indices in enumerate(group, start=1):
@@ -234,7 +237,8 @@ class Trainer:
         progress.step, progress.tokens = step, progress.tokens + num_tokens
         seconds = time.perf_counter() - started
         progress.update_seconds += seconds
-        progress.count(tokens=num_tokens, steps=1, seconds=seconds)
+        flops = self.meter.flops(src_tokens, num_tokens)
+        progress.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
     def _add_gradients(
         self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int
@@ -293,21 +297,11 @@ class Trainer:
     def _measured(self) -> dict[str, float]:
         """The means over the window."""
         progress, window = self.progress, self.progress.window
-        values = {
-            "train/loss": window["loss"] / window["tokens"],
-            "train/nll": window["nll"] / window["tokens"],
-            "train/lr": self.learning_rate(progress.step),
-            "train/tgt_tokens_per_second": window["tokens"] / window["seconds"],
-            "train/grad_norm": window["norm"] / max(window["steps"] - window["overflows"], 1),
-            "train/padding": 1.0 - window["tokens"] / window["positions"],
-            "train/epoch": progress.epoch,
-        }
+        values = progress.means() | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
+        values |= {"lr": self.learning_rate(progress.step), "epoch": progress.epoch}
         if self.stepper.precision is Precision.fp16:
-            values |= {
-                "train/overflows": window["overflows"],
-                "train/loss_scale": self.stepper.scaler.get_scale(),
-            }
-        return values
+            values |= {"overflows": window["overflows"], "loss_scale": self.stepper.scaler.get_scale()}
+        return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
         """Leave `num_batches` of the plan, and at its end the epoch, behind."""

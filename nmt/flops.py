@@ -1,0 +1,68 @@
+"""Floating-point operations of training, counted from the weights, and what share of a GPU's they are.
+
+A token that meets a weight costs 6 of them: 2 forward and 4 backward (Kaplan et al. 2020, section 2.1). What
+attention does between tokens is left out, some 1% for sentences; so is padding, which is no work for a model.
+Model FLOP utilisation is their share of what the device could do (Chowdhery et al. 2022, appendix B).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from nmt.models.base import TranslationModel
+from nmt.runtime import Precision
+
+PER_WEIGHT = 6
+PEAKS = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10": 125e12,
+    "RTX A6000": 155e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+    "V100": 125e12,
+    "T4": 65e12,
+}
+"""Dense products of 16-bit matrices with float32 sums, per second, from the data sheets; names as in the
+driver's, the first that fits."""
+
+
+class Meter:
+    """Counts the operations of updates of `model`."""
+
+    def __init__(self, model: TranslationModel, device: torch.device, precision: Precision):
+        tables = {id(table.weight) for table in model.modules() if isinstance(table, nn.Embedding)}
+        weights = {
+            name: parameter.numel()
+            for name, parameter in model.named_parameters()
+            if parameter.dim() > 1 and id(parameter) not in tables | {id(model.output.weight)}
+        }
+        source = sum(size for name, size in weights.items() if name.startswith("encoder"))
+        target = sum(weights.values()) - source
+        # A model without an encoder reads the source as it reads the target.
+        self.per_src_token = PER_WEIGHT * (source or target)
+        self.per_tgt_token = PER_WEIGHT * (target + model.output.weight.numel())
+        self.peak = None if precision is Precision.fp32 else peak(device)
+
+    def flops(self, src_tokens: int, tgt_tokens: int) -> float:
+        """Operations of one update."""
+        return float(self.per_src_token * src_tokens + self.per_tgt_token * tgt_tokens)
+
+    def rates(self, flops: float, seconds: float) -> dict[str, float]:
+        """What a device did in this time, in 10^12 operations per second, and the utilisation if known."""
+        rate = flops / seconds
+        return {"tflops": rate / 1e12} | ({"mfu": rate / self.peak} if self.peak else {})
+
+
+def peak(device: torch.device) -> float | None:
+    """Operations per second of a GPU that is in the table."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((value for part, value in PEAKS.items() if part in name), None)
