@@ -6,6 +6,7 @@ For each number of pairs a corpus of recombined words is written to a temporary 
 time (`pass`) and opened again by a process of its own (`start`). One JSON object per line; times are in
 seconds, `cpu_seconds` those of all threads, memory in MB. Memory is that of the process beyond what it had
 before the corpus was opened: `peak_mb` at most, `resident_mb` at the end, after some batches were read.
+`encoding_to_sentencepiece` is the speed of encoding as a share of that of SentencePiece alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sentencepiece import SentencePieceProcessor
 
 from nmt.batching import collate, plan_epoch
 from nmt.corpus import FilesData, Split, filter_pairs, stream
@@ -32,7 +34,7 @@ from nmt.demo import generate
 from nmt.encoded import EncodedPairs, Sentences
 from nmt.encoding import Layout, encode_stream
 from nmt.tokenizer import TokenizerConfig
-from nmt.training_text import survey, train_tokenizer
+from nmt.training_text import TrainingText, survey, train_tokenizer
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500
@@ -59,7 +61,7 @@ def measured(facts: dict[str, Any], name: str) -> Iterator[None]:
     facts[f"{name}_cpu_seconds"] = round(time.process_time() - cpu, 3)
 
 
-def opened(folder: Path, facts: dict[str, Any]) -> EncodedPairs:
+def opened(kind: str, folder: Path, facts: dict[str, Any]) -> EncodedPairs:
     """What `nmt train` does until it has the ids."""
     cfg, cache = FilesData(train=str(folder / "train")), folder / "cache"
     with measured(facts, "survey"):
@@ -69,7 +71,20 @@ def opened(folder: Path, facts: dict[str, Any]) -> EncodedPairs:
     with measured(facts, "encoding"):
         pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, Layout(256, True), cache)
     facts["pairs"] = len(pairs)
+    if kind == "pass":
+        tokenizer.save(folder)
+        encode_alone(text, folder / "tokenizer.model", facts)
     return pairs
+
+
+def encode_alone(text: TrainingText, model: Path, facts: dict[str, Any]) -> None:
+    """What SentencePiece takes for the same lines in its own threads, its results thrown away."""
+    processor = SentencePieceProcessor(model_file=str(model))
+    with measured(facts, "sentencepiece"):
+        for chunk in text.chunks():
+            for lines in chunk.src, chunk.tgt:
+                processor.encode(lines, num_threads=os.cpu_count(), add_eos=True)
+    facts["encoding_to_sentencepiece"] = round(facts["sentencepiece_seconds"] / facts["encoding_seconds"], 2)
 
 
 def memory() -> tuple[float, float]:
@@ -96,7 +111,7 @@ def run(kind: str, folder: Path) -> None:
     collate(EncodedPairs(one, one), np.arange(1))  # what torch sets up at its first use counts as before
     before = memory()[0]
     facts: dict[str, Any] = {"kind": kind}
-    pairs = opened(folder, facts)
+    pairs = opened(kind, folder, facts)
     if kind == "start":
         read_batches(pairs, facts)
     resident, peak = memory()

@@ -1,4 +1,4 @@
-"""`torchrun -m nmt` as a user runs it, on one machine and on two that a script makes."""
+"""`torchrun -m nmt` as a user runs it: on one machine, on two that a script makes, and as a job of Slurm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,3 +85,62 @@ def test_two_machines_train(tiny: list[str], environment: dict[str, str], tmp_pa
     assert done.returncode == 0, done.stderr
     assert "on 2 x cpu in" in done.stderr
     assert json.loads((run / "results.json").read_text())["step"] == 4
+
+
+SLURM = {
+    "srun": 'while [[ $1 == --* ]]; do shift; done\necho $$ > "$JOB/step"\nexec "$@"',
+    "scontrol": 'case $1 in show) echo localhost ;; requeue) echo "$2" >> "$JOB/requeued" ;; esac',
+    "scancel": 'kill -s "${1#--signal=}" "$(< "$JOB/step")"',
+    "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
+}
+"""What the job script calls, as far as it does."""
+
+
+def ended(job: subprocess.Popen[str]) -> str:
+    """Wait for the job; return what it said."""
+    _, errors = job.communicate(timeout=240)
+    return errors
+
+
+@pytest.mark.timeout(600)
+def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
+    tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    for name, body in SLURM.items():
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f"#!/usr/bin/env bash\n{body}\n")
+        command.chmod(0o755)
+    variables = {
+        **environment,
+        "PATH": f"{tmp_path}/bin:{environment['PATH']}",
+        "JOB": str(tmp_path),
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NODELIST": "node[1]",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_GPUS_ON_NODE": "2",
+    }
+    run = tmp_path / "run"
+    limits = ["trainer.max_steps=400", "trainer.eval_every_steps=400", "trainer.log_every_steps=1"]
+    script = [str(ROOT / "scripts" / "slurm.sbatch"), f"run={run}", *tiny, *limits]
+
+    def queued() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", *script], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    job = queued()
+    while job.poll() is None and not (run / "metrics.jsonl").is_file():
+        time.sleep(0.1)
+    job.send_signal(signal.SIGUSR1)
+    errors = ended(job)
+    assert "stopped by SIGTERM after step" in errors, errors
+    assert (tmp_path / "requeued").read_text() == "17\n"
+    assert not (run / "results.json").exists()
+
+    job = queued()
+    errors = ended(job)
+    assert job.returncode == 0, errors
+    assert "going on after step" in errors
+    assert json.loads((run / "results.json").read_text())["step"] == 400
+    assert (tmp_path / "requeued").read_text() == "17\n"
