@@ -24,14 +24,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -44,6 +42,17 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 MANIFEST = "MANIFEST.json"
 AVERAGE = "average"
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Of tensors in a checkpoint, by their names in safetensors."""
 ALIASES = "aliases"  # safetensors metadata: {name: name of the stored tensor whose memory it shares}
 
 
@@ -81,12 +90,12 @@ class CheckpointStore:
         Raises:
             TrainingStopped: the disk is full or not writable; what was saved before is intact.
         """
-        files = _files(checkpoint.model, checkpoint.optimizer, checkpoint.state)
+        files = _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state)
         self._write(self.folder(checkpoint.step), files)
 
     def save_average(self, model: dict[str, Tensor], steps: Sequence[int]) -> None:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
-        self._write(self.directory / AVERAGE, _files(model, None, {"steps": list(steps)}))
+        self._write(self.directory / AVERAGE, _pack(model, None, {"steps": list(steps)}))
 
     def load(self, step: int) -> Checkpoint:
         """Read and verify the checkpoint of `step`; never another one.
@@ -112,7 +121,7 @@ class CheckpointStore:
     def digest(self, folder: Path) -> str:
         """SHA-256 of the manifest in `folder`, and so of all that it lists. Raises like `load`."""
         with self._required(folder):
-            return _digest(folder / MANIFEST)
+            return _sha256(folder / MANIFEST)
 
     def has_average(self) -> bool:
         """Whether an average was saved."""
@@ -179,22 +188,15 @@ class CheckpointStore:
                 means[id(tensor)] = _mean([model[name] for model in models])
         return {name: means[id(tensor)] for name, tensor in models[-1].items()}
 
-    def _write(self, final: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
+    def _write(self, final: Path, files: Mapping[str, Iterable[bytes | memoryview]]) -> None:
         """Write `files` and their manifest into a temporary folder and rename it to `final`."""
         temporary = self.directory / f".tmp-{final.name}-{os.getpid()}"
         with self._writing(final):
             self.clean()  # a leftover of the same name would be in the way of the renames
             temporary.mkdir(parents=True)
-            entries: dict[str, dict[str, int | str]] = {}
-            for name, write in files.items():
-                write(temporary / name)
-                entries[name] = {
-                    "size": (temporary / name).stat().st_size,
-                    "sha256": _sha256(temporary / name),
-                }
-            _write_json(temporary / MANIFEST, {"format": FORMAT, "folder": final.name, "files": entries})
-            for name in files:
-                shutil.copymode(temporary / MANIFEST, temporary / name)  # safetensors lets the owner only
+            entries = {name: _write_file(temporary / name, parts) for name, parts in files.items()}
+            manifest = {"format": FORMAT, "folder": final.name, "files": entries}
+            _write_file(temporary / MANIFEST, _pack_json(manifest))
             _sync(temporary)
             self._publish(temporary, final)
 
@@ -239,18 +241,21 @@ class _Damage(Exception):
     """A checkpoint cannot be trusted; the text names the file and the reason."""
 
 
-def _files(
+def _pack(
     model: dict[str, Tensor], optimizer: dict[str, Tensor] | None, state: dict[str, Any]
-) -> dict[str, Callable[[Path], None]]:
-    """What writes each file."""
-    files: dict[str, Callable[[Path], None]] = {MODEL: partial(_write_tensors, model)}
+) -> dict[str, Iterable[bytes | memoryview]]:
+    """The content of each file, in parts that are made when they are written."""
+    files: dict[str, Iterable[bytes | memoryview]] = {MODEL: _pack_tensors(model)}
     if optimizer is not None:
-        files[OPTIMIZER] = partial(_write_tensors, optimizer)
-    return files | {STATE: lambda path: _write_json(path, state)}
+        files[OPTIMIZER] = _pack_tensors(optimizer)
+    return files | {STATE: _pack_json(state)}
 
 
-def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Tensors in safetensors format, stored once where names share memory. Equal content, equal bytes."""
+def _pack_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Tensors in safetensors format, stored once where names share memory. Equal content, equal bytes.
+
+    The package itself would make copies of all of them, or a file that was never hashed.
+    """
     owners: dict[tuple[object, ...], str] = {}
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -258,33 +263,42 @@ def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         owner = owners.setdefault(memory, name)
         if owner == name:
-            stored[name] = _packed(tensor)
+            stored[name] = tensor.detach()
         else:
             aliases[name] = owner
-    try:
-        safetensors.torch.save_file(stored, path, metadata={ALIASES: json.dumps(aliases)})
-    except SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))  # the one trace of it
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-    _sync(path)
+    order = sorted(stored, key=lambda name: (-stored[name].element_size(), name))  # so that all are aligned
+    header: dict[str, Any] = {"__metadata__": {ALIASES: json.dumps(aliases)}}
+    end = 0
+    for name in order:
+        x = stored[name]
+        offsets = [end, end := end + x.nbytes]
+        header[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        yield stored[name].cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _packed(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU, contiguous, and alone in its storage: safetensors refuses views that overlap."""
-    tensor = tensor.detach().cpu().contiguous()
-    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+def _pack_json(value: dict[str, Any]) -> list[bytes]:
+    return [(json.dumps(value, indent=1) + "\n").encode()]
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    _sync(path)
+def _write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, int | str]:
+    """Write a file; return what the manifest says of it, which is about what should be there."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for part in parts:
+            digest.update(part)
+            size += file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"size": size, "sha256": digest.hexdigest()}
 
 
-def _sync(path: Path) -> None:
-    """Make a file last, or the names in a folder: a rename is on the disk only when its folder is."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync(folder: Path) -> None:
+    """Make the names in `folder` last: a rename is on the disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -336,23 +350,19 @@ def _verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
     size = path.stat().st_size
     if size != entry["size"]:
         raise _Damage(f"{name} has {size} bytes, but {MANIFEST} says {entry['size']}")
-    if _digest(path) != entry["sha256"]:
+    if _sha256(path) != entry["sha256"]:
         raise _Damage(f"{name} does not match its SHA-256 in {MANIFEST}")
     return path
 
 
-def _digest(path: Path) -> str:
-    try:
-        return _sha256(path)
-    except OSError as error:
-        raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
-
-
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
     return digest.hexdigest()
 
 

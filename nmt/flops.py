@@ -1,11 +1,15 @@
 """Floating-point operations of training, counted from the weights, and what share of a GPU's they are.
 
-A token that meets a weight costs 6 of them: 2 forward and 4 backward (Kaplan et al. 2020, section 2.1). What
-attention does between tokens is left out, some 1% for sentences; so is padding, which is no work for a model.
+A token that meets a weight costs 6 of them: 2 forward and 4 backward (Kaplan et al. 2020, section 2.1).
+Source tokens meet the weights of the encoder, target tokens all others: also those of a decoder that read
+the source, as if it had as many tokens. What attention does between tokens is left out, some 1% for
+sentences; so is padding, which is no work for a model.
 Model FLOP utilisation is their share of what the device could do (Chowdhery et al. 2022, appendix B).
 """
 
 from __future__ import annotations
+
+import re
 
 import torch
 from torch import nn
@@ -16,21 +20,26 @@ from nmt.runtime import Precision
 PER_WEIGHT = 6
 PEAKS = {
     "B200": 2250e12,
+    "H200 NVL": 836e12,
     "H200": 989e12,
+    "H100 NVL": 835e12,
     "H100 PCIe": 756e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
     "A10": 125e12,
+    "A10G": 70e12,
     "RTX A6000": 155e12,
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
+    "V100-PCIE": 112e12,
     "V100": 125e12,
     "T4": 65e12,
 }
-"""Dense products of 16-bit matrices with float32 sums, per second, from the data sheets; names as in the
-driver's, the first that fits."""
+"""Dense products of 16-bit matrices with float32 sums per second, from the data sheets, by words in the name
+that the driver gives a GPU; the first that is there counts."""
 
 
 class Meter:
@@ -57,7 +66,7 @@ class Meter:
     def rates(self, flops: float, seconds: float) -> dict[str, float]:
         """What a device did in this time, in 10^12 operations per second, and the utilisation if known."""
         rate = flops / seconds
-        return {"tflops": rate / 1e12} | ({"mfu": rate / self.peak} if self.peak else {})
+        return {"tflops_per_second": rate / 1e12} | ({"mfu": rate / self.peak} if self.peak else {})
 
 
 def peak(device: torch.device) -> float | None:
@@ -65,4 +74,6 @@ def peak(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((value for part, value in PEAKS.items() if part in name), None)
+    if "MIG" in name.split():  # a part of a GPU
+        return None
+    return next((value for part, value in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)

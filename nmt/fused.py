@@ -99,20 +99,28 @@ def turned(x: Tensor, table: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(..., N) of x (..., K), weight (N, K) and bias (N,)."""
-    if not (kernels.usable_in_training(x) and _has_tiles(product_dtype(x)) and x.numel()):
+    if not _can_multiply(x, weight):
         return F.linear(x, weight, bias)
     out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return out
 
 
+def can_feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> bool:
+    """Whether `feed_forward` is for these."""
+    return _can_multiply(x, inner.weight) and _can_multiply(x, outer.weight)
+
+
 def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, rate: float) -> Tensor:
-    """outer(dropout(relu(inner(x)))) of x (..., D)."""
-    if not (kernels.usable_in_training(x) and _has_tiles(product_dtype(x)) and x.numel()):
-        hidden = relu_dropout(linear(x, inner.weight, inner.bias), rate)
-        return linear(hidden, outer.weight, outer.bias)
+    """outer(dropout(relu(inner(x)))) of x (..., D), where `can_feed_forward` says so."""
     weights = (inner.weight, inner.bias, outer.weight, outer.bias)
     out: Tensor = _FeedForward.apply(x, *weights, rate)  # type: ignore[no-untyped-call]
     return out
+
+
+def _can_multiply(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels multiply these: on tiles, whatever rows there are with float32 weights."""
+    fits = weight.dtype is torch.float32 and weight.is_contiguous() and x.numel() > 0
+    return fits and kernels.usable_in_training(x) and _has_tiles(product_dtype(x))
 
 
 def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
@@ -137,8 +145,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 
 def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:
     """Whether `projected_nll` is for these: products that need tiles, of float32 weights."""
-    usable = kernels.usable_in_training(hidden) and weight.dtype is torch.float32
-    return usable and _has_tiles(product_dtype(hidden))
+    return _can_multiply(hidden, weight)
 
 
 def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -236,7 +243,8 @@ class _FeedForward(torch.autograd.Function):
         outer_bias: Tensor | None,
         rate: float,
     ) -> Any:
-        ctx.shape, ctx.dtype, ctx.has_bias, ctx.rate = x.shape, x.dtype, bias is not None, rate
+        ctx.shape, ctx.dtype, ctx.rate = x.shape, x.dtype, rate
+        ctx.has_bias, ctx.has_outer_bias = bias is not None, outer_bias is not None
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16).contiguous()
         hidden = torch.ops.nmt.linear(rows, weight, bias, rate, _seed() if rate else 0)
         ctx.save_for_backward(rows, weight, hidden, outer)
@@ -248,14 +256,14 @@ class _FeedForward(torch.autograd.Function):
         backward = torch.ops.nmt.linear_backward
         needs_x, has_bias = ctx.needs_input_grad[0], ctx.has_bias
         grad = grads[0].reshape(-1, len(outer)).contiguous()
-        of_inner, of_outer, of_outer_bias = backward(grad, hidden, outer, True, has_bias, ctx.rate)
+        of_inner, of_outer, of_outer_bias = backward(grad, hidden, outer, True, ctx.has_outer_bias, ctx.rate)
         of_x, of_weight, of_bias = backward(of_inner, rows, weight, needs_x, has_bias)
         return (
             of_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
             of_weight,
             of_bias if has_bias else None,
             of_outer,
-            of_outer_bias if has_bias else None,
+            of_outer_bias if ctx.has_outer_bias else None,
             None,
         )
 

@@ -75,6 +75,11 @@ class Linear(nn.Linear):
         return fused.linear(x, self.weight, self.bias)
 
 
+def is_plain(layer: nn.Module) -> bool:
+    """Whether `layer` is a `Linear` that nobody has wrapped or hooked: its weights are all there is to it."""
+    return type(layer) is Linear and not layer._forward_hooks and not layer._forward_pre_hooks
+
+
 class LayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` over the last axis, trained by kernels where there are some."""
 
@@ -127,15 +132,19 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        if self.activation is F.relu and not self.gated:
+        relu = self.activation is F.relu and not self.gated
+        plain = all(is_plain(layer) for layer in (self.inner, self.outer))
+        if relu and plain and fused.can_feed_forward(x, self.inner, self.outer):
             return fused.feed_forward(x, self.inner, self.outer, self.dropout.current_rate)
         hidden = self.inner(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.activation(gate) * hidden
+            hidden = self.dropout(self.activation(gate) * hidden)
+        elif relu:
+            hidden = fused.relu_dropout(hidden, self.dropout.current_rate)
         else:
-            hidden = self.activation(hidden)
-        output: Tensor = self.outer(self.dropout(hidden))
+            hidden = self.dropout(self.activation(hidden))
+        output: Tensor = self.outer(hidden)
         return output
 
 

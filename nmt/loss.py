@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from nmt import fused
 
-LOGITS_AT_ONCE = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Logits of one product, so that a large vocabulary does not limit the batch."""
+LOGITS_AT_ONCE = {"cpu": 1 << 23}
+"""Logits of one product, so that a large vocabulary does not limit the batch; 1 << 26 on other devices."""
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
 
@@ -24,13 +24,18 @@ CPU_CHUNK = 1 << 19
 def projected_nll(
     hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D); few exist at a time."""
+    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D).
+
+    Few of them exist at a time, but in fp16. A graph can be gone through backwards once.
+    """
     bias = cast("Tensor | None", output.bias)
     if bias is None and fused.can_project_nll(hidden, output.weight):
         return fused.projected_nll(hidden, output.weight, targets, smoothing)
     if fused.product_dtype(hidden) is torch.float16:  # gradients that are not scaled yet would be lost in it
         return smoothed_nll(output(hidden), targets, smoothing)
-    loss, nll = _ProjectedNLL.apply(hidden, output.weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+    factors = (hidden, output.weight, bias)
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
+    loss, nll = _ProjectedNLL.apply(*factors, targets, smoothing, wanted)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
@@ -103,15 +108,20 @@ class _ProjectedNLL(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = fused.product_dtype(hidden)
         inputs, weights = hidden.to(dtype), weight.to(dtype)
         biases = None if bias is None else bias.to(dtype)
-        needs_gradient = any(ctx.needs_input_grad)
         gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if needs_gradient and x is not None]
         sums = hidden.new_zeros(2, dtype=torch.float32)
-        size = max(1, LOGITS_AT_ONCE[hidden.device.type] // len(weight))
+        size = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 1 << 26) // len(weight))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), size):
                 rows = inputs[start : start + size]
@@ -131,4 +141,4 @@ class _ProjectedNLL(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         of_hidden, of_weight, *of_bias = (x.mul_(grad_outputs[0]) for x in ctx.saved_tensors)
-        return of_hidden, of_weight, of_bias[0] if of_bias else None, None, None
+        return of_hidden, of_weight, of_bias[0] if of_bias else None, None, None, None

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nmt.checkpoint import Checkpoint, CheckpointStore
@@ -285,6 +286,20 @@ def test_all_files_of_a_checkpoint_are_as_readable_as_others_here(store: Checkpo
     other.touch()
     modes = {file.stat().st_mode for file in (*store.folder(1).iterdir(), other)}
     assert len(modes) == 1
+
+
+def test_the_package_reads_what_is_written(store: CheckpointStore) -> None:
+    weights = {
+        "narrow": torch.tensor([True, False, True]),
+        "wide": torch.randn(3, 2, dtype=torch.float64),
+        "turned": torch.randn(4, 5).T,
+        "half": torch.randn(7).bfloat16(),
+    }
+    store.save(Checkpoint(1, weights, {}, {}))
+    read = load_file(store.folder(1) / "model.safetensors")
+    assert read.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(read[name], tensor)
 
 
 # A disk that refuses

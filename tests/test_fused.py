@@ -265,6 +265,51 @@ def test_feed_forward_and_attention_agree_with_plain_torch() -> None:
         assert_blocks_agree(block, [*module.parameters(), *around.parameters()])
 
 
+def test_a_layer_that_is_wrapped_or_hooked_is_called() -> None:
+    """Its weights alone would not be what it computes."""
+    block, seen = FeedForward(32, 64, Activation.relu, dropout=0.0), []
+    x = torch.randn(3, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        block.inner.register_forward_hook(lambda *_: seen.append("hook"))
+        block(x)
+
+        class Shifted(torch.nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) + 1.0
+
+        plain = FeedForward(32, 64, Activation.relu, dropout=0.0)
+        before = plain(x)
+        plain.outer.__class__ = Shifted  # type: ignore[assignment]
+        assert_near([plain(x)], [before + 1.0], 1e-2)
+    assert seen == ["hook"]
+
+
+@needs_tiles
+def test_products_of_several_parts_that_stay_in_the_cache() -> None:
+    """More columns than are taken at a time, forward and in the gradient of the weight."""
+    x, weight = leaves((70, 600), (1100, 600))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = fused.linear(x, weight, None)
+    expected = x.bfloat16().float() @ weight.bfloat16().float().T
+    assert_near([out], [expected], 5e-3)
+    assert_near(gradients(out, [x, weight]), gradients(expected, [x, weight]), 1e-2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 90, 2, 40, 24), (2, 33, 5, 1, 16, 64), (1, 70, 70, 3, 48, 48)])
+def test_attention_with_dropout_is_the_same_in_bfloat16(sizes: tuple[int, ...]) -> None:
+    """T, S and widths of all kinds, with the same weights dropped."""
+    num, queries, keys, heads, d_k, d_v = sizes
+    shapes = (num, heads, queries, d_k), (num, heads, keys, d_k), (num, heads, keys, d_v)
+    exact = leaves(*shapes)
+    rounded = [x.detach().bfloat16().requires_grad_() for x in exact]
+    results = []
+    for inputs in (exact, rounded):
+        torch.manual_seed(5)
+        out = fused.attention(inputs[0], inputs[1], inputs[2], None, 0.3)
+        results.append([out, *gradients(out, inputs)])
+    assert_near(results[1], results[0], 3e-2)
+
+
 def test_without_kernels_the_definition_runs() -> None:
     (x,) = leaves((4, 16))
     with kernels.disabled():

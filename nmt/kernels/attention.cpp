@@ -1,4 +1,5 @@
-// Attention in training on CPU, for float32 and bfloat16; the arithmetic is float32 whatever the type of the tensors.
+// Attention in training on CPU, for float32 and bfloat16. Sums and softmax are float32; on tiles what is multiplied,
+// the weights too, is bfloat16.
 //
 // `nmt/fused.py` is the only caller, and has the plain torch code that each function is tested against.
 //
@@ -85,8 +86,12 @@ struct Sizes {
         ld(padded(keys)),
         scale(1.0f / std::sqrt(float(d_k))) {}
 
-  int64_t longest() const { return std::max({queries, keys, d_k, d_v}); }
-  int64_t side() const { return ceil_div(longest(), SIDE) * SIDE; }  // of a square for any product of the matrices
+  int64_t channels() const { return std::max(d_k, d_v); }
+  int64_t ld_scores() const { return sides(keys); }         // of products (T, S), as they are written
+  int64_t ld_channels() const { return sides(channels()); }  // of products (T or S, C)
+  int64_t room() const {  // for either
+    return std::max(sides(queries) * ld_scores(), sides(std::max(queries, keys)) * ld_channels());
+  }
 };
 
 // Turns scores (T, S), `ld` apart and not scaled, into softmax weights, before dropout; `mask` says which keys a query
@@ -145,21 +150,21 @@ std::tuple<Tensor, Tensor> attention(
     const T *qs = q.const_data_ptr<T>(), *ks = k.const_data_ptr<T>(), *vs = v.const_data_ptr<T>();
     T* os = out.data_ptr<T>();
     at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
-      Pointee<decltype(products)> product(n.longest());
-      const int64_t ld = n.side();
-      std::vector<float> result(ld * ld), dropped(n.queries * n.ld);
+      Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
+      const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
+      std::vector<float> result(n.room()), dropped(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
         product.template operator()<Over::columns, Over::columns>(
-            head(qs, q, b, h), head(ks, k, b, h), result.data(), ld);
+            head(qs, q, b, h), head(ks, k, b, h), result.data(), ld_s);
         float* w = all_weights + item * n.queries * n.ld;
-        softmax(result.data(), ld, w, n, mask ? seen.const_data_ptr<bool>() + b * seen.stride(0) : nullptr,
+        softmax(result.data(), ld_s, w, n, mask ? seen.const_data_ptr<bool>() + b * seen.stride(0) : nullptr,
                 mask ? seen.stride(1) : 0, mask ? seen.stride(2) : 0);
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const float* used = rate > 0.0 ? dropped.data() : w;
         product.template operator()<Over::columns, Over::rows>(
-            Matrix<const float>{used, n.ld, n.queries, n.keys}, head(vs, v, b, h), result.data(), ld);
-        scatter(result.data(), ld, head(os, out, b, h));
+            Matrix<const float>{used, n.ld, n.queries, n.keys}, head(vs, v, b, h), result.data(), ld_c);
+        scatter(result.data(), ld_c, head(os, out, b, h));
       }
     });
   };
@@ -193,26 +198,26 @@ void attention_backward(
     const T* gs = grad.const_data_ptr<T>();
     T *gq = grad_q.data_ptr<T>(), *gk = grad_k.data_ptr<T>(), *gv = grad_v.data_ptr<T>();
     at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
-      Pointee<decltype(products)> product(n.longest());
-      const int64_t ld = n.side();
-      std::vector<float> result(ld * ld), dropped(n.queries * n.ld), scores(n.queries * n.ld);
+      Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
+      const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
+      std::vector<float> result(n.room()), dropped(n.queries * n.ld), scores(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
         const float* w = all_weights + item * n.queries * n.ld;
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const Matrix<const float> used{rate > 0.0 ? dropped.data() : w, n.ld, n.queries, n.keys};
-        product.template operator()<Over::rows, Over::rows>(used, head(gs, grad, b, h), result.data(), ld);
-        scatter(result.data(), ld, head(gv, grad_v, b, h));
+        product.template operator()<Over::rows, Over::rows>(used, head(gs, grad, b, h), result.data(), ld_c);
+        scatter(result.data(), ld_c, head(gv, grad_v, b, h));
         product.template operator()<Over::columns, Over::columns>(
-            head(gs, grad, b, h), head(vs, v, b, h), result.data(), ld);
-        if (rate > 0.0) drop_weights(result.data(), ld, dropped.data(), n, drop, item);
+            head(gs, grad, b, h), head(vs, v, b, h), result.data(), ld_s);
+        if (rate > 0.0) drop_weights(result.data(), ld_s, dropped.data(), n, drop, item);
         const float* grads = rate > 0.0 ? dropped.data() : result.data();
-        softmax_backward(grads, rate > 0.0 ? n.ld : ld, w, scores.data(), n);
+        softmax_backward(grads, rate > 0.0 ? n.ld : ld_s, w, scores.data(), n);
         const Matrix<const float> changed{scores.data(), n.ld, n.queries, n.keys};
-        product.template operator()<Over::columns, Over::rows>(changed, head(ks, k, b, h), result.data(), ld);
-        scatter(result.data(), ld, head(gq, grad_q, b, h), n.scale);
-        product.template operator()<Over::rows, Over::rows>(changed, head(qs, q, b, h), result.data(), ld);
-        scatter(result.data(), ld, head(gk, grad_k, b, h), n.scale);
+        product.template operator()<Over::columns, Over::rows>(changed, head(ks, k, b, h), result.data(), ld_c);
+        scatter(result.data(), ld_c, head(gq, grad_q, b, h), n.scale);
+        product.template operator()<Over::rows, Over::rows>(changed, head(qs, q, b, h), result.data(), ld_c);
+        scatter(result.data(), ld_c, head(gk, grad_k, b, h), n.scale);
       }
     });
   };

@@ -5,8 +5,8 @@
 #include "lanes.h"
 #include "packing.h"
 
+#include <memory>
 #include <type_traits>
-#include <vector>
 
 namespace nmt {
 
@@ -20,7 +20,7 @@ struct Matrix {
 // out (rows, cols) = a (rows, inner) b (inner, cols); strides of a as given, rows of b and out `ld` apart.
 // The columns are padded to LANES.
 template <int64_t ROWS>
-inline void product_of_rows(
+[[gnu::noinline]] inline void product_of_rows(
     const float* a, int64_t row, int64_t col, const float* b, int64_t ld_b, float* out, int64_t ld,
     int64_t inner, int64_t cols) {
   for (int64_t j = 0; j < cols; j += LANES) {
@@ -35,29 +35,34 @@ inline void product_of_rows(
 
 constexpr int64_t SIDE = 32;  // rows and columns that a product may write at a time
 
-// Both write a product to rows of `out` that are `ld` numbers apart, and on to whole squares of SIDE; the factors have
-// no more than `longest` rows or columns.
+inline int64_t sides(int64_t size) { return ceil_div(size, SIDE) * SIDE; }
+
+// Both classes write a product to rows of `out` that are `ld` numbers apart, the plain one on to whole LANES, the one
+// on tiles on to whole squares of SIDE. They hold the factors of an attention over T queries and S keys of C channels:
+// (T or S, C), and (T, S) on the left.
 class PlainProducts {
  public:
-  explicit PlainProducts(int64_t longest) : left_(padded(longest) * longest), turned_(left_), right_(left_) {}
+  PlainProducts(int64_t T, int64_t S, int64_t C)
+      : left_(room(T * padded(std::max(S, C)))),
+        right_(room(std::max(T, S) * padded(C))),
+        transposed_(room(padded(S) * C)) {}
 
   template <Over A, Over B, typename L, typename R>
   void operator()(const Matrix<L>& a, const Matrix<R>& b, float* out, int64_t ld) {
-    gather(a, left_.data());
-    const int64_t ld_a = padded(a.cols), row = A == Over::columns ? ld_a : 1, col = A == Over::columns ? 1 : ld_a;
+    const Matrix<const float> left = floats(a, left_.get()), right = copied(b, right_.get());
+    const int64_t row = A == Over::columns ? left.stride : 1, col = A == Over::columns ? 1 : left.stride;
     const int64_t rows = A == Over::columns ? a.rows : a.cols, inner = A == Over::columns ? a.cols : a.rows;
-    const int64_t ld_b = padded(B == Over::rows ? b.cols : b.rows);
-    if (B == Over::rows) {
-      gather(b, right_.data());
-    } else {
-      gather(b, turned_.data());
-      transpose(turned_.data(), padded(b.cols), right_.data(), ld_b, b.rows, b.cols);
+    const float* numbers = right.data;
+    const int64_t cols = padded(B == Over::rows ? b.cols : b.rows);
+    if (B == Over::columns) {
+      transpose(right, transposed_.get(), cols);
+      numbers = transposed_.get();
     }
     int64_t i = 0;
     const auto some = [&](auto count) {
       constexpr int64_t ROWS = decltype(count)::value;
       for (; i + ROWS <= rows; i += ROWS)
-        product_of_rows<ROWS>(left_.data() + i * row, row, col, right_.data(), ld_b, out + i * ld, ld, inner, ld_b);
+        product_of_rows<ROWS>(left.data + i * row, row, col, numbers, cols, out + i * ld, ld, inner, cols);
     };
     some(std::integral_constant<int64_t, 8>{});
     some(std::integral_constant<int64_t, 4>{});
@@ -65,25 +70,36 @@ class PlainProducts {
   }
 
  private:
-  // As float32, its rows padded to LANES with zeros.
+  using Room = std::unique_ptr<float[]>;
+  static Room room(int64_t size) { return std::make_unique_for_overwrite<float[]>(size); }
+
+  // As float32, where it lies if it is.
   template <typename T>
-  static void gather(const Matrix<T>& in, float* out) {
+  static Matrix<const float> floats(const Matrix<T>& in, float* room) {
+    if constexpr (std::is_same_v<std::remove_const_t<T>, float>) return {in.data, in.stride, in.rows, in.cols};
+    return copied(in, room);
+  }
+
+  // Close together, padded to LANES with zeros.
+  template <typename T>
+  static Matrix<const float> copied(const Matrix<T>& in, float* room) {
     const int64_t ld = padded(in.cols);
     for (int64_t r = 0; r < in.rows; ++r) {
       for (int64_t c = 0; c < in.cols; c += LANES) {
-        store(out + r * ld + c, load(in.data + r * in.stride + c, in.cols - c));
+        store(room + r * ld + c, load(in.data + r * in.stride + c, in.cols - c));
       }
     }
+    return {room, ld, in.rows, in.cols};
   }
 
-  static void transpose(const float* in, int64_t ld_in, float* out, int64_t ld_out, int64_t rows, int64_t cols) {
-    for (int64_t c = 0; c < cols; ++c) {
-      for (int64_t r = 0; r < rows; ++r) out[c * ld_out + r] = in[r * ld_in + c];
-      for (int64_t r = rows; r < ld_out; ++r) out[c * ld_out + r] = 0.0f;
+  static void transpose(const Matrix<const float>& in, float* out, int64_t ld) {
+    for (int64_t c = 0; c < in.cols; ++c) {
+      for (int64_t r = 0; r < in.rows; ++r) out[c * ld + r] = in.data[r * in.stride + c];
+      for (int64_t r = in.rows; r < ld; ++r) out[c * ld + r] = 0.0f;
     }
   }
 
-  std::vector<float> left_, turned_, right_;
+  Room left_, right_, transposed_;
 };
 
 #ifdef NMT_TILES
@@ -92,7 +108,7 @@ static_assert(SIDE == BLOCK);
 
 class TileProducts {
  public:
-  explicit TileProducts(int64_t longest) : left_(longest, longest), right_(longest, longest) {}
+  TileProducts(int64_t T, int64_t S, int64_t C) : left_(std::max(T, S), std::max(S, C)), right_(std::max(T, S), C) {}
 
   template <Over A, Over B, typename L, typename R>
   void operator()(const Matrix<L>& a, const Matrix<R>& b, float* out, int64_t ld) {

@@ -28,7 +28,7 @@ constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 inline Lanes all(float x) { return x - Lanes{}; }
-inline Lanes max_of(Lanes a, Lanes b) { return a > b ? a : b; }
+inline Lanes max_of(Lanes a, Lanes b) { return a > b ? a : b; }  // b where one is no number
 
 inline Lanes load(const float* p) {
   Lanes x;

@@ -64,9 +64,9 @@ inline Halves halves(const at::BFloat16* p, int64_t count) {
 template <typename T>
 inline Words pairs(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
   if (r >= rows || c >= cols) return Words{};
-  const Words first = widened(halves(in + r * ld + c, cols - c));
-  if (r + 1 >= rows) return first;
-  return first | widened(halves(in + (r + 1) * ld + c, cols - c)) << 16;
+  const Words upper = widened(halves(in + r * ld + c, cols - c));
+  if (r + 1 >= rows) return upper;
+  return upper | widened(halves(in + (r + 1) * ld + c, cols - c)) << 16;
 }
 
 // 16 words of a row: elements c .. c + 31 of row r.
@@ -105,8 +105,6 @@ class Packed {
   at::Tensor memory_;
   uint8_t* tiles_;  // of memory_, which is slower to ask
 };
-
-
 
 // Writes the tiles `first` .. `last` along the inner axis of a matrix (rows, cols), which runs down its rows or along
 // its columns. `PAIRED` tiles are those of a right factor.

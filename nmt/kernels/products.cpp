@@ -73,6 +73,7 @@ constexpr auto as_it_is = [](int64_t, int64_t, Lanes sum, int64_t) { return sum;
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, std::optional<double> rate,
               int64_t seed) {
   const int64_t rows = x.size(0), inner = weight.size(1), cols = weight.size(0);
+  TORCH_CHECK(has_tiles(), "this machine has no tiles");
   const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
   Tensor out = at::empty({rows, cols}, x.options());
   at::BFloat16* o = out.data_ptr<at::BFloat16>();
@@ -82,7 +83,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   if (rate) {
     const Dropout drop(*rate, seed);
     multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Lanes sum, int64_t n) {
-      return max_of(map(r, c, sum, n), Lanes{}) * drop.factors(uint32_t(r * cols + c));
+      return max_of(Lanes{}, map(r, c, sum, n)) * drop.factors(uint32_t(r * cols + c));
     });
   } else {
     multiply(in, rows, inner, right, o, cols, map);
@@ -119,6 +120,7 @@ Tensor sums_of_columns(const Tensor& x) {
 // and the first gradient is that of this: an x above 0 was neither cut off nor dropped.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                    bool needs_x, bool has_bias, std::optional<double> rate) {
+  TORCH_CHECK(has_tiles(), "this machine has no tiles");
   const int64_t rows = x.size(0), inner = weight.size(1), cols = weight.size(0);
   const at::BFloat16* g = grad.const_data_ptr<at::BFloat16>();
   Tensor grad_x, grad_bias, grad_weight = at::empty_like(weight);
@@ -145,6 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
 // Returns (M, 2) losses and the gradients of hidden and weight. No more than LOGIT_ROWS rows of logits exist at a time.
 std::tuple<Tensor, Tensor, Tensor> projected_nll(
     const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing) {
+  TORCH_CHECK(has_tiles(), "this machine has no tiles");
   constexpr int64_t LOGIT_ROWS = 1024;
   const int64_t rows = hidden.size(0), inner = weight.size(1), vocabulary = weight.size(0);
   Tensor losses = at::empty({rows, 2}, weight.options());

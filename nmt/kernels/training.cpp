@@ -75,7 +75,7 @@ Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
     const T* a = x.const_data_ptr<T>();
     T* o = out.data_ptr<T>();
     each(x.numel(), [=](int64_t i, int64_t n) {
-      store(o + i, max_of(load(a + i, n), Lanes{}) * drop.factors(uint32_t(i)), n);
+      store(o + i, max_of(Lanes{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
     });
   });
   return out;
