@@ -129,8 +129,8 @@ def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
             ["bash", *script], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    job = queued()
-    while job.poll() is None and not (run / "metrics.jsonl").is_file():
+    job, metrics = queued(), run / "metrics.jsonl"
+    while job.poll() is None and not (metrics.is_file() and metrics.read_text()):
         time.sleep(0.1)
     job.send_signal(signal.SIGUSR1)
     errors = ended(job)
