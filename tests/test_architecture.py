@@ -14,6 +14,7 @@ import pytest
 
 import nmt
 from nmt.compose import compose
+from nmt.kernels import SOURCES
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nmt"
@@ -162,9 +163,10 @@ def test_an_unknown_public_name_is_an_attribute_error() -> None:
 
 
 def test_the_tree_in_the_readme_names_every_file() -> None:
-    """Every module, every script, and every file and folder at the top of `configs/`."""
+    """Every module, every kernel, every script, and every file and folder at the top of `configs/`."""
     words = set(re.findall(r"[\w.-]+", (ROOT / "README.md").read_text(encoding="utf-8")))
-    shown = [*FILES.values(), *(ROOT / "scripts").iterdir(), *(ROOT / "configs").iterdir()]
+    kernels = [ROOT / "nmt" / "kernels" / name for name in SOURCES]
+    shown = [*FILES.values(), *kernels, *(ROOT / "scripts").iterdir(), *(ROOT / "configs").iterdir()]
     expected = {path.name for path in shown if not path.name.startswith((".", "__pycache__"))}
     assert expected - words == set()
 
