@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,6 +59,8 @@ __all__ = [
 JOINT_FILE = "tokenizer.model"
 SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"
 
+PART_LINES = 2048
+"""Lines that a thread encodes at a time."""
 SAMPLING_THREADS = 8
 SAMPLING_LINES = 4096
 """Lines that one thread samples; fixed like the number of threads, since the result depends on both."""
@@ -203,7 +206,12 @@ class Tokenizer:
         return encode(processor, prepared(self.cfg, lines))
 
     def _flat(self, processor: Any, lines: Sequence[str]) -> Ragged:
-        return ragged(self._encode(processor, lines))  # faster than to ask SentencePiece for arrays
+        """Encode parts of the lines in threads of our own: those of SentencePiece end where Python begins."""
+        parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            encoded = list(threads.map(lambda part: ragged(self._encode(processor, part)), parts))
+        ids, lengths = zip(ragged([]), *encoded, strict=True)
+        return Ragged(np.concatenate(ids), np.concatenate(lengths))
 
     def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
         ready = prepared(self.cfg, lines)
@@ -237,9 +245,8 @@ def _read_model(path: Path) -> bytes:
 
 
 def _encode(processor: Any, lines: Sequence[str], **options: Any) -> Any:
-    """All lines, by all threads and as lists unless the options say otherwise."""
-    options = {"num_threads": -1, "return_type": int} | options
-    return processor.encode(list(lines), add_eos=True, **options)
+    """The ids of all lines, in one thread."""
+    return processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int, **options)
 
 
 def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
@@ -269,7 +276,7 @@ def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> li
     SentencePiece keeps a random generator for each thread and seeds it when that thread first draws, so a
     seed takes effect in fresh threads only. Each round has its own seed, and in it each thread its own lines.
     """
-    options = {"num_threads": 1, "enable_sampling": True, "nbest_size": -1, "alpha": alpha}
+    options = {"enable_sampling": True, "nbest_size": -1, "alpha": alpha}
     parts = [lines[start : start + SAMPLING_LINES] for start in range(0, len(lines), SAMPLING_LINES)]
     ids: list[list[int]] = []
     for first in range(0, len(parts), SAMPLING_THREADS):

@@ -140,6 +140,25 @@ def test_a_very_long_line_is_not_left_out() -> None:
     assert UNK_ID not in tokenizer.encode_src(["qabc"])[0]
 
 
+@pytest.mark.parametrize("num_lines", [0, 1, 14, 150])
+@pytest.mark.parametrize("kind", TokenizerKind)
+def test_arrays_are_what_lists_are(
+    kind: TokenizerKind, num_lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of the lines, whichever thread encodes which of them."""
+    monkeypatch.setattr("nmt.tokenizer.PART_LINES", 7)
+    tokenizer, text = KINDS[kind], corpus(150)
+    for lines, encode, flat in (
+        (text.src[:num_lines], tokenizer.encode_src, tokenizer.flat_src),
+        (text.tgt[:num_lines], tokenizer.encode_tgt, tokenizer.flat_tgt),
+    ):
+        ids, lengths = flat(lines)
+        cuts = lengths.cumsum()
+        assert [ids[end - size : end].tolist() for end, size in zip(cuts, lengths, strict=True)] == encode(
+            lines
+        )
+
+
 @pytest.mark.parametrize("kind", [TokenizerKind.unigram, TokenizerKind.bpe])
 def test_sampling_is_a_pure_function_of_the_seed(
     kind: TokenizerKind, monkeypatch: pytest.MonkeyPatch
