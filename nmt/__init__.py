@@ -53,6 +53,7 @@ The modules in import order. Each imports only from those above it; a test reads
     hypotheses            What every way of finding translations has in common.
     continuations         The best continuations of a sentence by one token.
     beam_search           Greedy and beam search over the model contract.
+    graph_search          Beam search on a GPU whose steps are recorded and replayed.
     sampling              Translations and continuations drawn from the distribution of a model.
     decoding              The table of strategies.
     translate             Lines in, translations out, order kept.

@@ -88,23 +88,26 @@ class Attention(Recorder):
         for layer in (self.query, self.key_value, self.output):
             zero_bias(layer)
 
-    def attended(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+    def attended(self, x: Tensor, start: int | Tensor = 0) -> tuple[Tensor, Tensor]:
         """Keys, turned to their columns from `start` on, and values (B, H, S, C) of x (B, S, D)."""
         keys, values = map(self._split, torch.split(self.key_value(x), self.widths, dim=-1))
         if self.positions is not None:
             keys = self.positions.turned(keys, start)
         return keys, values
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, start: int | Tensor | None = None
+    ) -> Tensor:
         """(B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
 
-        With `positions`, x is the last T of the S columns.
+        With `positions`, x is the last T of the S columns. `start` is what `attended` counted them from, if
+        that is not the S - T columns before.
         """
         queries = self._split(self.query(x))
         rate, needs_weights = self.dropout.current_rate, self.recorded is not None
         if self.positions is not None:
             num_keys = keys.shape[2]
-            queries = self.positions.turned(queries, num_keys - x.shape[1])
+            queries = self.positions.turned(queries, num_keys - x.shape[1] if start is None else start)
             mask = self.positions.masked_bias(queries, num_keys, mask)
             needs_weights = needs_weights or self.positions.needs_weights
         if not needs_weights and fused.can_attend(queries, keys, values, mask):

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from nmt.continuations import Continuations, continuations, take
 from nmt.errors import UserError
 from nmt.hypotheses import DecodingConfig, Hypothesis, length_limits
-from nmt.models.base import TranslationModel
+from nmt.models.base import State, TranslationModel
 from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -55,6 +55,8 @@ class BeamConfig(DecodingConfig):
     """gnmt, average or none."""
     alpha: float = 1.0
     """Strength of the length penalty; 0 switches it off."""
+    cuda_graphs: bool = False
+    """On a GPU, record steps of the search as CUDA graphs and replay them; pays for large files."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,16 +85,16 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
     beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
     state = model.start(src, src_mask)
-    last = src.new_full((len(src),), BOS_ID)
     while True:
-        hidden = model.advance(last, state)
-        before = beams.open.log_probs
-        beams.extend(continuations(model, hidden, before, beams.ending(), 2 * cfg.beam_size))
-        staying = beams.retire(results)
-        if staying is not None and not len(staying):
-            return results
+        beams.grow(model, state)
+        done, staying = beams.done(), None
+        if done.any():  # the one place in a step where the host waits for the device
+            beams.report(done, results)
+            staying = (~done).nonzero().squeeze(1)
+            if not len(staying):
+                return results
+            beams.select(staying)
         state = model.reorder(state, beams.rows(staying), staying)
-        last = beams.last_tokens()
 
 
 def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
@@ -114,7 +116,7 @@ class Open(NamedTuple):
     parents: Tensor
     """(B, K) number of the beam that each one continues"""
     ids: Tensor
-    """(B, K, t)"""
+    """(B, K, t); in a window, PAD stands in front"""
 
 
 class Finished(NamedTuple):
@@ -125,7 +127,7 @@ class Finished(NamedTuple):
     log_probs: Tensor
     """(B, num_best)"""
     ids: Tensor
-    """(B, num_best, t) without EOS, padded"""
+    """(B, num_best, t) without EOS, padded on either side"""
 
 
 class Beams:
@@ -133,7 +135,8 @@ class Beams:
 
     def __init__(self, limits: Tensor, cfg: BeamConfig):
         self.cfg = cfg
-        self.length = 0
+        self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () in a window
+        self.last = torch.full_like(limits, BOS_ID)  # (B * K,) token that each open hypothesis ends with
         self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
         self.limits = limits  # (B,)
         self.num_parents = 1
@@ -142,10 +145,13 @@ class Beams:
         self.num_finished = torch.zeros_like(limits)  # (B,)
         missing = limits.new_full((len(limits), cfg.num_best), -torch.inf, dtype=torch.float32)
         self.finished = Finished(missing, missing, empty.expand(-1, cfg.num_best, -1))
+        self.window = 0  # how many tokens `ids` hold, when their number stays
 
-    def last_tokens(self) -> Tensor:
-        """Return the token (B * K,) that each open hypothesis ends with."""
-        return self.open.ids[:, :, -1].flatten()
+    def grow(self, model: TranslationModel, state: State) -> None:
+        """Let every hypothesis that is still open grow by the token that `model` finds for it."""
+        hidden = model.advance(self.last, state)
+        before = self.open.log_probs
+        self.extend(continuations(model, hidden, before, self.ending(), 2 * self.cfg.beam_size))
 
     def ending(self) -> Tensor:
         """Return which sentences (B,) reach their limit with the next token, which must then be EOS."""
@@ -166,8 +172,11 @@ class Beams:
 
         growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]
         parents = parents.gather(1, growing)
-        ids = torch.cat([take(self.open.ids, parents), tokens.gather(1, growing)[:, :, None]], dim=2)
+        tokens = tokens.gather(1, growing)
+        ids = take(self.open.ids, parents)[:, :, 1 if self.window else 0 :]
+        ids = torch.cat([ids, tokens[:, :, None]], dim=2)
         self.open = Open(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
+        self.last = tokens.flatten()
 
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
         """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
@@ -177,17 +186,18 @@ class Beams:
         log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
         ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
         scores, kept = scores.topk(self.cfg.num_best)
-        ids = F.pad(take(ids, kept), (0, 1), value=PAD_ID)
+        ids = F.pad(take(ids, kept), (0, 0 if self.window else 1), value=PAD_ID)
         self.finished = Finished(scores, log_probs.gather(1, kept), ids)
 
-    def retire(self, results: list[list[Hypothesis]]) -> Tensor | None:
-        """Move sentences that are done to `results`; return the places (B',) of the others, None for all."""
+    def done(self) -> Tensor:
+        """Return for which sentences (B,) search has ended."""
         # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
         reachable = self.open.log_probs[:, 0] / penalty(self.limits, self.cfg)
         decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable)
-        done = decided | (self.limits == self.length)
-        if not done.any():  # the one place in a step where the host waits for the device
-            return None
+        return decided | (self.limits == self.length)
+
+    def report(self, done: Tensor, results: list[list[Hypothesis]]) -> None:
+        """Move what was found for the sentences `done` (B,) to `results`."""
         finished = (x[done].tolist() for x in self.finished)
         for sentence, *best in zip(self.sentences[done].tolist(), *finished, strict=True):
             results[sentence] = [
@@ -195,17 +205,29 @@ class Beams:
                 for score, log_prob, ids in zip(*best, strict=True)
                 if score > -float("inf")
             ]
-        staying = (~done).nonzero().squeeze(1)
-        self.sentences, self.limits = self.sentences[staying], self.limits[staying]
-        self.num_finished = self.num_finished[staying]
-        self.open = Open(*(x[staying] for x in self.open))
-        self.finished = Finished(*(x[staying] for x in self.finished))
-        return staying
 
-    def rows(self, staying: Tensor | None) -> Tensor | None:
-        """Return the rows (B' * K,) of the last step that open hypotheses continue, None if none moved."""
+    def rows(self, staying: Tensor | None = None) -> Tensor | None:
+        """Return the rows (B' * K,) of the last step that open hypotheses continue, None if none moved.
+
+        `staying` (B',) is what was selected of the sentences since then, None for all.
+        """
         if staying is None:
             if self.cfg.beam_size == 1:
                 return None
             staying = torch.arange(len(self.sentences), device=self.sentences.device)
         return (staying[:, None] * self.num_parents + self.open.parents).flatten()
+
+    def put_in_window(self, num_tokens: int) -> None:
+        """From now on, a step changes no shape and asks the host nothing; for so long hypotheses at most."""
+        device, missing = self.limits.device, num_tokens - self.open.ids.shape[2]
+        self.open = self.open._replace(ids=F.pad(self.open.ids, (missing, 0), value=PAD_ID))
+        self.finished = self.finished._replace(ids=F.pad(self.finished.ids, (missing, 0), value=PAD_ID))
+        self.length, self.window = torch.as_tensor(self.length, device=device).clone(), num_tokens
+
+    def select(self, staying: Tensor) -> None:
+        """Go on with the sentences `staying` (B',)."""
+        self.last = self.last.view(len(self.sentences), -1)[staying].flatten()
+        self.sentences, self.limits = self.sentences[staying], self.limits[staying]
+        self.num_finished = self.num_finished[staying]
+        self.open = Open(*(x[staying] for x in self.open))
+        self.finished = Finished(*(x[staying] for x in self.finished))

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nmt.beam_search import BeamConfig, LengthPenalty, beam_search
+from nmt.beam_search import BeamConfig, LengthPenalty
+from nmt.graph_search import search
 from nmt.hypotheses import DecodingConfig, Hypothesis
 from nmt.models.base import TranslationModel
 from nmt.sampling import SamplingConfig, sample
@@ -25,7 +26,7 @@ __all__ = [
 Strategy = Callable[[TranslationModel, Tensor, Tensor, Any], list[list[Hypothesis]]]
 
 STRATEGIES: dict[str, tuple[type[DecodingConfig], Strategy]] = {
-    "beam": (BeamConfig, beam_search),
+    "beam": (BeamConfig, search),
     "sampling": (SamplingConfig, sample),
 }
 

@@ -8,6 +8,7 @@ Sinusoids: Vaswani et al. 2017, section 3.5. Learned positions: Gehring et al. 2
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from enum import Enum
 
 import torch
@@ -42,7 +43,37 @@ def sinusoids(length: int, d_model: int, *, device: torch.device | None = None) 
     return table
 
 
-class SinusoidalPositions(nn.Module):
+class PositionTable(nn.Module, ABC):
+    """One vector per position."""
+
+    @abstractmethod
+    def forward(self, length: int) -> Tensor:
+        """(length, D): positions 0 .. length - 1."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> Tensor:
+        """All of them that there are: (at least the longest `length` so far, D)."""
+
+    def reserve(self, length: int) -> None:
+        """Have at least `length` rows where that is possible."""
+
+    def at(self, start: int | Tensor, num: int, padding: Tensor | None = None) -> Tensor:
+        """(num, D): the positions of `num` columns from `start` on.
+
+        With `padding` (B,) it is (B, num, D): rows that begin with so many columns of nothing count their
+        positions from there. A tensor `start` (), which the host does not read, must lie within `rows`.
+        """
+        rows = self(start + num) if isinstance(start, int) else self.rows
+        if isinstance(start, int) and padding is None:
+            return rows[start:]
+        columns = start + torch.arange(num, device=rows.device)
+        if padding is not None:
+            columns = (columns - padding[:, None]).clamp(min=0)
+        return rows[columns]
+
+
+class SinusoidalPositions(PositionTable):
     """Fixed positions; the table grows with the longest sequence seen and is not part of a checkpoint."""
 
     def __init__(self, d_model: int):
@@ -52,14 +83,20 @@ class SinusoidalPositions(nn.Module):
         self.table: Tensor
 
     def forward(self, length: int) -> Tensor:
-        """(length, D): positions 0 .. length - 1."""
         if length > len(self.table):
             with torch.inference_mode(False):  # what search makes, training may use
                 self.table = sinusoids(2 * length, self.d_model, device=self.table.device)
         return self.table[:length]
 
+    @property
+    def rows(self) -> Tensor:
+        return self.table
 
-class LearnedPositions(nn.Module):
+    def reserve(self, length: int) -> None:
+        self(length)
+
+
+class LearnedPositions(PositionTable):
     """One trained vector per position; sequences may not be longer than `max_length`.
 
     They start from a normal distribution with standard deviation `std`, which should be that of the vectors
@@ -80,3 +117,7 @@ class LearnedPositions(nn.Module):
                 "shorten the text, or train a model with more positions"
             )
         return self.table.weight[:length]
+
+    @property
+    def rows(self) -> Tensor:
+        return self.table.weight

@@ -26,7 +26,7 @@ class RelativePositions(nn.Module):
     needs_weights = False
     """Whether `summed` does more than a product, so that attention cannot leave it to a fused function."""
 
-    def turned(self, x: Tensor, start: int) -> Tensor:
+    def turned(self, x: Tensor, start: int | Tensor) -> Tensor:
         """Queries or keys x (B, H, T, C) of the columns from `start` on, as they are multiplied."""
         return x
 
@@ -63,9 +63,9 @@ class RotaryPositions(RelativePositions):
         super().__init__()
         self.angles = SinusoidalPositions(size)
 
-    def turned(self, x: Tensor, start: int) -> Tensor:
+    def turned(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, C), each pair of channels as a point that is turned around the origin."""
-        return fused.turned(x, self.angles(start + x.shape[2])[start:])
+        return fused.turned(x, self.angles.at(start, x.shape[2]))
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

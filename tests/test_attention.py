@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,7 +170,7 @@ def test_cached_steps_equal_the_full_pass(positions: Positions, norm_order: Norm
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20, norm_order=norm_order)
     layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(3, 30, 16)
     state = State()
-    steps = [layer.step(x[:, t : t + 1], state, "0") for t in range(30)]
+    steps = [layer.step(x[:, t : t + 1], replace(state, position=t), "0") for t in range(30)]
     assert_close(torch.cat(steps, dim=1), layer(x, torch.ones(30, 30, dtype=torch.bool).tril()))
 
 
@@ -188,7 +189,12 @@ def test_columns_of_padding_at_the_front_change_nothing(positions: Positions) ->
     assert_close(layer(padded, mask)[:, 3:], expected)
     state = State()
     steps = [
-        layer.step(padded[:, t : t + 1], state, "0", mask[None, t : t + 1, : t + 1].expand(2, 1, 1, -1))
+        layer.step(
+            padded[:, t : t + 1],
+            replace(state, position=t),
+            "0",
+            mask[None, t : t + 1, : t + 1].expand(2, 1, 1, -1),
+        )
         for t in range(9)
     ]
     assert_close(torch.cat(steps[3:], dim=1), expected)

@@ -11,7 +11,7 @@ The beams of one sentence are adjacent: row b * K + k. Masks are boolean and Tru
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from torch import Tensor, nn
@@ -84,16 +84,26 @@ class State:
     """Tensors with B rows."""
     target: dict[str, Tensor] = field(default_factory=dict)
     """Tensors with N = B * K rows."""
-    position: int = 0
-    """Target positions consumed so far, the same for every row."""
+    position: int | Tensor = 0
+    """Target positions consumed so far, the same for every row; a tensor () in a window of columns."""
+    prefix: int = 0
+    """Columns of keys and values before those of target positions."""
+    window: int = 0
+    """How many columns keys and values keep, those not yet written in front; 0: as many as are written."""
     kept: dict[str, list[Tensor]] = field(default_factory=dict)
     """Tensors that are never moved, in the order in which they were written; `target` tells which of their
     rows belong to a hypothesis."""
 
+    @property
+    def columns(self) -> int | Tensor:
+        """Columns written so far."""
+        return self.prefix + self.position
+
     def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> State:
         """Return the state of the hypotheses `rows` (N',) and of the `sentences` (B',); None keeps all."""
         kept = {name: list(tensors) for name, tensors in self.kept.items()}
-        return State(_select(self.source, sentences), _select(self.target, rows), self.position, kept)
+        source, target = _select(self.source, sentences), _select(self.target, rows)
+        return replace(self, source=source, target=target, kept=kept)
 
 
 def _select(tensors: dict[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:

@@ -4,6 +4,10 @@ Where the kernels can be used, keys and values stay where they were written, one
 and only the places of a hypothesis, a row in each chunk, follow the beams. Elsewhere the tensors themselves
 are moved. Which it is, is decided when a search starts.
 
+Tensors that are moved grow by a column with every step, unless they are put in a window: then their shapes
+stay, the columns move to the left, and those in front that are not written yet are masked. The last column is
+the newest in both cases, which is all that attention relies on.
+
 Shapes: B sentences, N hypotheses, T positions of the queries, S of the keys, D d_model, H heads, C channels
 of a head.
 """
@@ -11,14 +15,19 @@ of a head.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.attention import Attention
 from nmt.models.base import State
+from nmt.positions import PositionTable
 
+GROWING = (".keys", ".values")
+"""What the names of a layer's keys and values (N, H, S, C) end with, where the tensors are moved."""
 PLACES = "places"
 """(N, chunks) int32, of the target: the row of a hypothesis in each chunk of a layer."""
 SENTENCES = "sentences"
@@ -43,16 +52,47 @@ def begin_chunk(state: State, num_rows: int) -> None:
         state.target[PLACES] = torch.cat([places, _rows(num_rows)], dim=1)
 
 
+def in_window(state: State, num_columns: int, tables: Iterable[PositionTable], device: torch.device) -> State:
+    """Return `state` such that a step changes no shape and asks the host nothing.
+
+    `num_columns` are those that are written and those to come; `tables` are made to reach as far.
+    """
+    for table in tables:
+        table.reserve(num_columns)
+    target = {
+        name: F.pad(tensor, (0, 0, num_columns - tensor.shape[2], 0)) if name.endswith(GROWING) else tensor
+        for name, tensor in state.target.items()
+    }
+    position = torch.as_tensor(state.position, device=device).clone()
+    return replace(state, target=target, position=position, window=num_columns)
+
+
+def next_columns(state: State) -> tuple[int, int | Tensor]:
+    """How many columns keys will have with the next one, and how many of them, in front, are not written."""
+    columns = state.columns
+    if isinstance(columns, int):
+        return columns + 1, 0
+    return state.window, state.window - 1 - columns
+
+
+def written_columns(state: State, device: torch.device) -> Tensor | None:
+    """(1, 1, 1, S): which columns of keys are written when the next one is; None where all are."""
+    if not state.window:
+        return None
+    columns, unwritten = next_columns(state)
+    return (torch.arange(columns, device=device) >= unwritten)[None, None, None, :]
+
+
 def attend_to_past(
     attention: Attention, x: Tensor, state: State, layer: str, mask: Tensor | None = None
 ) -> Tensor:
-    """x (N, T, D), most often T = 1: append its keys and values to those of the S - T columns before.
+    """x (N, T, D), most often T = 1: append its keys and values to those of the columns before.
 
-    Returns (N, T, D). All columns are attended to, or those that `mask`, which broadcasts to (N, H, T, S),
+    Returns (N, T, D). All columns S are attended to, or those that `mask`, which broadcasts to (N, H, T, S),
     allows; in place, that of the prefix counts. With T > 1 there are no columns before.
     """
-    new = attention.attended(x, num_columns(state, layer))
-    names = (f"{layer}.keys", f"{layer}.values")
+    new = attention.attended(x, state.columns)
+    names = [f"{layer}{name}" for name in GROWING]
     if PLACES in state.target:
         for name, tensor in zip(names, new, strict=True):
             state.kept.setdefault(name, []).append(tensor)
@@ -63,18 +103,12 @@ def attend_to_past(
         context: Tensor = attention(x, *new, mask)
         return context
     for name, tensor in zip(names, new, strict=True):
-        before = state.target.get(name)
-        state.target[name] = tensor if before is None else torch.cat([before, tensor], dim=2)
-    context = attention(x, *(state.target[name] for name in names), mask)
+        if name in state.target:
+            before = state.target[name][:, :, 1 if state.window else 0 :]
+            tensor = torch.cat([before, tensor], dim=2)
+        state.target[name] = tensor
+    context = attention(x, *(state.target[name] for name in names), mask, state.columns)
     return context
-
-
-def num_columns(state: State, layer: str) -> int:
-    """Return how many columns `layer` has written so far."""
-    if PLACES in state.target:
-        return sum(chunk.shape[2] for chunk in state.kept.get(f"{layer}.keys", ()))
-    keys = state.target.get(f"{layer}.keys")
-    return 0 if keys is None else keys.shape[2]
 
 
 def remember_source(state: State, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:

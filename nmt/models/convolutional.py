@@ -27,7 +27,7 @@ from nmt.errors import UserError
 from nmt.layers import Dropout
 from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.vocabulary import Tying, build_vocabulary
-from nmt.positions import LearnedPositions, Positions, SinusoidalPositions
+from nmt.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 
 EMBEDDING_STD = 0.1  # section 3.5
 
@@ -117,7 +117,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = tokens
         nn.init.normal_(tokens.weight, std=EMBEDDING_STD)
-        self.positions: LearnedPositions | SinusoidalPositions
+        self.positions: PositionTable
         if cfg.positions is Positions.learned:
             self.positions = LearnedPositions(cfg.d_model, cfg.max_positions, std=EMBEDDING_STD)
             self.position_scale = 1.0
@@ -126,9 +126,9 @@ class Embedding(nn.Module):
             self.position_scale = EMBEDDING_STD * math.sqrt(2.0)  # the mean square of a sine is a half
         self.dropout = Dropout(cfg.dropout)
 
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+    def forward(self, ids: Tensor, start: int | Tensor = 0) -> Tensor:
         """(B, T, D) of ids (B, T) at the positions from `start` on."""
-        positions = self.positions(start + ids.shape[1])[start:]
+        positions = self.positions.at(start, ids.shape[1])
         x: Tensor = self.dropout(self.tokens(ids) + positions * self.position_scale)
         return x
 

@@ -24,7 +24,7 @@ from nmt.attention import Role
 from nmt.errors import UserError
 from nmt.layers import Activation
 from nmt.models.base import AttentionMaps, State, TranslationModel
-from nmt.models.cache import begin_chunk, keep_in_place, num_columns
+from nmt.models.cache import begin_chunk, keep_in_place, next_columns
 from nmt.models.stack import (
     Embedding,
     SelfAttentionLayer,
@@ -158,14 +158,15 @@ class DecoderOnly(TranslationModel):
                 state.kept["prefix_mask"] = [self._real(padding, columns)]
             for i, layer in enumerate(self.layers):
                 x = layer.step(x, state, str(i), mask)
+        state.prefix = columns
         return state
 
     def advance(self, last: Tensor, state: State) -> Tensor:
         """Hidden states (N, D) of what follows `last` (N,)."""
-        padding, column = state.target["padding"], num_columns(state, "0")
+        padding, (columns, unwritten) = state.target["padding"], next_columns(state)
         begin_chunk(state, len(last))
-        x = self.embedding(last[:, None], start=column, padding=padding)
-        mask = self._real(padding, column + 1)[:, None, None, :]
+        x = self.embedding(last[:, None], start=state.columns, padding=padding)
+        mask = self._real(padding + unwritten, columns)[:, None, None, :]
         for i, layer in enumerate(self.layers):
             x = layer.step(x, state, str(i), mask)
         state.position += 1

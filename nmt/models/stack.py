@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-import torch
 from torch import Tensor, nn
 
 from nmt.attention import Attention, Role
@@ -22,7 +21,7 @@ from nmt.layers import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder,
 from nmt.models.base import ModelConfig, State
 from nmt.models.cache import attend_to_past, attend_to_source
 from nmt.models.vocabulary import EmbeddingInit
-from nmt.positions import LearnedPositions, Positions, SinusoidalPositions
+from nmt.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 from nmt.relative_positions import (
     AlibiPositions,
     BucketPositions,
@@ -245,21 +244,14 @@ class Embedding(nn.Module):
         self.norm = build_norm(cfg) if cfg.embedding_norm else nn.Identity()
         self.dropout = Dropout(cfg.dropout)
 
-    def forward(self, ids: Tensor, start: int = 0, padding: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, start: int | Tensor = 0, padding: Tensor | None = None) -> Tensor:
         """(B, T, D) of ids (B, T) in the columns from `start` on.
 
         Rows that begin with `padding` (B,) columns of nothing count their positions from there.
         """
         x: Tensor = self.tokens(ids) * self.scale
         if self.positions is not None:
-            end = start + ids.shape[1]
-            positions = self.positions(end)
-            if padding is None:
-                positions = positions[start:]
-            else:
-                columns = torch.arange(start, end, device=ids.device)
-                positions = positions[(columns - padding[:, None]).clamp(min=0)]
-            x = x + positions
+            x = x + self.positions.at(start, ids.shape[1], padding)
         x = self.dropout(self.norm(x))
         return x
 
@@ -307,7 +299,7 @@ def build_attention(cfg: StackConfig, role: Role) -> Attention:
     )
 
 
-def build_positions(cfg: StackConfig) -> SinusoidalPositions | LearnedPositions | None:
+def build_positions(cfg: StackConfig) -> PositionTable | None:
     """What is added to the embeddings, if anything."""
     if cfg.positions is Positions.sinusoidal:
         return SinusoidalPositions(cfg.d_model)

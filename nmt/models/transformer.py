@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nmt.attention import Role
 from nmt.models.base import State, TranslationModel
-from nmt.models.cache import begin_chunk, keep_in_place, remember_source
+from nmt.models.cache import begin_chunk, keep_in_place, remember_source, written_columns
 from nmt.models.stack import (
     CrossAttention,
     Embedding,
@@ -70,9 +70,12 @@ class DecoderLayer(nn.Module):
         """Keys and values (B, H, S, C) of memory (B, S, D): the same at every target position."""
         return self.cross_attention.attention.attended(memory)
 
-    def step(self, x: Tensor, state: State, layer: str) -> Tensor:
-        """x (N, 1, D): one position of every hypothesis; those of a sentence share its keys and values."""
-        x = self.self_attention.step(x, state, layer)
+    def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:
+        """x (N, 1, D): one position of every hypothesis; those of a sentence share its keys and values.
+
+        `mask` (1, 1, 1, S) says which of them there are, where not all.
+        """
+        x = self.self_attention.step(x, state, layer, mask)
         out: Tensor = self.feed_forward(self.cross_attention.step(x, state, layer))
         return out
 
@@ -124,8 +127,9 @@ class Transformer(TranslationModel):
         """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
         begin_chunk(state, len(last))
         x = self.tgt_embedding(last[:, None], start=state.position)
+        mask = written_columns(state, last.device)
         for i, layer in enumerate(self.decoder):
-            x = layer.step(x, state, str(i))
+            x = layer.step(x, state, str(i), mask)
         state.position += 1
         hidden: Tensor = self.decoder_norm(x[:, 0])
         return hidden

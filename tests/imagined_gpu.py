@@ -1,0 +1,151 @@
+"""What a GPU runs, checked without one: that all tensors are on it, and that the host never waits for it.
+
+`tests/test_gpu.py` runs this file in a process of its own, as a device cannot be taken back. Its tensors have
+shapes, types and a place, but no numbers: to ask for one is an error, as is to mix them with tensors on CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily as with_numbers
+from torch.utils import backend_registration
+
+from nmt import kernels
+from nmt.beam_search import BeamConfig
+from nmt.graph_search import Loop, graph_search
+from nmt.learner import SummedLoss
+from nmt.low_precision import rounded
+from nmt.models import TranslationModel, build_model
+from nmt.models.recurrence import Cell
+from nmt.optimizer import Algorithm, OptimizerConfig, build_optimizer
+from nmt.progress import Measures
+from nmt.runtime import Precision, Stepper
+from tests.test_contract import CASES, VOCAB_SIZE
+
+DEVICE = "imagined"
+
+
+class Backend(backend_registration._DummyBackendModule):
+    """What autograd asks a device about mixed precision."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+    def is_autocast_enabled(self) -> bool:
+        return False
+
+
+cast(Any, backend_registration._setup_privateuseone_for_python_backend)(DEVICE, Backend())
+
+
+@pytest.fixture(autouse=True)
+def _no_numbers() -> Iterator[None]:
+    with FakeTensorMode():
+        yield
+
+
+def moved(x: Tensor) -> Tensor:
+    """A tensor like `x` on the device."""
+    return torch.empty(x.shape, dtype=x.dtype, device=DEVICE)
+
+
+def move(model: nn.Module) -> None:
+    """Put all weights on the device; tied ones stay tied."""
+    weights: dict[Tensor, nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                module._parameters[name] = weights.setdefault(weight, nn.Parameter(moved(weight)))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = moved(buffer)
+
+
+def all_moved(found: object) -> Any:
+    """The same with every tensor on the device: a tensor, or a tuple or dictionary that holds some."""
+    if isinstance(found, Tensor):
+        return moved(found)
+    if isinstance(found, dict):
+        return {name: all_moved(x) for name, x in found.items()}
+    if isinstance(found, tuple):
+        return type(found)(*map(all_moved, found))
+    return found
+
+
+@pytest.fixture(params=CASES)
+def model(request: pytest.FixtureRequest) -> TranslationModel:
+    """With numbers, on CPU."""
+    cfg = request.param()
+    if getattr(cfg, "cell", None) is Cell.gru:
+        pytest.skip("torch does not know the shapes of its own GRU without numbers")
+    with with_numbers():
+        return build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE)
+
+
+def test_what_is_wrong_on_a_gpu_is_an_error_here() -> None:
+    x = torch.empty(3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="device"):
+        x + torch.ones(3)
+    with pytest.raises(RuntimeError):
+        x.sum().item()
+    with pytest.raises(RuntimeError):
+        x[x > 0]
+
+
+@torch.no_grad()
+def test_a_step_of_search_stays_on_the_device(model: TranslationModel) -> None:
+    loops: list[Loop] = []
+
+    def record(step: Any) -> Any:
+        loops.append(step.__self__)
+        return step
+
+    model.eval()
+    with with_numbers(), kernels.disabled():
+        src = torch.randint(4, VOCAB_SIZE, (5, 9))
+        mask = torch.arange(9) < torch.tensor([9, 3, 5, 9, 1])[:, None]
+        graph_search(model, src, mask, BeamConfig(beam_size=3, num_best=2), record)
+    move(model)
+    beams, state = copy.copy(loops[0].beams), copy.copy(loops[0].state)
+    for found in (beams, state):
+        vars(found).update({name: all_moved(x) for name, x in vars(found).items()})
+    loop = Loop(beams, state, model, lambda step: step)
+    before = loop.tensors
+    loop.step(model)
+    loop.step(rounded(model, Precision.bf16))
+    assert all(old is new for old, new in zip(before, loop.tensors, strict=True))
+    assert {x.device.type for x in (*before, loop.news)} == {DEVICE}
+
+
+def test_an_update_stays_on_the_device(model: TranslationModel) -> None:
+    update(model, Algorithm.adam)
+
+
+@pytest.mark.parametrize("model", CASES[:1], indirect=True)
+def test_an_update_with_muon_stays_on_the_device(model: TranslationModel) -> None:
+    update(model, Algorithm.muon)
+
+
+def update(model: TranslationModel, algorithm: Algorithm) -> None:
+    """From two batches, as the trainer does it."""
+    device = torch.device(DEVICE)
+    move(model)
+    loss_of = SummedLoss(model.train(), compiled=False)
+    optimizer = build_optimizer(OptimizerConfig(algorithm=algorithm), model)
+    stepper = Stepper(optimizer, device=device, precision=Precision.fp32, clip_norm=1.0)
+    sums = torch.zeros(3, device=device)
+    for _ in range(2):
+        ids, rows = (torch.empty(*shape, dtype=torch.long, device=device) for shape in ((4, 7), (20,)))
+        loss, nll = loss_of(ids, ids > 0, ids, ids, rows, 0.1)
+        stepper.backward(loss / 40)
+        sums += torch.stack([loss.detach(), nll, torch.full_like(nll, 28)])
+    unusable = Measures(device, forgives_overflow=False).add(1, sums, stepper.clip(), 40)
+    stepper.step(0.1, unusable)
+    assert {x.device.type for x in (sums, unusable, *model.parameters())} == {DEVICE}
