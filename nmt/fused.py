@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmt import kernels
@@ -157,7 +158,16 @@ def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: fl
     return loss, nll
 
 
-class _Dropout(torch.autograd.Function):
+class OnceDifferentiable(torch.autograd.Function):
+    """A function whose second derivatives are an error where one asks for them, not silently left out."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        once: Any = once_differentiable
+        cls.backward = staticmethod(once(cls.backward))  # type: ignore[method-assign]
+
+
+class _Dropout(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Any:
         ctx.rate, ctx.seed = rate, _seed()
@@ -169,7 +179,7 @@ class _Dropout(torch.autograd.Function):
         return torch.ops.nmt.dropout(grad, ctx.rate, ctx.seed, grad.dtype), None
 
 
-class _AddDropout(torch.autograd.Function):
+class _AddDropout(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, rate: float) -> Any:
         ctx.rate, ctx.seed, ctx.dtype = rate, _seed(), x.dtype
@@ -181,7 +191,7 @@ class _AddDropout(torch.autograd.Function):
         return grad, torch.ops.nmt.dropout(grad, ctx.rate, ctx.seed, ctx.dtype), None
 
 
-class _ReluDropout(torch.autograd.Function):
+class _ReluDropout(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Any:
         ctx.rate = rate
@@ -195,7 +205,7 @@ class _ReluDropout(torch.autograd.Function):
         return torch.ops.nmt.relu_dropout_backward(grads[0].contiguous(), out, ctx.rate), None
 
 
-class _LayerNorm(torch.autograd.Function):
+class _LayerNorm(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Any:
         x = x.contiguous()
@@ -208,7 +218,7 @@ class _LayerNorm(torch.autograd.Function):
         return *torch.ops.nmt.layer_norm_backward(grads[0].contiguous(), *ctx.saved_tensors), None, None
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
         ctx.shape, ctx.dtype, ctx.has_bias = x.shape, x.dtype, bias is not None
@@ -230,7 +240,7 @@ class _Linear(torch.autograd.Function):
         )
 
 
-class _FeedForward(torch.autograd.Function):
+class _FeedForward(OnceDifferentiable):
     """What the non-linearity was given is never stored, nor is its gradient for longer than a step."""
 
     @staticmethod
@@ -268,7 +278,7 @@ class _FeedForward(torch.autograd.Function):
         )
 
 
-class _Turned(torch.autograd.Function):
+class _Turned(OnceDifferentiable):
     """On (B, T, H, C)."""
 
     @staticmethod
@@ -282,7 +292,7 @@ class _Turned(torch.autograd.Function):
         return torch.ops.nmt.turned(grads[0].contiguous(), table, -1.0), None
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(OnceDifferentiable):
     """On (B, T, H, C) and (B, S, H, C)."""
 
     @staticmethod
@@ -302,7 +312,7 @@ class _Attention(torch.autograd.Function):
         return *results, None, None
 
 
-class _ProjectedNLL(torch.autograd.Function):
+class _ProjectedNLL(OnceDifferentiable):
     """Computes the gradients with the loss, which is cheaper than to keep or to repeat the logits.
 
     A graph can be gone through backwards once.

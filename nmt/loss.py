@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from nmt import fused
 
-LOGITS_AT_ONCE = {"cpu": 1 << 23}
-"""Logits of one product, so that a large vocabulary does not limit the batch; 1 << 26 on other devices."""
+LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_CPU = 1 << 26, 1 << 23
+"""Logits of one product, so that a large vocabulary does not limit the batch."""
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
 
@@ -87,7 +87,7 @@ def _sums(logits: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: 
     return _Sums(nll, uniform, gradient)
 
 
-class _SmoothedNLL(torch.autograd.Function):
+class _SmoothedNLL(fused.OnceDifferentiable):
     """Computes the gradient with the loss."""
 
     @staticmethod
@@ -103,7 +103,7 @@ class _SmoothedNLL(torch.autograd.Function):
         return gradient.mul_(grad_outputs[0]), None, None
 
 
-class _ProjectedNLL(torch.autograd.Function):
+class _ProjectedNLL(fused.OnceDifferentiable):
     """Computes the gradients with the loss, chunk by chunk: cheaper than to keep or to repeat the logits."""
 
     @staticmethod
@@ -121,7 +121,8 @@ class _ProjectedNLL(torch.autograd.Function):
         biases = None if bias is None else bias.to(dtype)
         gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if needs_gradient and x is not None]
         sums = hidden.new_zeros(2, dtype=torch.float32)
-        size = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 1 << 26) // len(weight))
+        most = LOGITS_AT_ONCE_ON_CPU if hidden.device.type == "cpu" else LOGITS_AT_ONCE
+        size = max(1, most // len(weight))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), size):
                 rows = inputs[start : start + size]

@@ -320,3 +320,18 @@ def test_without_kernels_the_definition_runs() -> None:
     assert kernels.status() == "with kernels in C++"
     torch.manual_seed(1)
     assert not torch.equal(plain, Dropout(0.25)(x))  # other masks, of the same kind
+
+
+def test_second_derivatives_are_refused() -> None:
+    """They would lack what the kernels have no derivative of."""
+    (x,) = leaves((4, 16))
+    scale, shift = torch.ones(16, requires_grad=True), torch.zeros(16, requires_grad=True)
+    outs = [
+        fused.dropout(x, 0.3),
+        fused.layer_norm(x, scale, shift, 1e-5, feeds_product=False),
+        projected_nll(x, torch.nn.Linear(16, 11), torch.arange(4), 0.1)[0],
+    ]
+    for out in outs:
+        (gradient,) = torch.autograd.grad(out.square().sum(), [x], create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            torch.autograd.backward(gradient.sum())

@@ -125,7 +125,7 @@ def test_projected_by_parts(
 ) -> None:
     """Of hidden states, in the precision of training; what is expected is float64 of the rounded factors."""
     if at_once is not None:  # of one row each; of three rows, the last part of one
-        monkeypatch.setattr(nmt.loss, "LOGITS_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(nmt.loss, "LOGITS_AT_ONCE_ON_CPU", at_once)
     output, hidden = nn.Linear(5, 13, bias=has_bias), torch.randn(7, 5, requires_grad=True)
     targets, inputs = torch.randint(13, (7,)), [hidden, *output.parameters()]
     with kernels.disabled(), torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
