@@ -60,7 +60,8 @@ def translate_file(cfg: TranslateConfig) -> None:
     source = Source.read(path)
     checkpoint, digest = identify_checkpoint(cfg.run, cfg.checkpoint)
     decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
-    del decoding["decoding.batch_tokens"]  # it changes the speed and the memory, not the translations
+    for key in ("batch_tokens", "cuda_graphs"):  # they change the speed and the memory, not the translations
+        decoding.pop(f"decoding.{key}", None)
     counter = LineCounter(source.num_lines)
     with opened_job(
         source, output, {"checkpoint": digest[:16], "tgt": cfg.tgt, **decoding}, counter.note

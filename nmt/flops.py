@@ -74,6 +74,6 @@ def peak(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    if "MIG" in name.split():  # a part of a GPU
+    if {"MIG", "Laptop", "D", "Ti", "SUPER"} & set(name.split()):  # parts of a GPU, and others of its name
         return None
     return next((value for part, value in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)

@@ -11,15 +11,21 @@ Shapes: B sentences in search, those that fill up the batch among them, K beams.
 from __future__ import annotations
 
 import copy
+import itertools
+import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.beam_search import BeamConfig, Beams, beam_search
+from nmt.beam_search import BeamConfig, Beams, Finished, Open, beam_search
 from nmt.hypotheses import Hypothesis, length_limits
 from nmt.models.base import State, TranslationModel
 from nmt.models.cache import in_window
@@ -28,148 +34,223 @@ from nmt.tokenizer import PAD_ID
 
 COLUMNS = 32
 """Numbers of source positions, and of columns of keys and values, are multiples of this."""
-MOST_GRAPHS = 16
-"""Graphs that are kept of a model, with their memory; the one that was not used for longest goes first."""
+FEWEST_SENTENCES = 8
+"""No batch is smaller: one that is would take a GPU as long, and need graphs of its own."""
+MOST_LOOPS = 64
+"""Shapes whose graphs are kept; the one that was not used for longest goes first."""
+ALIGNMENT = 256
+"""Bytes; what torch aligns its tensors to."""
 
-Step = Callable[[TranslationModel], None]
-Recorder = Callable[[Step], Step]
+
+class Replay(Protocol):
+    """Calls a step, or does what it did: it is always given the same one."""
+
+    def __call__(self, step: Callable[[], None]) -> None: ...
 
 
-class Replayed:
-    """`step`, run as it is the first time, recorded the second time, and replayed from then on."""
+class Graphs:
+    """Makes recordings of steps on a GPU, which share memory for what they compute on the way.
 
-    def __init__(self, step: Step):
-        self.step = step
+    They may, because steps follow one another, and leave what they found in memory that is not theirs.
+    """
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self) -> Replay:
+        return Graph(self)
+
+
+class Graph:
+    """A step that is run as it is the first time, recorded the second time, and replayed from then on."""
+
+    def __init__(self, shared: Graphs):
+        self.shared = shared
         self.graph: torch.cuda.CUDAGraph | None = None
         self.has_run = False
 
-    def __call__(self, model: TranslationModel) -> None:
-        if not self.has_run:  # what libraries set up at their first use cannot be recorded
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.step(model)
-            torch.cuda.current_stream().wait_stream(stream)
-            self.has_run = True
+    def __call__(self, step: Callable[[], None]) -> None:
+        if not self.has_run:
+            self._run(step)
             return
         if self.graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL has threads of its own
-                self.step(model)
-            self.graph = graph
+            self.graph = self._recorded(step)
         self.graph.replay()
+
+    def _run(self, step: Callable[[], None]) -> None:
+        """What libraries set up at their first use cannot be recorded."""
+        self.shared.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.shared.stream):
+            step()
+        torch.cuda.current_stream().wait_stream(self.shared.stream)
+        self.has_run = True
+
+    def _recorded(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph,
+            pool=self.shared.pool,
+            stream=self.shared.stream,
+            capture_error_mode="thread_local",  # NCCL has threads of its own
+        ):
+            step()
+        return graph
 
 
 class Loop:
-    """A search of certain shapes: tensors that stay where they are, and the step that changes their values.
+    """A search of certain shapes: tensors that stay where they are, and the step that changes them."""
 
-    It takes over the tensors that it is made with, whose search is the first that it does.
-    """
-
-    def __init__(self, beams: Beams, state: State, model: TranslationModel, record: Recorder):
+    def __init__(self, beams: Beams, state: State, waiting: Tensor, news: Tensor, replay: Replay):
         self.beams, self.state = beams, state
-        self.waiting = torch.ones_like(beams.limits, dtype=torch.bool)  # (B,) in search
-        self.news = torch.zeros_like(self.waiting)  # (B,) done with the last step
-        self.step = record(self._step)
-        self.used = [*model.parameters(), *model.buffers()]  # a graph knows no more than their addresses
+        self.waiting = waiting  # (B,) bool, still in search
+        self.news = news  # (B,) bool, done with the last step
+        self.replay = replay
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All that a step may change, and what it reads of the source."""
-        return tensors(self.beams, self.state)
-
-    def run(
-        self, model: TranslationModel, num_waiting: int, num_steps: int, results: list[list[Hypothesis]]
-    ) -> Tensor:
-        """Search for the first `num_waiting` sentences until half of the batch is done, or `num_steps` are.
-
-        Returns which ones (B',) are left.
-        """
-        self.waiting.copy_(torch.arange(len(self.waiting), device=self.waiting.device) < num_waiting)
+    def run(self, model: TranslationModel, num_steps: int, results: list[list[Hypothesis]]) -> Tensor:
+        """Search until half of the batch is done, or `num_steps` are; return the sentences (B',) left."""
+        size = len(self.waiting)
         for _ in range(num_steps):
-            self.step(model)
+            self.replay(partial(self.step, model))
             if self.news.any():  # the one place in a step where the host waits for the device
                 self.beams.report(self.news, results)
                 self.waiting &= ~self.news
-                if 2 * int(self.waiting.sum()) <= len(self.waiting):
+                num_waiting = int(self.waiting.sum())
+                if not num_waiting or (2 * num_waiting <= size and size > FEWEST_SENTENCES):
                     break
         return self.waiting.nonzero().squeeze(1)
 
-    def _step(self, model: TranslationModel) -> None:
+    def step(self, model: TranslationModel) -> None:
+        """Let all hypotheses grow by a token, in the same memory.
+
+        The length and the position are counted up in place, everything else is computed and copied there.
+        """
         beams, state = copy.copy(self.beams), self.state.select(None)
         beams.grow(model, state)
         state = model.reorder(state, beams.rows())
         self.news.copy_(beams.done() & self.waiting)
-        for mine, new in zip(self.tensors, tensors(beams, state), strict=True):
+        for mine, new in zip(contents(self.beams, self.state), contents(beams, state), strict=True):
             if new is not mine:
                 mine.copy_(new)
 
 
-def tensors(beams: Beams, state: State) -> list[Tensor]:
-    """What a search in a window consists of."""
+class Loops:
+    """The loops of a model. One searches at a time, so that all of them share their memory."""
+
+    def __init__(self, record: Callable[[], Replay]):
+        self.record = record
+        self.lock = threading.Lock()
+        self.loops: OrderedDict[object, Loop] = OrderedDict()
+        self.memory = torch.empty(0, dtype=torch.uint8)
+        self.weights: list[Tensor] = []  # kept, as graphs know no more of them than their addresses
+
+    def begin(self, model: TranslationModel, beams: Beams, state: State, num_waiting: int) -> Loop:
+        """The loop for a search in a window, which goes on there for its first `num_waiting` sentences."""
+        waiting = torch.arange(len(beams.limits), device=beams.limits.device) < num_waiting
+        found = [*contents(beams, state), waiting, waiting]
+        weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
+        has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
+        num_bytes = sum(map(_size, found))
+        if has_moved or num_bytes > len(self.memory):
+            self.loops.clear()
+            self.weights = weights
+            self.memory = torch.empty(0, dtype=torch.uint8)  # given back before more is asked for
+            self.memory = torch.empty(2 * num_bytes, dtype=torch.uint8, device=waiting.device)
+        key = repr(beams.cfg), state.prefix, tuple((x.shape, x.dtype) for x in found)
+        if key not in self.loops:
+            *places, mine, news = self._places(found)
+            self.loops[key] = Loop(*_placed(beams, state, places), mine, news, self.record())
+            if len(self.loops) > MOST_LOOPS:
+                self.loops.popitem(last=False)
+        self.loops.move_to_end(key)
+        for place, x in zip(self._places(found), found, strict=True):
+            place.copy_(x)
+        return self.loops[key]
+
+    def _places(self, found: list[Tensor]) -> list[Tensor]:
+        """Tensors of these shapes in the memory, one behind the other."""
+        sizes = [_size(x) for x in found]
+        parts = torch.split(self.memory[: sum(sizes)], sizes)
+        pairs = zip(parts, found, strict=True)
+        return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in pairs]
+
+
+def contents(beams: Beams, state: State) -> list[Tensor]:
+    """The tensors that a search in a window consists of."""
     lengths = [x for x in (beams.length, state.position) if isinstance(x, Tensor)]  # both, in a window
     of_beams = (beams.last, beams.sentences, beams.limits, beams.num_finished, *beams.open, *beams.finished)
     return [*lengths, *of_beams, *state.source.values(), *state.target.values()]
 
 
-_loops: WeakKeyDictionary[TranslationModel, OrderedDict[object, Loop]] = WeakKeyDictionary()
+def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams, State]:
+    """The same search with other tensors, which are given in the order of `contents`."""
+    beams, places = copy.copy(beams), iter(places)
+    beams.length, position = itertools.islice(places, 2)
+    beams.last, beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 4)
+    beams.open = Open(*itertools.islice(places, 3))
+    beams.finished = Finished(*itertools.islice(places, 3))
+    source, target = ({name: next(places) for name in x} for x in (state.source, state.target))
+    return beams, replace(state, position=position, source=source, target=target)
+
+
+_loops: WeakKeyDictionary[nn.Module, dict[torch.device, Loops]] = WeakKeyDictionary()
 
 
 def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig) -> list[list[Hypothesis]]:
     """`beam_search`, with graphs where there is a GPU and the config asks for them."""
-    if cfg.cuda_graphs and src.device.type == "cuda":
-        return graph_search(model, src, src_mask, cfg, Replayed)
-    return beam_search(model, src, src_mask, cfg)
+    if not cfg.cuda_graphs or src.device.type != "cuda":
+        return beam_search(model, src, src_mask, cfg)
+    with torch.cuda.device(src.device):
+        of_model = _loops.setdefault(model, {})
+        if src.device not in of_model:
+            of_model[src.device] = Loops(Graphs(src.device))
+        return graph_search(model, src, src_mask, cfg, of_model[src.device])
 
 
+def forget(model: nn.Module) -> None:
+    """Give back the memory of what was recorded of `model`."""
+    _loops.pop(model, None)
+
+
+@torch.inference_mode()
 def graph_search(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig, record: Recorder
+    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig, loops: Loops
 ) -> list[list[Hypothesis]]:
-    """Find what `beam_search` finds; `record` makes of a step what is called in its place."""
+    """Find what `beam_search` finds in `loops` of this model. Not for the kernels of search on CPU."""
     results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
     beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
-    missing = min(_rounded_up(src.shape[1]), model.max_length or _rounded_up(src.shape[1])) - src.shape[1]
+    num_positions = min(_rounded_up(src.shape[1], COLUMNS), model.max_length or sys.maxsize)
+    missing = max(num_positions - src.shape[1], 0)
     state = model.start(F.pad(src, (0, missing), value=PAD_ID), F.pad(src_mask, (0, missing)))
     beams.grow(model, state)  # from one hypothesis of each sentence to K
+    if beams.open.log_probs.shape[1] < cfg.beam_size:  # so few words are there that it takes longer
+        return beam_search(model, src, src_mask, cfg)
     state = model.reorder(state, beams.rows())
-    beams.report(beams.done(), results)
-    staying = (~beams.done()).nonzero().squeeze(1)
-    while num_waiting := len(staying):
-        size = 1 << (num_waiting - 1).bit_length()
-        staying = F.pad(staying, (0, size - num_waiting))  # any sentence will do
-        beams.select(staying)
-        rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)
-        state = model.reorder(state, rows.flatten(), staying)
-        num_columns = int(state.columns)
-        window = _rounded_up(num_columns + 1)
-        state = in_window(state, window, tables(model), src.device)
-        beams.put_in_window(window - state.prefix)
-        loop = _loop(beams, state, model, record)
-        staying = loop.run(model, num_waiting, window - num_columns, results)
-        beams, state = copy.copy(loop.beams), loop.state
+    done = beams.done()
+    beams.report(done, results)
+    staying = (~done).nonzero().squeeze(1)
+    with loops.lock:
+        while num_waiting := len(staying):
+            size = max(1 << (num_waiting - 1).bit_length(), FEWEST_SENTENCES)
+            staying = F.pad(staying, (0, size - num_waiting))  # any sentence fills it up
+            beams.select(staying)
+            rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)
+            state = model.reorder(state, rows.flatten(), staying)
+            num_columns = int(state.columns)
+            window = _rounded_up(num_columns + 1, COLUMNS)
+            tables = (module for module in model.modules() if isinstance(module, PositionTable))
+            state = in_window(state, window, tables, src.device)
+            beams.put_in_window(window - state.prefix)
+            loop = loops.begin(model, beams, state, num_waiting)
+            staying = loop.run(model, window - num_columns, results)
+            beams, state = copy.copy(loop.beams), loop.state
     return results
 
 
-def tables(model: TranslationModel) -> list[PositionTable]:
-    """Those that have to reach as far as a window."""
-    return [module for module in model.modules() if isinstance(module, PositionTable)]
+def _size(x: Tensor) -> int:
+    """Bytes that it takes in the memory of loops."""
+    return _rounded_up(x.nbytes, ALIGNMENT)
 
 
-def _loop(beams: Beams, state: State, model: TranslationModel, record: Recorder) -> Loop:
-    """The one for these shapes and this config, with the values of `beams` and `state`."""
-    loops = _loops.setdefault(model, OrderedDict())
-    new = tensors(beams, state)
-    key = repr(beams.cfg), state.prefix, tuple((x.shape, x.dtype, x.device) for x in new)
-    if key in loops:
-        for mine, theirs in zip(loops[key].tensors, new, strict=True):
-            mine.copy_(theirs)
-    else:
-        loops[key] = Loop(beams, state, model, record)
-        if len(loops) > MOST_GRAPHS:
-            loops.popitem(last=False)
-    loops.move_to_end(key)
-    return loops[key]
-
-
-def _rounded_up(number: int) -> int:
-    return -(-number // COLUMNS) * COLUMNS
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import _config as symbolic_shapes
 
 from nmt.batching import Batch
 from nmt.distributed import ALONE, World
 from nmt.loss import projected_nll
 from nmt.models.base import TranslationModel
+from nmt.models.recurrence import RecurrentLayer
 from nmt.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.runtime import Parallel, RuntimeConfig, whole
 
@@ -39,6 +41,7 @@ class SummedLoss(nn.Module):
         self.nll = projected_nll
         if compiled:
             self.nll = torch.compiler.disable(projected_nll)  # type: ignore[no-untyped-call]
+            symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
             self.compile(dynamic=True)
 
     def forward(
@@ -76,10 +79,10 @@ class Learner:
         if shards:
             _shard(self.module, world, device)
         elif world.size > 1:
-            ids = [device.index] if device.type == "cuda" else None
-            self.module = nn.parallel.DistributedDataParallel(
-                self.module, device_ids=ids, gradient_as_bucket_view=True
-            )
+            ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
+            tables = [name for name, _ in self.module.named_buffers()]  # each rank's grow as it needs them
+            ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)  # type: ignore[no-untyped-call]
+            self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
 
     def __call__(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
         """The summed loss and negative log-likelihood of `batch`."""
@@ -123,14 +126,18 @@ class Learner:
 
 
 def _shard(module: nn.Module, world: World, device: torch.device) -> None:
-    """Split every layer of the stacks by itself, so that few are whole at a time, then what is left."""
+    """Split every layer of the stacks by itself, so that few are whole at a time, then what is left.
+
+    Recurrent layers are left: those of a decoder are stepped through, and would be made whole for every word.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (world.size,))
     stacks = [stack for stack in module.modules() if isinstance(stack, nn.ModuleList)]
     for layer in reversed([layer for stack in stacks for layer in stack]):
-        fully_shard(layer, mesh=mesh)
+        if not isinstance(layer, RecurrentLayer):
+            fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
 
 

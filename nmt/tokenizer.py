@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
+import torch
 from numpy.typing import NDArray
 
 from nmt.errors import UserError
@@ -206,9 +206,9 @@ class Tokenizer:
         return encode(processor, prepared(self.cfg, lines))
 
     def _flat(self, processor: Any, lines: Sequence[str]) -> Ragged:
-        """Encode parts of the lines in threads of our own: those of SentencePiece end where Python begins."""
+        """Encode in threads that make the arrays, too: one computes while another has the lock of Python."""
         parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             encoded = list(threads.map(lambda part: ragged(self._encode(processor, part)), parts))
         ids, lengths = zip(ragged([]), *encoded, strict=True)
         return Ragged(np.concatenate(ids), np.concatenate(lengths))

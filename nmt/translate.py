@@ -19,6 +19,7 @@ import torch
 from nmt.batching import pad, plan_in_order
 from nmt.decoding import DecodingConfig, Hypothesis, decode
 from nmt.distributed import ALONE, World
+from nmt.graph_search import forget
 from nmt.low_precision import rounded
 from nmt.models.base import TranslationModel
 from nmt.runtime import RuntimeConfig, resolve_precision
@@ -114,7 +115,10 @@ def translate_stream(
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Eval mode without gradients while the block runs; afterwards the mode that the model was in."""
+    """Eval mode without gradients while the block runs; afterwards the mode that the model was in.
+
+    Training then has the memory of recorded searches for itself.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -122,6 +126,8 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+        if was_training:
+            forget(model)
 
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:

@@ -6,7 +6,6 @@ shapes, types and a place, but no numbers: to ask for one is an error, as is to 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ from torch.utils import backend_registration
 
 from nmt import kernels
 from nmt.beam_search import BeamConfig
-from nmt.graph_search import Loop, graph_search
+from nmt.graph_search import Loops, contents, graph_search
 from nmt.learner import SummedLoss
 from nmt.low_precision import rounded
 from nmt.models import TranslationModel, build_model
@@ -101,27 +100,22 @@ def test_what_is_wrong_on_a_gpu_is_an_error_here() -> None:
 
 @torch.no_grad()
 def test_a_step_of_search_stays_on_the_device(model: TranslationModel) -> None:
-    loops: list[Loop] = []
-
-    def record(step: Any) -> Any:
-        loops.append(step.__self__)
-        return step
-
+    loops = Loops(lambda: lambda step: step())
     model.eval()
     with with_numbers(), kernels.disabled():
         src = torch.randint(4, VOCAB_SIZE, (5, 9))
         mask = torch.arange(9) < torch.tensor([9, 3, 5, 9, 1])[:, None]
-        graph_search(model, src, mask, BeamConfig(beam_size=3, num_best=2), record)
+        graph_search(model, src, mask, BeamConfig(beam_size=3, num_best=2), loops)
     move(model)
-    beams, state = copy.copy(loops[0].beams), copy.copy(loops[0].state)
-    for found in (beams, state):
+    loop = next(iter(loops.loops.values()))
+    for found in (loop, loop.beams, loop.state):
         vars(found).update({name: all_moved(x) for name, x in vars(found).items()})
-    loop = Loop(beams, state, model, lambda step: step)
-    before = loop.tensors
+    before = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
     loop.step(model)
     loop.step(rounded(model, Precision.bf16))
-    assert all(old is new for old, new in zip(before, loop.tensors, strict=True))
-    assert {x.device.type for x in (*before, loop.news)} == {DEVICE}
+    after = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
+    assert all(old is new for old, new in zip(before, after, strict=True))
+    assert {x.device.type for x in after} == {DEVICE}
 
 
 def test_an_update_stays_on_the_device(model: TranslationModel) -> None:

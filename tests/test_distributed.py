@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from nmt import cli
-from nmt.batching import collate
+from nmt.batching import Batch, collate
 from nmt.checkpoint import CheckpointStore
 from nmt.decoding import BeamConfig
 from nmt.distributed import ALONE, World, explain, joined
@@ -27,7 +27,9 @@ from nmt.errors import Interrupted, UserError
 from nmt.evaluate import validation_loss
 from nmt.files import write_lines
 from nmt.learner import Learner
-from nmt.models import TranslationModel
+from nmt.models import TranslationModel, build_model
+from nmt.models.rnn import RnnConfig
+from nmt.models.rnn_attention import RnnAttention
 from nmt.optimizer import ConstantConfig, ScheduleContext, build_optimizer
 from nmt.pairs import ParallelText
 from nmt.runtime import Parallel, Precision, RuntimeConfig, Stepper, StopRequest, seed_everything
@@ -187,6 +189,61 @@ def test_a_training_goes_on_in_another_number_of_processes(
         for key in ("validations_without_gain", "validations_without_lower_loss", "lowest_loss"):
             del result["progress"][key]
     assert_same(straight, again, tolerance=1e-3)
+
+
+def batch_of(length: int) -> Batch:
+    """Two pairs of random tokens, the same in every process."""
+    ids = torch.randint(4, 23, (2, length), generator=torch.Generator().manual_seed(length))
+    return Batch(ids, torch.ones_like(ids, dtype=torch.bool), ids, ids, torch.arange(2 * length))
+
+
+def losses(
+    model: TranslationModel, batches: Sequence[Batch], world: World, parallel: Parallel
+) -> list[float]:
+    """Those of a model that learns from `batches`, one after the other."""
+    learner = Learner(model.train(), RuntimeConfig(parallel=parallel), world=world)
+    stepper = Stepper(
+        build_optimizer(RATE, learner.trained), device=CPU, precision=Precision.fp32, clip_norm=0.0
+    )
+    found = []
+    for batch in batches:
+        loss, _ = learner(batch, 0.1)
+        stepper.backward(loss / batch.num_tokens)
+        stepper.clip()
+        stepper.step(1e-2, torch.zeros(()))
+        found.append(float(loss.detach()) / batch.num_tokens)
+    return found
+
+
+def test_a_table_of_positions_may_grow_on_one_rank_alone(
+    tiny_model: Callable[..., TranslationModel], tmp_path: Path
+) -> None:
+    def fit(world: World) -> list[float]:
+        lengths = (5, 600 if world.is_main else 6, 7)
+        return losses(tiny_model(), [batch_of(length) for length in lengths], world, Parallel.ddp)
+
+    first, second = results_of_two(fit, tmp_path)
+    assert first[0] == second[0]
+    assert first[2] == pytest.approx(second[2])
+
+
+@pytest.mark.parametrize("parallel", Parallel)
+@pytest.mark.parametrize("attention", RnnAttention)
+def test_recurrent_models_learn_in_two_processes(
+    attention: RnnAttention, parallel: Parallel, tmp_path: Path
+) -> None:
+    """Whose layers are stepped through, not called."""
+
+    def fit(world: World) -> list[float]:
+        seed_everything("model")
+        cfg = RnnConfig(d_model=16, attention=attention, encoder_layers=2, decoder_layers=2, dropout=0.0)
+        model = build_model(cfg, src_vocab_size=23, tgt_vocab_size=23)
+        return losses(model, [batch_of(5), batch_of(7), batch_of(5)], world, parallel)
+
+    alone = fit(ALONE)
+    assert alone[2] < alone[0]
+    for found in results_of_two(fit, tmp_path):
+        assert found == pytest.approx(alone, rel=1e-4)
 
 
 def test_the_loss_of_a_split_is_that_of_one_process(trainer: Any, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_utilisation_is_the_share_of_what_the_device_could_do(monkeypatch: pytes
         ("NVIDIA A10G", 70e12),
         ("NVIDIA RTX A1000", None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA T400 4GB", None),
     ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)

@@ -8,16 +8,22 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from nmt import graph_search, kernels
+from nmt import graph_search as module
+from nmt import kernels
 from nmt.beam_search import BeamConfig, LengthPenalty, beam_search
-from nmt.graph_search import Loop, Step
+from nmt.errors import UserError
+from nmt.graph_search import Loop, Loops, Replay, contents, forget, graph_search, search
 from nmt.hypotheses import Hypothesis
-from nmt.models.base import TranslationModel
+from nmt.models.base import ModelConfig, TranslationModel
+from nmt.models.transformer import TransformerConfig
+from nmt.positions import Positions
+from nmt.translate import evaluating
 from tests.test_beam_search import TableModel, sentences, tiny_transformer
 from tests.test_contract import CASES, build
 
@@ -31,24 +37,26 @@ def _plain_torch() -> Iterator[None]:
         yield
 
 
-class Recorded:
-    """Remembers what was recorded, and that every step leaves all tensors where they were."""
+class Recorder:
+    """Calls steps, counts them and the recordings that there would be, and notices tensors that move."""
 
     def __init__(self) -> None:
-        self.loops: list[Loop] = []
-        self.num_steps = 0
+        self.num_steps: list[int] = []
+        """Of each recording."""
 
-    def __call__(self, step: Step) -> Step:
-        loop: Loop = step.__self__  # type: ignore[attr-defined]
-        self.loops.append(loop)
-        del loop
+    def __call__(self) -> Replay:
+        number = len(self.num_steps)
+        self.num_steps.append(0)
+        places: list[tuple[int, torch.Size]] = []
 
-        def replay(model: TranslationModel) -> None:
-            loop: Loop = step.__self__  # type: ignore[attr-defined]
-            before = [(x.data_ptr(), x.shape) for x in (*loop.tensors, loop.news)]
-            step(model)
-            assert [(x.data_ptr(), x.shape) for x in (*loop.tensors, loop.news)] == before
-            self.num_steps += 1
+        def replay(step: Callable[[], None]) -> None:
+            loop: Loop = step.func.__self__  # type: ignore[attr-defined]
+            step()
+            tensors = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
+            found = [(x.data_ptr(), x.shape) for x in tensors]
+            places[:] = places or found
+            assert found == places
+            self.num_steps[number] += 1
 
         return replay
 
@@ -62,19 +70,20 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_family_finds_the_same(
-    case: Callable[[], object], sentences: Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
+    case: Callable[[], ModelConfig], sentences: Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
 ) -> None:
     """In five sentences, which fill up a batch of eight; the second time in the tensors of the first."""
-    model = build(case()).eval()  # type: ignore[arg-type]
+    model = build(case()).eval()
     src, src_mask, _ = sentences(5, 9, 1)
     for beam_size in (1, 3):
         cfg = BeamConfig(beam_size=beam_size, num_best=min(2, beam_size), max_length_ratio=1.5)
-        expected, recorded = beam_search(model, src, src_mask, cfg), Recorded()
-        assert_same(graph_search.graph_search(model, src, src_mask, cfg, recorded), expected)
-        num_loops, num_steps = len(recorded.loops), recorded.num_steps
-        assert num_loops >= 1
-        assert_same(graph_search.graph_search(model, src, src_mask, cfg, recorded), expected)
-        assert (len(recorded.loops), recorded.num_steps) == (num_loops, 2 * num_steps)
+        recorder = Recorder()
+        loops, expected = Loops(recorder), beam_search(model, src, src_mask, cfg)
+        assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
+        once = list(recorder.num_steps)
+        assert len(once) >= 1
+        assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
+        assert recorder.num_steps == [2 * num for num in once]
 
 
 @pytest.mark.parametrize("penalty", LengthPenalty)
@@ -82,62 +91,114 @@ def test_every_family_finds_the_same(
 def test_batches_shrink_and_windows_grow(
     make_model: Callable[[], TranslationModel], penalty: LengthPenalty
 ) -> None:
-    """Translations of up to 60 tokens take two windows, and 40 sentences take batches of 64, 32, 16 ..."""
-    model, recorded = make_model(), Recorded()
+    """Translations of up to 60 tokens take two windows, and 40 sentences take batches of 64, 32, 16 and 8."""
+    model, loops = make_model(), Loops(Recorder())
     src, src_mask = sentences(40, longest=25)
     cfg = BeamConfig(beam_size=4, num_best=3, length_penalty=penalty, alpha=0.7)
-    found = graph_search.graph_search(model, src, src_mask, cfg, recorded)
-    assert_same(found, beam_search(model, src, src_mask, cfg))
-    assert max(len(hypotheses[0].ids) for hypotheses in found) > graph_search.COLUMNS
-    sizes = [len(loop.waiting) for loop in recorded.loops]
-    assert sizes[0] == 64
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) >= 3
-    assert len({loop.beams.window for loop in recorded.loops}) >= 2
+    expected = beam_search(model, src, src_mask, cfg)
+    assert max(len(hypotheses[0].ids) for hypotheses in expected) > module.COLUMNS
+    for _ in range(2):  # the first time, the memory is replaced by a larger one
+        assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
+    used = list(loops.loops.values())
+    assert {len(loop.waiting) for loop in used} == {64, 32, 16, 8}
+    assert {loop.beams.window for loop in used} == {32, 64}
+    assert {x.untyped_storage().data_ptr() for loop in used for x in contents(loop.beams, loop.state)} == {
+        loops.memory.untyped_storage().data_ptr()
+    }
+
+
+@pytest.mark.parametrize("num", [1, 7, 8, 9, 33])
+def test_any_number_of_sentences(num: int) -> None:
+    model, loops = tiny_transformer(), Loops(Recorder())
+    src, src_mask = sentences(num)
+    found = graph_search(model, src, src_mask, BeamConfig(), loops)
+    assert_same(found, beam_search(model, src, src_mask, BeamConfig()))
 
 
 def test_sentences_that_end_with_their_first_token_never_enter_a_batch() -> None:
-    model, recorded = TableModel(11), Recorded()
+    model, recorder = TableModel(11), Recorder()
     src, src_mask = sentences(6)
     cfg = BeamConfig(max_length_ratio=0.0, max_length_offset=1)
-    found = graph_search.graph_search(model, src, src_mask, cfg, recorded)
+    found = graph_search(model, src, src_mask, cfg, Loops(recorder))
     assert_same(found, beam_search(model, src, src_mask, cfg))
-    assert recorded.loops == []
+    assert recorder.num_steps == []
 
 
-def test_old_recordings_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.graph_search.MOST_GRAPHS", 2)
-    model = tiny_transformer()
-    for size in (1, 2, 4, 8):
-        src, src_mask = sentences(size)
-        recorded = Recorded()
-        found = graph_search.graph_search(model, src, src_mask, BeamConfig(), recorded)
+def test_a_beam_wider_than_the_vocabulary() -> None:
+    model, (src, src_mask) = tiny_transformer(), sentences(4)
+    cfg = BeamConfig(beam_size=12, max_length_ratio=0.0, max_length_offset=4)
+    found = graph_search(model, src, src_mask, cfg, Loops(Recorder()))
+    assert_same(found, beam_search(model, src, src_mask, cfg))
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_as_long_a_source_as_the_positions_allow_and_no_longer(length: int) -> None:
+    cfg = TransformerConfig(d_model=16, num_heads=2, positions=Positions.learned, max_positions=20)
+    model = build(cfg).eval()
+    src, src_mask = torch.randint(4, 11, (3, length)), torch.ones(3, length, dtype=torch.bool)
+    if length > 20:
+        with pytest.raises(UserError, match="max_positions"):
+            graph_search(model, src, src_mask, BeamConfig(), Loops(Recorder()))
+    else:
+        found = graph_search(model, src, src_mask, BeamConfig(), Loops(Recorder()))
         assert_same(found, beam_search(model, src, src_mask, BeamConfig()))
-        assert len(graph_search._loops[model]) <= 2
 
 
-def test_recordings_go_with_their_model() -> None:
-    model, recorded = tiny_transformer(), Recorded()
-    graph_search.graph_search(model, *sentences(3), BeamConfig(), recorded)
-    loops = [weakref.ref(loop) for loop in recorded.loops]
-    del model, recorded
+def test_old_recordings_make_room_and_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.graph_search.MOST_LOOPS", 1)
+    model, recorder = tiny_transformer(), Recorder()
+    loops = Loops(recorder)
     gc.collect()
-    assert loops
-    assert [loop() for loop in loops] == [None] * len(loops)
+    gc.disable()  # a GPU that runs out of memory does not make Python collect what refers to itself
+    try:
+        before = num_alive()
+        graph_search(model, *sentences(64), BeamConfig(), loops)
+        assert len(recorder.num_steps) > 2
+        assert num_alive() == before + 1
+    finally:
+        gc.enable()
 
 
-def test_weights_that_change_in_place_count() -> None:
+def num_alive() -> int:
+    return sum(type(x) is Loop for x in gc.get_objects())
+
+
+def test_recordings_go_with_their_model_and_before_training_goes_on() -> None:
+    for leave in (lambda model: None, forget):
+        model = tiny_transformer()
+        loops = module._loops.setdefault(model, {}).setdefault(torch.device("cpu"), Loops(Recorder()))
+        graph_search(model, *sentences(3), BeamConfig(), loops)
+        seen = weakref.ref(loops)
+        del loops
+        leave(model)
+        if leave is not forget:
+            del model
+        assert seen() is None
+    model.train()
+    module._loops.setdefault(model, {})
+    with evaluating(model):
+        assert model in module._loops
+    assert model not in module._loops
+
+
+def test_weights_that_change_in_place_count_and_those_that_move_are_noticed() -> None:
     """Validation during training searches with the same tensors again."""
-    model, (src, src_mask) = tiny_transformer(), sentences(8)
-    graph_search.graph_search(model, src, src_mask, BeamConfig(), Recorded())
-    for weight in model.parameters():
-        weight.mul_(1.1)
-    found = graph_search.graph_search(model, src, src_mask, BeamConfig(), Recorded())
-    assert_same(found, beam_search(model, src, src_mask, BeamConfig()))
+    model, (src, src_mask), recorder = tiny_transformer(), sentences(8), Recorder()
+    loops, num_recorded = Loops(recorder), []
+    for change in (Tensor.contiguous, partial(torch.mul, other=1.1), None):
+        for weight in model.parameters():
+            if change is None:
+                weight.mul_(1.1)
+            else:
+                weight.data = change(weight.data)
+        found = graph_search(model, src, src_mask, BeamConfig(), loops)
+        assert_same(found, beam_search(model, src, src_mask, BeamConfig()))
+        num_recorded.append(len(recorder.num_steps))
+    assert num_recorded[1] == num_recorded[2] == 2 * num_recorded[0]
 
 
 def test_without_a_gpu_nothing_is_recorded() -> None:
     model, (src, src_mask) = tiny_transformer(), sentences(8)
     cfg = BeamConfig(cuda_graphs=True)
-    assert_same(graph_search.search(model, src, src_mask, cfg), beam_search(model, src, src_mask, cfg))
-    assert model not in graph_search._loops
+    assert_same(search(model, src, src_mask, cfg), beam_search(model, src, src_mask, cfg))
+    assert model not in module._loops
