@@ -56,7 +56,7 @@ class BeamConfig(DecodingConfig):
     alpha: float = 1.0
     """Strength of the length penalty; 0 switches it off."""
     cuda_graphs: bool = False
-    """On a GPU, record steps of the search as CUDA graphs and replay them; pays for large files."""
+    """On a GPU, record steps of the search as CUDA graphs and replay them; meant for large files."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,7 +218,7 @@ class Beams:
         return (staying[:, None] * self.num_parents + self.open.parents).flatten()
 
     def put_in_window(self, num_tokens: int) -> None:
-        """From now on, a step changes no shape and asks the host nothing; for so long hypotheses at most."""
+        """From now on, a step changes no shape and asks the host nothing, for up to `num_tokens` tokens."""
         device, missing = self.limits.device, num_tokens - self.open.ids.shape[2]
         self.open = self.open._replace(ids=F.pad(self.open.ids, (missing, 0), value=PAD_ID))
         self.finished = self.finished._replace(ids=F.pad(self.finished.ids, (missing, 0), value=PAD_ID))
