@@ -74,6 +74,7 @@ def peak(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    if {"MIG", "Laptop", "D", "Ti", "SUPER"} & set(name.split()):  # parts of a GPU, and others of its name
+    # Parts of a GPU, virtual ones among them, and others of its name.
+    if {"MIG", "Laptop", "D", "Ti", "SUPER"} & set(name.split()) or re.search(r"-\d+[ABCQ]\b", name):
         return None
     return next((value for part, value in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)

@@ -14,7 +14,6 @@ import copy
 import itertools
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -37,9 +36,10 @@ COLUMNS = 32
 FEWEST_SENTENCES = 8
 """No batch is smaller: one that is would take a GPU as long, and need graphs of its own."""
 MOST_LOOPS = 64
-"""Shapes whose graphs are kept; the one that was not used for longest goes first."""
+"""Shapes whose graphs are kept. A file that has more of them begins anew: a graph that goes takes what others
+need with it, the workspace of matrix products."""
 ALIGNMENT = 256
-"""Bytes; what torch aligns its tensors to."""
+"""Bytes; enough for whatever reads or writes a tensor."""
 
 
 class Replay(Protocol):
@@ -80,19 +80,21 @@ class Graph:
 
     def _run(self, step: Callable[[], None]) -> None:
         """What libraries set up at their first use cannot be recorded."""
-        self.shared.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.shared.stream):
-            step()
-        torch.cuda.current_stream().wait_stream(self.shared.stream)
+        stream, outside = self.shared.stream, torch.cuda.current_stream()
+        stream.wait_stream(outside)
+        try:
+            with torch.cuda.stream(stream):
+                step()
+        finally:
+            outside.wait_stream(stream)
         self.has_run = True
 
     def _recorded(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph,
-            pool=self.shared.pool,
-            stream=self.shared.stream,
-            capture_error_mode="thread_local",  # NCCL has threads of its own
+        graph, shared = torch.cuda.CUDAGraph(), self.shared
+        mode = "thread_local"  # NCCL has threads of its own
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),  # comes back even from a recording that fails
+            torch.cuda.graph(graph, pool=shared.pool, stream=shared.stream, capture_error_mode=mode),
         ):
             step()
         return graph
@@ -137,32 +139,36 @@ class Loop:
 class Loops:
     """The loops of a model. One searches at a time, so that all of them share their memory."""
 
-    def __init__(self, record: Callable[[], Replay]):
-        self.record = record
-        self.lock = threading.Lock()
-        self.loops: OrderedDict[object, Loop] = OrderedDict()
-        self.memory = torch.empty(0, dtype=torch.uint8)
+    def __init__(self, device: torch.device, make_graphs: Callable[[], Callable[[], Replay]]):
+        self.device = device
+        self.make_graphs = make_graphs
+        self.memory = torch.empty(0, dtype=torch.uint8, device=device)
         self.weights: list[Tensor] = []  # kept, as graphs know no more of them than their addresses
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, with no graph."""
+        self.loops: dict[object, Loop] = {}
+        self.graphs = self.make_graphs()
 
     def begin(self, model: TranslationModel, beams: Beams, state: State, num_waiting: int) -> Loop:
         """The loop for a search in a window, which goes on there for its first `num_waiting` sentences."""
-        waiting = torch.arange(len(beams.limits), device=beams.limits.device) < num_waiting
+        waiting = torch.arange(len(beams.limits), device=self.device) < num_waiting
         found = [*contents(beams, state), waiting, waiting]
+        key = repr(beams.cfg), state.prefix, tuple((x.shape, x.dtype) for x in found)
         weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
         has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
         num_bytes = sum(map(_size, found))
-        if has_moved or num_bytes > len(self.memory):
-            self.loops.clear()
+        is_small, is_full = num_bytes > len(self.memory), len(self.loops) == MOST_LOOPS
+        if has_moved or is_small or (is_full and key not in self.loops):
+            self.clear()
             self.weights = weights
-            self.memory = torch.empty(0, dtype=torch.uint8)  # given back before more is asked for
-            self.memory = torch.empty(2 * num_bytes, dtype=torch.uint8, device=waiting.device)
-        key = repr(beams.cfg), state.prefix, tuple((x.shape, x.dtype) for x in found)
+        if is_small:
+            self.memory = self.memory.new_empty(0)  # given back before more is asked for
+            self.memory = self.memory.new_empty(2 * num_bytes)
         if key not in self.loops:
             *places, mine, news = self._places(found)
-            self.loops[key] = Loop(*_placed(beams, state, places), mine, news, self.record())
-            if len(self.loops) > MOST_LOOPS:
-                self.loops.popitem(last=False)
-        self.loops.move_to_end(key)
+            self.loops[key] = Loop(*_placed(beams, state, places), mine, news, self.graphs())
         for place, x in zip(self._places(found), found, strict=True):
             place.copy_(x)
         return self.loops[key]
@@ -193,18 +199,19 @@ def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams
     return beams, replace(state, position=position, source=source, target=target)
 
 
-_loops: WeakKeyDictionary[nn.Module, dict[torch.device, Loops]] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[nn.Module, Loops] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig) -> list[list[Hypothesis]]:
-    """`beam_search`, with graphs where there is a GPU and the config asks for them."""
+    """`beam_search`, with graphs where there is a GPU and the config asks for them; one at a time then."""
     if not cfg.cuda_graphs or src.device.type != "cuda":
         return beam_search(model, src, src_mask, cfg)
-    with torch.cuda.device(src.device):
-        of_model = _loops.setdefault(model, {})
-        if src.device not in of_model:
-            of_model[src.device] = Loops(Graphs(src.device))
-        return graph_search(model, src, src_mask, cfg, of_model[src.device])
+    with _lock, torch.cuda.device(src.device):
+        loops = _loops.get(model)
+        if loops is None or loops.device != src.device:
+            loops = _loops[model] = Loops(src.device, partial(Graphs, src.device))
+        return graph_search(model, src, src_mask, cfg, loops)
 
 
 def forget(model: nn.Module) -> None:
@@ -229,7 +236,7 @@ def graph_search(
     done = beams.done()
     beams.report(done, results)
     staying = (~done).nonzero().squeeze(1)
-    with loops.lock:
+    try:
         while num_waiting := len(staying):
             size = max(1 << (num_waiting - 1).bit_length(), FEWEST_SENTENCES)
             staying = F.pad(staying, (0, size - num_waiting))  # any sentence fills it up
@@ -242,8 +249,12 @@ def graph_search(
             state = in_window(state, window, tables, src.device)
             beams.put_in_window(window - state.prefix)
             loop = loops.begin(model, beams, state, num_waiting)
-            staying = loop.run(model, window - num_columns, results)
             beams, state = copy.copy(loop.beams), loop.state
+            staying = loop.run(model, window - num_columns, results)
+            del loop  # and with it the memory that a larger one replaces
+    except BaseException:
+        loops.clear()  # of a recording that was interrupted nothing is known
+        raise
     return results
 
 

@@ -100,9 +100,9 @@ def test_what_is_wrong_on_a_gpu_is_an_error_here() -> None:
 
 @torch.no_grad()
 def test_a_step_of_search_stays_on_the_device(model: TranslationModel) -> None:
-    loops = Loops(lambda: lambda step: step())
     model.eval()
     with with_numbers(), kernels.disabled():
+        loops = Loops(torch.device("cpu"), lambda: lambda: lambda step: step())
         src = torch.randint(4, VOCAB_SIZE, (5, 9))
         mask = torch.arange(9) < torch.tensor([9, 3, 5, 9, 1])[:, None]
         graph_search(model, src, mask, BeamConfig(beam_size=3, num_best=2), loops)

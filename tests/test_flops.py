@@ -56,6 +56,7 @@ def test_utilisation_is_the_share_of_what_the_device_could_do(monkeypatch: pytes
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("GRID A100-10C", None),
         ("NVIDIA T400 4GB", None),
     ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)

@@ -20,7 +20,7 @@ from nmt.beam_search import BeamConfig, LengthPenalty, beam_search
 from nmt.errors import UserError
 from nmt.graph_search import Loop, Loops, Replay, contents, forget, graph_search, search
 from nmt.hypotheses import Hypothesis
-from nmt.models.base import ModelConfig, TranslationModel
+from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.transformer import TransformerConfig
 from nmt.positions import Positions
 from nmt.translate import evaluating
@@ -61,6 +61,10 @@ class Recorder:
         return replay
 
 
+def in_loops(recorder: Recorder) -> Loops:
+    return Loops(torch.device("cpu"), lambda: recorder)
+
+
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         assert [h.ids for h in mine] == [h.ids for h in theirs]
@@ -78,7 +82,7 @@ def test_every_family_finds_the_same(
     for beam_size in (1, 3):
         cfg = BeamConfig(beam_size=beam_size, num_best=min(2, beam_size), max_length_ratio=1.5)
         recorder = Recorder()
-        loops, expected = Loops(recorder), beam_search(model, src, src_mask, cfg)
+        loops, expected = in_loops(recorder), beam_search(model, src, src_mask, cfg)
         assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
         once = list(recorder.num_steps)
         assert len(once) >= 1
@@ -92,7 +96,7 @@ def test_batches_shrink_and_windows_grow(
     make_model: Callable[[], TranslationModel], penalty: LengthPenalty
 ) -> None:
     """Translations of up to 60 tokens take two windows, and 40 sentences take batches of 64, 32, 16 and 8."""
-    model, loops = make_model(), Loops(Recorder())
+    model, loops = make_model(), in_loops(Recorder())
     src, src_mask = sentences(40, longest=25)
     cfg = BeamConfig(beam_size=4, num_best=3, length_penalty=penalty, alpha=0.7)
     expected = beam_search(model, src, src_mask, cfg)
@@ -109,7 +113,7 @@ def test_batches_shrink_and_windows_grow(
 
 @pytest.mark.parametrize("num", [1, 7, 8, 9, 33])
 def test_any_number_of_sentences(num: int) -> None:
-    model, loops = tiny_transformer(), Loops(Recorder())
+    model, loops = tiny_transformer(), in_loops(Recorder())
     src, src_mask = sentences(num)
     found = graph_search(model, src, src_mask, BeamConfig(), loops)
     assert_same(found, beam_search(model, src, src_mask, BeamConfig()))
@@ -119,7 +123,7 @@ def test_sentences_that_end_with_their_first_token_never_enter_a_batch() -> None
     model, recorder = TableModel(11), Recorder()
     src, src_mask = sentences(6)
     cfg = BeamConfig(max_length_ratio=0.0, max_length_offset=1)
-    found = graph_search(model, src, src_mask, cfg, Loops(recorder))
+    found = graph_search(model, src, src_mask, cfg, in_loops(recorder))
     assert_same(found, beam_search(model, src, src_mask, cfg))
     assert recorder.num_steps == []
 
@@ -127,7 +131,7 @@ def test_sentences_that_end_with_their_first_token_never_enter_a_batch() -> None
 def test_a_beam_wider_than_the_vocabulary() -> None:
     model, (src, src_mask) = tiny_transformer(), sentences(4)
     cfg = BeamConfig(beam_size=12, max_length_ratio=0.0, max_length_offset=4)
-    found = graph_search(model, src, src_mask, cfg, Loops(Recorder()))
+    found = graph_search(model, src, src_mask, cfg, in_loops(Recorder()))
     assert_same(found, beam_search(model, src, src_mask, cfg))
 
 
@@ -138,16 +142,16 @@ def test_as_long_a_source_as_the_positions_allow_and_no_longer(length: int) -> N
     src, src_mask = torch.randint(4, 11, (3, length)), torch.ones(3, length, dtype=torch.bool)
     if length > 20:
         with pytest.raises(UserError, match="max_positions"):
-            graph_search(model, src, src_mask, BeamConfig(), Loops(Recorder()))
+            graph_search(model, src, src_mask, BeamConfig(), in_loops(Recorder()))
     else:
-        found = graph_search(model, src, src_mask, BeamConfig(), Loops(Recorder()))
+        found = graph_search(model, src, src_mask, BeamConfig(), in_loops(Recorder()))
         assert_same(found, beam_search(model, src, src_mask, BeamConfig()))
 
 
 def test_old_recordings_make_room_and_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.graph_search.MOST_LOOPS", 1)
     model, recorder = tiny_transformer(), Recorder()
-    loops = Loops(recorder)
+    loops = in_loops(recorder)
     gc.collect()
     gc.disable()  # a GPU that runs out of memory does not make Python collect what refers to itself
     try:
@@ -163,10 +167,29 @@ def num_alive() -> int:
     return sum(type(x) is Loop for x in gc.get_objects())
 
 
+def test_an_interrupted_search_leaves_no_recording() -> None:
+    model, recorder = tiny_transformer(), Recorder()
+    loops, advance = in_loops(recorder), model.advance
+
+    def interrupted(last: Tensor, state: State) -> Tensor:
+        if state.position == 5:
+            raise KeyboardInterrupt
+        return advance(last, state)
+
+    model.advance = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        graph_search(model, *sentences(8), BeamConfig(), loops)
+    assert recorder.num_steps == [4]
+    assert loops.loops == {}
+    model.advance = advance  # type: ignore[method-assign]
+    found = graph_search(model, *sentences(8), BeamConfig(), loops)
+    assert_same(found, beam_search(model, *sentences(8), BeamConfig()))
+
+
 def test_recordings_go_with_their_model_and_before_training_goes_on() -> None:
     for leave in (lambda model: None, forget):
         model = tiny_transformer()
-        loops = module._loops.setdefault(model, {}).setdefault(torch.device("cpu"), Loops(Recorder()))
+        loops = module._loops.setdefault(model, in_loops(Recorder()))
         graph_search(model, *sentences(3), BeamConfig(), loops)
         seen = weakref.ref(loops)
         del loops
@@ -175,7 +198,7 @@ def test_recordings_go_with_their_model_and_before_training_goes_on() -> None:
             del model
         assert seen() is None
     model.train()
-    module._loops.setdefault(model, {})
+    module._loops[model] = in_loops(Recorder())
     with evaluating(model):
         assert model in module._loops
     assert model not in module._loops
@@ -184,7 +207,7 @@ def test_recordings_go_with_their_model_and_before_training_goes_on() -> None:
 def test_weights_that_change_in_place_count_and_those_that_move_are_noticed() -> None:
     """Validation during training searches with the same tensors again."""
     model, (src, src_mask), recorder = tiny_transformer(), sentences(8), Recorder()
-    loops, num_recorded = Loops(recorder), []
+    loops, num_recorded = in_loops(recorder), []
     for change in (Tensor.contiguous, partial(torch.mul, other=1.1), None):
         for weight in model.parameters():
             if change is None:
