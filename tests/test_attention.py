@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.testing import assert_close
 
 from nmt.attention import Attention, Role, recorded_attention
@@ -142,6 +143,27 @@ def test_attention_knows_distances(positions: Positions, role: Role, num_queries
         mask = mask.tril(9 - num_queries)
     source = torch.randn(2, 9, 16)
     check_all_ways(build_attention(cfg, role), source[:, -num_queries:], source, mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", [Positions.none, *RELATIVE])
+def test_a_mask_that_is_causal_may_be_said_to_be(
+    positions: Positions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fused function then gets no mask, where there is no bias either."""
+    cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20)
+    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(2, 6, 16)
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    expected, fused_function, said = layer(x, causal), functional.scaled_dot_product_attention, []
+
+    def listening(*args: Any, **options: Any) -> Tensor:
+        said.append((options["is_causal"], options["attn_mask"] is None))
+        return fused_function(*args, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", listening)
+    assert_close(layer(x, causal, is_causal=True), expected)
+    has_bias = positions in (Positions.alibi, Positions.t5)
+    assert said == ([] if positions is Positions.relative else [(not has_bias, not has_bias)])
 
 
 @pytest.mark.parametrize("training", [True, False])

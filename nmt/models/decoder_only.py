@@ -140,7 +140,7 @@ class DecoderOnly(TranslationModel):
         # Padding of the target stands at its end, where the causal mask hides it from every real position.
         mask = self._mask(padding, columns, x.shape[1])
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, mask, is_causal=not columns)
         hidden: Tensor = self.norm(x[:, columns:])
         return hidden
 

@@ -164,9 +164,14 @@ class SelfAttention(nn.Module):
         self.attention = build_attention(cfg, role)
         self.residual = build_residual(cfg)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (B, T, D); mask broadcasts to (B, H, T, T)."""
-        out: Tensor = self.residual(x, lambda y: self.attention(y, *self.attention.attended(y), mask))
+    def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
+        """x (B, T, D); mask broadcasts to (B, H, T, T), and may be just causal."""
+
+        def attend(y: Tensor) -> Tensor:
+            attended: Tensor = self.attention(y, *self.attention.attended(y), mask, is_causal=is_causal)
+            return attended
+
+        out: Tensor = self.residual(x, attend)
         return out
 
     def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None = None) -> Tensor:
@@ -222,9 +227,9 @@ class SelfAttentionLayer(nn.Module):
         self.self_attention = SelfAttention(cfg, role)
         self.feed_forward = FeedForwardSublayer(cfg)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (B, S, D); mask broadcasts to (B, H, S, S)."""
-        out: Tensor = self.feed_forward(self.self_attention(x, mask))
+    def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
+        """x (B, S, D); mask broadcasts to (B, H, S, S), and may be just causal."""
+        out: Tensor = self.feed_forward(self.self_attention(x, mask, is_causal=is_causal))
         return out
 
     def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:

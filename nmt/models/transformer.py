@@ -61,7 +61,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, causal: Tensor, src_mask: Tensor) -> Tensor:
         """x (B, T, D), memory (B, S, D); the masks broadcast to (B, H, T, T) and (B, H, T, S)."""
-        x = self.self_attention(x, causal)
+        x = self.self_attention(x, causal, is_causal=True)
         x = self.cross_attention(x, *self.read(memory), src_mask)
         out: Tensor = self.feed_forward(x)
         return out
