@@ -136,7 +136,6 @@ class Beams:
     def __init__(self, limits: Tensor, cfg: BeamConfig):
         self.cfg = cfg
         self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () in a window
-        self.last = torch.full_like(limits, BOS_ID)  # (B * K,) token that each open hypothesis ends with
         self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
         self.limits = limits  # (B,)
         self.num_parents = 1
@@ -145,11 +144,20 @@ class Beams:
         self.num_finished = torch.zeros_like(limits)  # (B,)
         missing = limits.new_full((len(limits), cfg.num_best), -torch.inf, dtype=torch.float32)
         self.finished = Finished(missing, missing, empty.expand(-1, cfg.num_best, -1))
-        self.window = 0  # how many tokens `ids` hold, when their number stays
+
+    @property
+    def in_window(self) -> bool:
+        """Whether the number of tokens that `ids` have room for stays."""
+        return isinstance(self.length, Tensor)
+
+    def last_tokens(self) -> Tensor:
+        """Return the token (B * K,) that each open hypothesis ends with."""
+        ids = self.open.ids
+        return ids[:, :, -1].flatten() if ids.shape[2] else torch.full_like(self.limits, BOS_ID)
 
     def grow(self, model: TranslationModel, state: State) -> None:
         """Let every hypothesis that is still open grow by the token that `model` finds for it."""
-        hidden = model.advance(self.last, state)
+        hidden = model.advance(self.last_tokens(), state)
         before = self.open.log_probs
         self.extend(continuations(model, hidden, before, self.ending(), 2 * self.cfg.beam_size))
 
@@ -172,11 +180,9 @@ class Beams:
 
         growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]
         parents = parents.gather(1, growing)
-        tokens = tokens.gather(1, growing)
-        ids = take(self.open.ids, parents)[:, :, 1 if self.window else 0 :]
-        ids = torch.cat([ids, tokens[:, :, None]], dim=2)
+        ids = take(self.open.ids, parents)[:, :, 1 if self.in_window else 0 :]
+        ids = torch.cat([ids, tokens.gather(1, growing)[:, :, None]], dim=2)
         self.open = Open(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
-        self.last = tokens.flatten()
 
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
         """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
@@ -186,7 +192,7 @@ class Beams:
         log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
         ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
         scores, kept = scores.topk(self.cfg.num_best)
-        ids = F.pad(take(ids, kept), (0, 0 if self.window else 1), value=PAD_ID)
+        ids = F.pad(take(ids, kept), (0, 0 if self.in_window else 1), value=PAD_ID)
         self.finished = Finished(scores, log_probs.gather(1, kept), ids)
 
     def done(self) -> Tensor:
@@ -222,11 +228,10 @@ class Beams:
         device, missing = self.limits.device, num_tokens - self.open.ids.shape[2]
         self.open = self.open._replace(ids=F.pad(self.open.ids, (missing, 0), value=PAD_ID))
         self.finished = self.finished._replace(ids=F.pad(self.finished.ids, (missing, 0), value=PAD_ID))
-        self.length, self.window = torch.as_tensor(self.length, device=device).clone(), num_tokens
+        self.length = torch.as_tensor(self.length, device=device).clone()
 
     def select(self, staying: Tensor) -> None:
         """Go on with the sentences `staying` (B',)."""
-        self.last = self.last.view(len(self.sentences), -1)[staying].flatten()
         self.sentences, self.limits = self.sentences[staying], self.limits[staying]
         self.num_finished = self.num_finished[staying]
         self.open = Open(*(x[staying] for x in self.open))

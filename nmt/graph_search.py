@@ -184,7 +184,7 @@ class Loops:
 def contents(beams: Beams, state: State) -> list[Tensor]:
     """The tensors that a search in a window consists of."""
     lengths = [x for x in (beams.length, state.position) if isinstance(x, Tensor)]  # both, in a window
-    of_beams = (beams.last, beams.sentences, beams.limits, beams.num_finished, *beams.open, *beams.finished)
+    of_beams = (beams.sentences, beams.limits, beams.num_finished, *beams.open, *beams.finished)
     return [*lengths, *of_beams, *state.source.values(), *state.target.values()]
 
 
@@ -192,7 +192,7 @@ def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams
     """The same search with other tensors, which are given in the order of `contents`."""
     beams, places = copy.copy(beams), iter(places)
     beams.length, position = itertools.islice(places, 2)
-    beams.last, beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 4)
+    beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 3)
     beams.open = Open(*itertools.islice(places, 3))
     beams.finished = Finished(*itertools.islice(places, 3))
     source, target = ({name: next(places) for name in x} for x in (state.source, state.target))

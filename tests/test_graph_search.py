@@ -105,7 +105,7 @@ def test_batches_shrink_and_windows_grow(
         assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
     used = list(loops.loops.values())
     assert {len(loop.waiting) for loop in used} == {64, 32, 16, 8}
-    assert {loop.beams.window for loop in used} == {32, 64}
+    assert {loop.beams.open.ids.shape[2] for loop in used} == {32, 64}
     assert {x.untyped_storage().data_ptr() for loop in used for x in contents(loop.beams, loop.state)} == {
         loops.memory.untyped_storage().data_ptr()
     }
