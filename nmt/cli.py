@@ -1,7 +1,7 @@
 """`nmt VERB [overrides]`: choose the verb, show errors, set the exit code.
 
-Knows no config and no model: a verb's arguments go to `nmt.compose`, its configs to `nmt.training` or
-`nmt.run`. They are imported only once a verb is known, so that `nmt --help` answers at once.
+Knows no config and no model: a verb's arguments go to `nmt.config.compose`, its configs to `nmt.verbs` or
+`nmt.runs.opened`. They are imported only once a verb is known, so that `nmt --help` answers at once.
 
 Exit codes: 0 done, 1 a bug of ours, 2 the user's config or data, 3 a sweep with failed trials, 4 training
 stopped, 128 + N after signal N.
@@ -20,7 +20,7 @@ from nmt import __version__
 from nmt.errors import Interrupted, NmtError, UserError, suggest
 
 if TYPE_CHECKING:
-    from nmt.compose import Composed
+    from nmt.config.compose import Composed
 
 VERBS = {
     "train": "train a model and score it; the same command again continues or reports",
@@ -118,7 +118,7 @@ def _require_one_process(what: str) -> None:
 
 def run_verb(verb: str, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
-    from nmt import compose
+    from nmt.config import compose
 
     if verb not in SHARED_VERBS:
         _require_one_process(f"nmt {verb}")
@@ -136,44 +136,45 @@ def run_verb(verb: str, argv: list[str]) -> int:
 def train(trial: Composed) -> dict[str, Any]:
     """Train one config and return its results."""
     cfg, run_dir = trial.to_training()
-    from nmt import training
+    from nmt.verbs import train
 
-    return training.train(cfg, run_dir)
+    return train.train(cfg, run_dir)
 
 
 def evaluate(trial: Composed) -> dict[str, Any]:
     """Score one run and return the results."""
-    from nmt import run
-    from nmt.config import EvaluateConfig
+    from nmt.config.roots import EvaluateConfig
+    from nmt.runs import opened
 
-    return run.evaluate(trial.to_config(EvaluateConfig))
+    return opened.evaluate(trial.to_config(EvaluateConfig))
 
 
 def translate(trial: Composed) -> dict[str, Any]:
     """Translate a file with several workers, or standard input to standard output."""
-    from nmt import file_translation, run
-    from nmt.config import TranslateConfig
+    from nmt.config.roots import TranslateConfig
+    from nmt.runs import opened
+    from nmt.verbs import translate_file
 
     cfg = trial.to_config(TranslateConfig)
-    (run.translate if cfg.input is None else file_translation.translate_file)(cfg)
+    (opened.translate if cfg.input is None else translate_file.translate_file)(cfg)
     return {}
 
 
 def generate(trial: Composed) -> dict[str, Any]:
     """Continue a text."""
-    from nmt import run
-    from nmt.config import GenerateConfig
+    from nmt.config.roots import GenerateConfig
+    from nmt.runs import opened
 
-    run.generate(trial.to_config(GenerateConfig))
+    opened.generate(trial.to_config(GenerateConfig))
     return {}
 
 
 def attention(trial: Composed) -> dict[str, Any]:
     """Show what a model attends to for the sentences on standard input."""
-    from nmt import run
-    from nmt.config import AttentionConfig
+    from nmt.config.roots import AttentionConfig
+    from nmt.runs import opened
 
-    run.attention(trial.to_config(AttentionConfig))
+    opened.attention(trial.to_config(AttentionConfig))
     return {}
 
 
@@ -231,7 +232,7 @@ def complete(request: Sequence[str]) -> None:
     if action == "query" and verb not in VERBS:
         print(*VERBS)
         return
-    from nmt import compose
+    from nmt.config import compose
 
     os.environ["COMP_LINE"] = line.replace(f" {verb}", "", 1)
     compose.complete(verb or "train", request)

@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 
-from nmt.batching import collate, plan_epoch
-from nmt.corpus import FilesData, Split, filter_pairs, stream
+from nmt.data.batching import collate, plan_epoch
+from nmt.data.encode import Layout, encode_stream
+from nmt.data.encoded_pairs import EncodedPairs, Sentences
+from nmt.data.sources import FilesData, Split, filter_pairs, stream
+from nmt.data.tokenizer import TokenizerConfig
+from nmt.data.training_split import TrainingText, survey, train_tokenizer
 from nmt.demo import generate
-from nmt.encoded import EncodedPairs, Sentences
-from nmt.encoding import Layout, encode_stream
-from nmt.tokenizer import TokenizerConfig
-from nmt.training_text import TrainingText, survey, train_tokenizer
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500

@@ -43,17 +43,17 @@ from benchmarking import (
 )
 from sacrebleu.metrics.bleu import BLEU
 
-from nmt.compose import compose
-from nmt.config import TranslateConfig
-from nmt.corpus import Split
+from nmt.config.compose import compose
+from nmt.config.roots import TranslateConfig
+from nmt.data.sources import Split
+from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, TokenizerKind
 from nmt.errors import UserError
 from nmt.files import write_lines
-from nmt.layers import Activation, Norm, NormOrder
+from nmt.layers.blocks import Activation, Norm, NormOrder
+from nmt.layers.positions import Positions, sinusoids
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import Tying
-from nmt.positions import Positions, sinusoids
-from nmt.run import OpenRun, evaluation_text, open_run
-from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, TokenizerKind
+from nmt.runs.opened import OpenRun, evaluation_text, open_run
 
 OURS = "nmt"
 PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -40,19 +40,20 @@ from benchmarking import (
     session,
 )
 
-from nmt import cli, corpus
-from nmt.batching import plan_epoch
-from nmt.cache import cache_dir
-from nmt.compose import compose
-from nmt.config import TrainConfig
-from nmt.corpus import Split
+from nmt import cli
+from nmt.config.compose import compose
+from nmt.config.roots import TrainConfig
+from nmt.data import sources
+from nmt.data.batching import plan_epoch
+from nmt.data.sources import Split
+from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from nmt.data.training_split import survey, train_tokenizer
+from nmt.decoding.translate import print_warning
+from nmt.disk_cache import cache_dir
 from nmt.models.transformer import TransformerConfig
-from nmt.run import initial_model
-from nmt.rundir import RunDirectory
-from nmt.tasks import TASKS
-from nmt.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from nmt.training_text import survey, train_tokenizer
-from nmt.translate import print_warning
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import initial_model
+from nmt.runs.tasks import TASKS
 
 OURS = "nmt"
 PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "joeynmt"}
@@ -81,7 +82,7 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
 def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
     task = TASKS[cfg.task]
-    text = survey(corpus.stream(cfg.data, Split.train), cfg.data, task.filter, {}, cache_dir())
+    text = survey(sources.stream(cfg.data, Split.train), cfg.data, task.filter, {}, cache_dir())
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
     pairs = task.training_pairs(cfg, text, tokenizer, print_warning)(1)
     lengths = pairs.src_lengths, pairs.tgt_lengths

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from nmt import kernels
-from nmt.encoded import EncodedPairs, Sentences
+from nmt.data.encoded_pairs import EncodedPairs, Sentences
+from nmt.data.tokenizer import EOS_ID
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.transformer import TransformerConfig
 from nmt.runtime import seed_everything
-from nmt.tokenizer import EOS_ID
 
 torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums are added up in one order
 

@@ -17,16 +17,16 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily as with_numbers
 from torch.utils import backend_registration
 
 from nmt import kernels
-from nmt.beam_search import BeamConfig
-from nmt.graph_search import Loops, contents, graph_search
-from nmt.learner import SummedLoss
-from nmt.low_precision import rounded
+from nmt.decoding.beam_search import BeamConfig
+from nmt.decoding.graph_search import Loops, contents, graph_search
+from nmt.layers.low_precision import rounded
 from nmt.models import TranslationModel, build_model
 from nmt.models.recurrence import Cell
-from nmt.optimizer import Algorithm, OptimizerConfig, build_optimizer
-from nmt.progress import Measures
 from nmt.runtime import Precision, Stepper
-from tests.test_contract import CASES, VOCAB_SIZE
+from nmt.training.learner import SummedLoss
+from nmt.training.optimizer import Algorithm, OptimizerConfig, build_optimizer
+from nmt.training.progress import Measures
+from tests.models.test_contract import CASES, VOCAB_SIZE
 
 DEVICE = "imagined"
 

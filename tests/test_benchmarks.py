@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from nmt import cli
-from nmt.compose import compose
+from nmt.config.compose import compose
 from nmt.errors import UserError
-from nmt.layers import NormOrder
+from nmt.layers.blocks import NormOrder
 from nmt.models.rnn import RnnConfig
-from nmt.run import open_run
+from nmt.runs.opened import open_run
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 

@@ -20,11 +20,11 @@ from omegaconf import OmegaConf
 
 import nmt
 from nmt.cli import VERBS, main, score, sweep
-from nmt.compose import Composed, compose
-from nmt.config import GenerateConfig, TrainConfig
-from nmt.config_files import save_config
+from nmt.config.compose import Composed, compose
+from nmt.config.overrides import GROUPS, config_dir
+from nmt.config.roots import GenerateConfig, TrainConfig
+from nmt.config.stored import save_config
 from nmt.errors import Interrupted, TrainingStopped
-from nmt.overrides import GROUPS, config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -18,25 +18,25 @@ import torch
 import torch.distributed as dist
 
 from nmt import cli
-from nmt.batching import Batch, collate
-from nmt.checkpoint import CheckpointStore
+from nmt.data.batching import Batch, collate
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.decoding import BeamConfig
+from nmt.decoding.evaluate import validation_loss
+from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
-from nmt.encoded import EncodedPairs
 from nmt.errors import Interrupted, UserError
-from nmt.evaluate import validation_loss
 from nmt.files import write_lines
-from nmt.learner import Learner
 from nmt.models import TranslationModel, build_model
 from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import RnnAttention
-from nmt.optimizer import ConstantConfig, ScheduleContext, build_optimizer
-from nmt.pairs import ParallelText
 from nmt.runtime import Parallel, Precision, RuntimeConfig, Stepper, StopRequest, seed_everything
-from nmt.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
-from nmt.tracking import Silence
-from nmt.trainer import BestMetric, Trainer, TrainerConfig
-from nmt.translate import translate
+from nmt.training.checkpoint import CheckpointStore
+from nmt.training.learner import Learner
+from nmt.training.optimizer import ConstantConfig, ScheduleContext, build_optimizer
+from nmt.training.tracking import Silence
+from nmt.training.trainer import BestMetric, Trainer, TrainerConfig
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available() and hasattr(os, "fork")),

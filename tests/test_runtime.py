@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nmt.errors import Interrupted, TrainingStopped, UserError
-from nmt.loss import smoothed_nll
+from nmt.layers.loss import smoothed_nll
 from nmt.models.base import TranslationModel
-from nmt.optimizer import ConstantConfig, build_optimizer
 from nmt.runtime import (
     Parallel,
     Precision,
@@ -31,6 +30,7 @@ from nmt.runtime import (
     resolve_precision,
     seed_everything,
 )
+from nmt.training.optimizer import ConstantConfig, build_optimizer
 
 CPU = torch.device("cpu")
 

@@ -1,5 +1,12 @@
 """The bundled demo corpus: English-German sentence pairs drawn from a grammar, the same on every machine.
 
+    forms               The kinds of words, and how each inflects in both languages.
+    lexicon             The words themselves.
+    grammar             Sentences: one abstract form each, said in English and in German.
+    phrases             Phrases that make sense together, drawn at random.
+    toy                 Ten sentence pairs, to be learnt by heart.
+    __init__            What is said, drawn from a seed.
+
 This module chooses what is said: verbs, tenses, questions, dependent clauses. The phrases come from
 `nmt.demo.phrases`; how a sentence is said in either language is known to `nmt.demo.grammar`. The result
 depends on the seed alone: every choice is drawn from one `random.Random`, and nothing iterates over a set.

@@ -1,8 +1,11 @@
 """Kernels in C++ for what torch is slow at on CPU: built at first use, then cached; optional everywhere.
 
-`training.cpp`, `attention.cpp` and `products.cpp` serve `nmt.fused`, `decode.cpp` search. What each of them
+    __init__            Builds and loads the library, and says whether it can be used.
+    fused               Steps of training in one pass over memory: the kernels, or plain torch.
+
+`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` search. What each of them
 computes is written in plain torch, too, which it is tested against, and which takes over where there is no
-compiler or the tensors are not what the kernels are made for.
+compiler or the tensors are not what the kernels are made for. Nothing here knows a model.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmt.cache import cache_dir
+from nmt.disk_cache import cache_dir
 
 FOLDER = Path(__file__).parent
 SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp")

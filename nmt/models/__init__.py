@@ -1,4 +1,19 @@
-"""The table of model families, and the one function that builds a model."""
+"""Models: one file a family, and the table of them.
+
+Knows token ids; refuses to know text, losses and searches. The modules in import order:
+
+    base                The contract that every model fulfils.
+    kv_cache            Keys and values in search: what a step appends to, and looks back at.
+    vocabulary          Embeddings and output layer, and which of them are one matrix.
+    stack               Residual sublayers and layers that Transformers are stacked from.
+    transformer         The encoder-decoder Transformer.
+    rnn_attention       Attention of a recurrent decoder: the additive, dot and general scores.
+    recurrence          Layers of recurrent cells, over a whole sequence or one position at a time.
+    rnn                 The recurrent encoder-decoder, with and without attention.
+    convolutional       The convolutional model: gated convolutions, attention in every decoder layer.
+    decoder_only        The decoder-only Transformer: one stack over source and target, or over a text.
+    __init__            The table of model families, and the one function that builds a model.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from nmt.attention import Recorder, Role, recorded_attention
 from nmt.errors import UserError
+from nmt.layers.attention import Recorder, Role, recorded_attention
 
 
 @dataclass

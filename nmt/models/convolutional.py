@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
-from nmt.attention import Recorder, Role
 from nmt.errors import UserError
-from nmt.layers import Dropout
+from nmt.layers.attention import Recorder, Role
+from nmt.layers.blocks import Dropout
+from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.vocabulary import Tying, build_vocabulary
-from nmt.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 
 EMBEDDING_STD = 0.1  # section 3.5
 

@@ -20,11 +20,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from nmt.attention import Role
+from nmt.data.tokenizer import BOS_ID
 from nmt.errors import UserError
-from nmt.layers import Activation
+from nmt.layers.attention import Role
+from nmt.layers.blocks import Activation
+from nmt.layers.positions import Positions
 from nmt.models.base import AttentionMaps, State, TranslationModel
-from nmt.models.cache import begin_chunk, keep_in_place, next_columns
+from nmt.models.kv_cache import begin_chunk, keep_in_place, next_columns
 from nmt.models.stack import (
     Embedding,
     SelfAttentionLayer,
@@ -33,8 +35,6 @@ from nmt.models.stack import (
     build_stack,
 )
 from nmt.models.vocabulary import Tying, build_vocabulary
-from nmt.positions import Positions
-from nmt.tokenizer import BOS_ID
 
 
 class Prefix(Enum):

@@ -20,7 +20,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nmt.layers import Dropout
+from nmt.layers.blocks import Dropout
 
 
 class Cell(Enum):

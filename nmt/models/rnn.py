@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-from nmt.layers import Dropout
+from nmt.layers.blocks import Dropout
 from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.recurrence import Cell, RecurrentEncoder, RecurrentStack, join_states, split_states
 from nmt.models.rnn_attention import (

@@ -14,7 +14,7 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
-from nmt.attention import Recorder, Role
+from nmt.layers.attention import Recorder, Role
 
 
 class RnnAttention(Enum):

@@ -15,20 +15,20 @@ from enum import Enum
 
 from torch import Tensor, nn
 
-from nmt.attention import Attention, Role
 from nmt.errors import UserError
-from nmt.layers import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
-from nmt.models.base import ModelConfig, State
-from nmt.models.cache import attend_to_past, attend_to_source
-from nmt.models.vocabulary import EmbeddingInit
-from nmt.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
-from nmt.relative_positions import (
+from nmt.layers.attention import Attention, Role
+from nmt.layers.blocks import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
+from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
+from nmt.layers.relative_positions import (
     AlibiPositions,
     BucketPositions,
     ClippedPositions,
     RelativePositions,
     RotaryPositions,
 )
+from nmt.models.base import ModelConfig, State
+from nmt.models.kv_cache import attend_to_past, attend_to_source
+from nmt.models.vocabulary import EmbeddingInit
 
 
 class Init(Enum):

@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nmt.attention import Role
+from nmt.layers.attention import Role
 from nmt.models.base import State, TranslationModel
-from nmt.models.cache import begin_chunk, keep_in_place, remember_source, written_columns
+from nmt.models.kv_cache import begin_chunk, keep_in_place, remember_source, written_columns
 from nmt.models.stack import (
     CrossAttention,
     Embedding,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nmt import kernels
-from nmt.cache import cache_dir
+from nmt.disk_cache import cache_dir
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -1,0 +1,185 @@
+"""What a model attends to, sentence by sentence: tokens as people read them, and the weights between them.
+
+A target may be given (forced decoding); else it is the translation that search finds. Row t of a map from
+the target belongs to the position that predicts target token t. Knows the contract of the models and no
+family; writes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.attention_views.alignment import Weights
+from nmt.data.batching import pad
+from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
+from nmt.decoding import DecodingConfig
+from nmt.decoding.translate import cut_message, evaluating, longest_source, print_warning, translate
+from nmt.errors import UserError
+from nmt.models.base import TranslationModel
+
+BATCH_TOKENS = 2048
+"""Tokens of a batch with padding: all weights of a batch are in memory at once, which is much more."""
+
+
+@dataclass
+class SentenceMaps:
+    """One sentence pair and the weights of every layer; all of it empty for a blank line."""
+
+    line: int
+    """Counted from 1."""
+    src: list[Piece] = field(default_factory=list)
+    """S source tokens, EOS the last."""
+    tgt: list[Piece] = field(default_factory=list)
+    """T target tokens, EOS the last."""
+    encoder: list[Weights] = field(default_factory=list)
+    """(H, S, S) per layer: from the source to itself."""
+    decoder: list[Weights] = field(default_factory=list)
+    """(H, T, T) per layer: from the position that predicts target token t to BOS and the tokens before it."""
+    cross: list[Weights] = field(default_factory=list)
+    """(H, T, S) per layer: from the position that predicts target token t to the source."""
+
+    @property
+    def tgt_in(self) -> list[Piece]:
+        """What the target positions are given: BOS, and the target without EOS."""
+        return [BOS, *self.tgt[:-1]] if self.tgt else []
+
+    @property
+    def src_text(self) -> str:
+        """The source line, as far as the model reads it."""
+        return "".join(piece.surface for piece in self.src)
+
+    @property
+    def tgt_text(self) -> str:
+        """The target line, as far as the model reads it."""
+        return "".join(piece.surface for piece in self.tgt)
+
+
+def attend(
+    lines: Iterable[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Callable[[str], None] = print_warning,
+    chunk: int = 4096,
+) -> Iterator[SentenceMaps]:
+    """Yield what the model attends to for each line, in order; a line is SOURCE or SOURCE, TAB, TARGET.
+
+    Raises:
+        UserError: a line has more than one TAB.
+    """
+    remaining = enumerate(lines, start=1)
+    while some := dict(itertools.islice(remaining, chunk)):
+        pairs = [_split(line, number) for number, line in some.items()]
+        yield from attend_pairs(pairs, model, tokenizer, cfg, device=device, warn=warn, first_line=min(some))
+
+
+def attend_pairs(
+    pairs: Sequence[tuple[str, str | None]],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Callable[[str], None] = print_warning,
+    first_line: int = 1,
+) -> Iterator[SentenceMaps]:
+    """The same for pairs of a source and its target, None where it is to be searched for.
+
+    A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
+    then gets a message that names it, counted from `first_line`.
+    """
+    for batch in _batches(_tokens(pairs, model, tokenizer, cfg, device, warn, first_line)):
+        yield from _filled(batch, model, device)
+
+
+def maps_of_nothing(model: TranslationModel, device: torch.device) -> SentenceMaps:
+    """The maps of an empty sentence: they show which kinds there are, and of how many layers."""
+    (empty,) = _filled([SentenceMaps(1, [EOS], [EOS])], model, device)
+    return empty
+
+
+def _split(line: str, number: int) -> tuple[str, str | None]:
+    source, *targets = line.split("\t")
+    if len(targets) > 1:
+        raise UserError(
+            f"line {number} of the input has {len(targets)} TABs; a line is SOURCE, or SOURCE TAB TARGET"
+        )
+    return source, targets[0] if targets else None
+
+
+def _tokens(
+    pairs: Sequence[tuple[str, str | None]],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    device: torch.device,
+    warn: Callable[[str], None],
+    first_line: int,
+) -> list[SentenceMaps]:
+    """The tokens of both sides, without weights; targets that are not given are searched for."""
+    to_translate = ["" if target is not None else source for source, target in pairs]
+    found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+    src = tokenizer.src_pieces([source for source, _ in pairs])
+    tgt = tokenizer.tgt_pieces([target or "" for _, target in pairs])
+    longest = longest_source(model, cfg)
+    sentences, too_long = [], []
+    for i, (source, target) in enumerate(pairs):
+        line = i + first_line
+        if target is None:
+            tgt[i] = tokenizer.decoded_pieces(found[i].ids)
+        elif max(len(src[i]), len(tgt[i])) > longest:
+            too_long.append(line)
+            tgt[i] = _cut(tgt[i], longest)
+        blank = len(src[i]) == 1 or not source.strip()
+        sentences.append(SentenceMaps(line) if blank else SentenceMaps(line, _cut(src[i], longest), tgt[i]))
+    if too_long:
+        warn(cut_message(too_long, longest, cfg, done="looked at"))
+    return sentences
+
+
+def _cut(pieces: list[Piece], longest: int) -> list[Piece]:
+    return pieces if len(pieces) <= longest else [*pieces[: longest - 1], EOS]
+
+
+def _batches(sentences: Sequence[SentenceMaps]) -> Iterator[list[SentenceMaps]]:
+    """Neighbours together, as many as stay within `BATCH_TOKENS`."""
+    batch: list[SentenceMaps] = []
+    for sentence in sentences:
+        longest = max(len(side) for other in (*batch, sentence) for side in (other.src, other.tgt))
+        if batch and longest * (len(batch) + 1) > BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(sentence)
+    yield batch
+
+
+def _filled(
+    batch: Sequence[SentenceMaps], model: TranslationModel, device: torch.device
+) -> Sequence[SentenceMaps]:
+    """The sentences of a batch with their weights."""
+    sentences = [sentence for sentence in batch if sentence.src]
+    if not sentences:
+        return batch
+    src, src_mask = pad([[piece.id for piece in sentence.src] for sentence in sentences])
+    tgt_in, _ = pad([[piece.id for piece in sentence.tgt_in] for sentence in sentences])
+    with evaluating(model):
+        maps = model.attention(src.to(device), src_mask.to(device), tgt_in.to(device))
+    encoder, decoder, cross = (_arrays(kind) for kind in (maps.encoder, maps.decoder, maps.cross))
+    for i, sentence in enumerate(sentences):
+        S, T = len(sentence.src), len(sentence.tgt)
+        sentence.encoder = [layer[i, :, :S, :S] for layer in encoder]
+        sentence.decoder = [layer[i, :, :T, :T] for layer in decoder]
+        sentence.cross = [layer[i, :, :T, :S] for layer in cross]
+    return batch
+
+
+def _arrays(layers: Sequence[Tensor]) -> list[Weights]:
+    return [np.asarray(layer.cpu()) for layer in layers]

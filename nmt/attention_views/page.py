@@ -1,0 +1,66 @@
+"""Attention weights as one HTML page that needs nothing else: no server, no network, no other file.
+
+The page itself is `attention_page.html` beside this module; what is made here is the data in it. A corpus is
+written by strangers: its text goes into the page as JSON in which no character can end the script element,
+and the page makes text of it and never markup.
+
+Weights are bytes, 0 for 0.0 to 255 for 1.0, one string of base64 per layer in the order (H, rows, columns):
+ten sentences of 30 tokens are 2 MB for 6 layers of 8 heads.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nmt.attention_views.alignment import Weights
+from nmt.attention_views.maps import SentenceMaps
+from nmt.data.tokenizer import Piece
+
+TEMPLATE = Path(__file__).with_name("page.html")
+PLACE = '{"here": "the data"}'
+"""What the data takes the place of in the template."""
+UNSAFE = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
+
+
+def page(title: str, sentences: Sequence[dict[str, Any]]) -> str:
+    """The page with what `page_data` made of each sentence."""
+    template = TEMPLATE.read_text(encoding="utf-8")
+    return template.replace(PLACE, script_json({"title": title, "sentences": list(sentences)}), 1)
+
+
+def script_json(content: Any) -> str:
+    """JSON that means the same inside a script element, whatever text is in it."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).translate(UNSAFE)
+
+
+def page_data(sentence: SentenceMaps) -> dict[str, Any]:
+    """One sentence as the page reads it; `maps` has the kinds of attention that the model has."""
+    sides = {
+        "encoder": (sentence.src, sentence.src, sentence.encoder),
+        "decoder": (sentence.tgt, sentence.tgt_in, sentence.decoder),
+        "cross": (sentence.tgt, sentence.src, sentence.cross),
+    }
+    return {
+        "line": sentence.line,
+        "text": sentence.src_text,
+        "maps": {
+            kind: {"rows": _texts(rows), "columns": _texts(columns), "layers": [*map(_packed, layers)]}
+            for kind, (rows, columns, layers) in sides.items()
+            if layers
+        },
+    }
+
+
+def _texts(pieces: Sequence[Piece]) -> list[str]:
+    return [piece.text for piece in pieces]
+
+
+def _packed(weights: Weights) -> dict[str, Any]:
+    scaled = np.rint(weights.clip(0.0, 1.0) * 255).astype(np.uint8)
+    return {"heads": len(weights), "weights": base64.b64encode(scaled.tobytes()).decode()}

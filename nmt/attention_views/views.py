@@ -1,0 +1,182 @@
+"""What `nmt attention` writes: a page, images, soft and hard alignments.
+
+    attention.html       the weights of every layer and head, to explore in a browser
+    cross_0001.png       heat maps of cross-attention: line 1, each layer averaged over its heads
+    alignments.jsonl     soft alignments: per line the tokens and the mean weights (T, S) between them
+    alignments.pharaoh   hard alignments of words, in the format of Pharaoh: per line `0-0 1-2 ...`
+
+Sentences come in one by one, and only what the page needs of the first few is kept. Knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from nmt.attention_views import heatmap
+from nmt.attention_views.alignment import mean_weights, pharaoh, word_links, words_of
+from nmt.attention_views.maps import SentenceMaps
+from nmt.attention_views.page import page, page_data
+from nmt.decoding.translate import print_warning
+from nmt.errors import UserError
+from nmt.files import write_atomically, written_atomically
+
+MAX_SHOWN_TOKENS = 128
+"""Longer sentences are neither on the page nor drawn: nobody could read them."""
+
+
+class View(Enum):
+    """What can be written."""
+
+    page = "page"
+    images = "images"
+    soft = "soft"
+    hard = "hard"
+
+
+def _every_view() -> list[View]:
+    return list(View)
+
+
+@dataclass
+class ViewsConfig:
+    """What to write, of which sentences and layers."""
+
+    output: str | None = None
+    """Directory to write to; null: attention/ in the run directory."""
+    views: list[View] = field(default_factory=_every_view)
+    """page, images, soft (alignments of tokens, with weights), hard (alignments of words)."""
+    layer: int | None = None
+    """Layer of cross-attention that the alignments come from, counted from 1; null: the mean of all."""
+    max_sentences: int = 10
+    """Lines on the page and in images, the first ones; alignments are written for every line."""
+
+    def __post_init__(self) -> None:
+        if not self.views or len(set(self.views)) < len(self.views):
+            shown = ", ".join(view.value for view in self.views)
+            raise UserError(f"views must name at least one view, and each once, but is [{shown}]")
+        if self.output is not None and not self.output.strip():
+            raise UserError("output must name a directory, but is empty; output=null is RUN/attention")
+        if self.layer is not None and self.layer < 1:
+            raise UserError(f"layer counts from 1, but is {self.layer}; null means all layers")
+        if self.max_sentences < 1:
+            raise UserError(
+                f"max_sentences must be at least 1, but is {self.max_sentences}; "
+                "views=[soft,hard] writes neither page nor images"
+            )
+
+    @property
+    def last_line(self) -> int | None:
+        """The line after which nothing more would be written; None where every line counts."""
+        return None if {View.soft, View.hard} & {*self.views} else self.max_sentences + 1
+
+
+def require_maps(maps: SentenceMaps, cfg: ViewsConfig, model: str) -> None:
+    """Raise `UserError` unless a model with these `maps` has what is asked for; `model` names it."""
+    if not (maps.encoder or maps.decoder or maps.cross):
+        raise UserError(f"{model} has no attention to show: it computes no attention weights")
+    if not maps.cross and cfg.views != [View.page]:
+        wanted = ", ".join(view.value for view in cfg.views if view is not View.page)
+        raise UserError(
+            f"{model} does not attend from target to source, which {wanted} need; set views=[page]"
+        )
+    if cfg.layer is not None and maps.cross and cfg.layer > len(maps.cross):
+        raise UserError(f"layer must be from 1 to {len(maps.cross)} in {model}, but is {cfg.layer}")
+
+
+def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Path, title: str) -> list[Path]:
+    """Write the views of all sentences to `output` and return the files."""
+    on_page: list[dict[str, Any]] = []
+    written: list[Path] = []
+    if View.images in cfg.views:
+        for old in output.glob("cross_[0-9][0-9][0-9][0-9].png"):  # of an earlier call
+            old.unlink()
+    with ExitStack() as files:
+
+        def lines_of(view: View, name: str) -> BinaryIO | None:
+            if view not in cfg.views:
+                return None
+            written.append(output / name)
+            return files.enter_context(written_atomically(output / name))
+
+        soft, hard = lines_of(View.soft, "alignments.jsonl"), lines_of(View.hard, "alignments.pharaoh")
+        for sentence in sentences:
+            if soft is not None:
+                soft.write(soft_alignment(sentence, cfg.layer).encode())
+            if hard is not None:
+                hard.write(hard_alignment(sentence, cfg.layer).encode())
+            if not _is_shown(sentence, cfg):
+                continue
+            if View.page in cfg.views:
+                on_page.append(page_data(sentence))
+            if View.images in cfg.views:
+                written.append(output / f"cross_{sentence.line:04}.png")
+                write_atomically(written[-1], cross_image(sentence))
+    if on_page:
+        written.insert(0, output / "attention.html")
+        write_atomically(written[0], page(title, on_page).encode())
+    elif View.page in cfg.views:
+        print_warning("no page is written, because there is no sentence to show")
+    return written
+
+
+def _is_shown(sentence: SentenceMaps, cfg: ViewsConfig) -> bool:
+    """Whether a sentence goes on the page and into an image; what is left out is remarked upon."""
+    if not {View.page, View.images} & {*cfg.views}:
+        return False
+    if sentence.line > cfg.max_sentences:
+        if sentence.line == cfg.max_sentences + 1:
+            print_warning(
+                f"page and images show the first {cfg.max_sentences} lines; max_sentences=... shows more"
+            )
+        return False
+    if not sentence.src:  # a blank line
+        return False
+    if not is_readable(sentence):
+        print_warning(
+            f"line {sentence.line} is not shown: a side of it has more than {MAX_SHOWN_TOKENS} tokens"
+        )
+        return False
+    return True
+
+
+def is_readable(sentence: SentenceMaps) -> bool:
+    """Whether a sentence is short enough to be drawn."""
+    return max(len(sentence.src), len(sentence.tgt)) <= MAX_SHOWN_TOKENS
+
+
+def soft_alignment(sentence: SentenceMaps, layer: int | None) -> str:
+    """A line of JSON: both texts and their tokens, and the weights, a row for each target token."""
+    weights = mean_weights(sentence.cross, layer) if sentence.cross else np.empty((0, 0))
+    content = {
+        "line": sentence.line,
+        "src": sentence.src_text,
+        "tgt": sentence.tgt_text,
+        "src_tokens": [piece.text for piece in sentence.src],
+        "tgt_tokens": [piece.text for piece in sentence.tgt],
+        "weights": [[round(weight, 4) for weight in row] for row in weights.tolist()],
+    }
+    return json.dumps(content, ensure_ascii=False) + "\n"
+
+
+def hard_alignment(sentence: SentenceMaps, layer: int | None) -> str:
+    """A line in the format of Pharaoh, empty for a blank one."""
+    if not sentence.cross:
+        return "\n"
+    src_words, tgt_words = (words_of([p.surface for p in side]) for side in (sentence.src, sentence.tgt))
+    return pharaoh(word_links(mean_weights(sentence.cross, layer), src_words, tgt_words)) + "\n"
+
+
+def cross_image(sentence: SentenceMaps) -> bytes:
+    """A PNG file: cross-attention of each layer, averaged over its heads, and of all layers."""
+    panels = [(f"layer {n}", mean_weights([layer])) for n, layer in enumerate(sentence.cross, start=1)]
+    if len(panels) > 1:
+        panels.append(("mean of all layers", mean_weights(sentence.cross)))
+    return heatmap.png(panels, [p.text for p in sentence.src], [p.text for p in sentence.tgt])

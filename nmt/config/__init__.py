@@ -1,0 +1,11 @@
+"""Config: from the command line to dataclasses, and readable errors.
+
+Knows the dataclasses of all components; refuses to know what they are used for. The modules in import order:
+
+    explain             What Hydra and OmegaConf raise, as one readable sentence.
+    roots               The root configs of the verbs, and their checks.
+    stored              The config.yaml of a run: written, read again, compared.
+    help                `nmt VERB --help`: every key with its default and its docstring.
+    overrides           The arguments of a verb, and what is refused before anything is composed.
+    compose             From the command line of one verb to its configs, through Hydra.
+"""

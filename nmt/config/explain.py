@@ -1,0 +1,199 @@
+"""What Hydra and OmegaConf raise about a config, as one readable sentence.
+
+Knows the exceptions of the two libraries and the type hints of the config dataclasses; knows no command line
+and ends no process. A sentence gives the full key, the constraint, the actual value and the way out.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    UnsupportedInterpolationType,
+    ValidationError,
+)
+
+from nmt.data.sources import SOURCES
+from nmt.decoding import STRATEGIES
+from nmt.errors import suggest
+from nmt.models import MODELS
+from nmt.training.optimizer import SCHEDULES
+
+SCHEMA_PREFIX = "base_"
+"""Choices of a group that only say which dataclass it has; the YAML choices build on them."""
+
+CHOSEN_BY: dict[str, tuple[str, dict[str, type]]] = {
+    "model": ("name", {name: cls for name, (cls, _) in MODELS.items()}),
+    "optimizer": ("schedule", {name: cls for name, (cls, _) in SCHEDULES.items()}),
+    "data": ("name", {name: cls for name, (cls, _) in SOURCES.items()}),
+    "decoding": ("strategy", {name: cls for name, (cls, _) in STRATEGIES.items()}),
+}
+"""Parts with more than one dataclass -> the field that says which, and what its values stand for."""
+
+NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
+_RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
+_NEW_ENTRY = re.compile(r"dict is not a subclass of \w+\. value: ")
+"""What OmegaConf makes of a key inside an entry that is not there."""
+_NOISE = (
+    "See https://",
+    "To append to your",
+    "Config search path",
+    "provider=",
+    "full_key:",
+    "object_type=",
+    "reference_type=",
+)
+
+
+def explain(error: Exception) -> str:
+    """Return what is wrong and the way out, for an exception of Hydra or OmegaConf."""
+    if isinstance(error, OverrideParseException):
+        return explain_syntax(error)
+    if isinstance(error, MissingConfigException):
+        return explain_choice(error)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__
+    if not isinstance(cause, OmegaConfBaseException):
+        return _condensed(str(error))
+    file = _FILE.match(str(error))
+    return (f"{file['file']}.yaml: " if file else "") + explain_key(cause)
+
+
+def explain_syntax(error: OverrideParseException) -> str:
+    """Return what is wrong with an argument that is no override."""
+    if "=" not in error.override:
+        return f"{error.override!r} is not understood; write key=value, such as trainer.max_steps=500"
+    return (
+        f"{error.override!r} is not understood; quote special characters, for Hydra and for the shell: "
+        "\"key='a, b'\""
+    )
+
+
+def explain_choice(error: MissingConfigException) -> str:
+    """Return which choices a group has, for one that it has not."""
+    if error.missing_cfg_file is None or not error.options:
+        return _condensed(str(error))
+    group, _, choice = error.missing_cfg_file.rpartition("/")
+    return no_such_choice(group, choice, error.options)
+
+
+def no_such_choice(group: str, choice: str, choices: Iterable[str]) -> str:
+    """Return the sentence about a choice that `group` does not have."""
+    offered = sorted(name for name in choices if not name.startswith(SCHEMA_PREFIX))
+    return f"there is no {group}={choice}{suggest(choice, offered)}; {group} can be {', '.join(offered)}"
+
+
+def explain_key(error: OmegaConfBaseException) -> str:
+    """Return what is wrong with one key or its value."""
+    key = error.full_key or str(error.key)
+    reason = _condensed(str(error))
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} is missing; set {key}=..."
+    if isinstance(error, InterpolationResolutionError | UnsupportedInterpolationType):
+        return f"{key} cannot be resolved: {_RESOLVING.sub('', reason)}"
+    if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        return unknown_key(key, error.parent_node)
+    if isinstance(error, ValidationError) and (hint := _hint(error)) is not None:
+        return wrong_value(key, hint, error.value)
+    if _NEW_ENTRY.search(reason):
+        return f"there is no {key} yet; add it whole, as in data.corpora={{{key}: {{KEY: VALUE}}}}"
+    return f"{key}: {reason}" if error.full_key else reason
+
+
+def unknown_key(key: str, parent: Any) -> str:
+    """Return where the key is to be found: with another choice, in another part, or under a similar name."""
+    prefix, _, leaf = key.rpartition(".")
+    named_by = CHOSEN_BY[prefix][0] if prefix in CHOSEN_BY else ""
+    siblings = [name for name in _names(parent) if name != named_by]
+    everywhere = list(leaves(parent._get_root())) if isinstance(parent, DictConfig) else []
+    cousins = [name for name in everywhere if name.rpartition(".")[2] == leaf]
+    near = get_close_matches(leaf, siblings, n=1)
+    if named_by and (owners := _owners(prefix, leaf)):
+        chosen = OmegaConf.select(parent._get_root(), f"{prefix}.{named_by}")
+        hint = f"; {' or '.join(owners)} has it, but {prefix}.{named_by}={chosen}: choose another {prefix}"
+    elif cousins:
+        hint = f"; did you mean {' or '.join(cousins)}?"
+    elif near:
+        hint = f"; did you mean {prefix}{'.' if prefix else ''}{near[0]}?"
+    else:
+        hint = f"; the keys here are {', '.join(siblings)}" if siblings else ""
+    return f"unknown key {key}{hint}"
+
+
+def _owners(part: str, leaf: str) -> list[str]:
+    """The dataclasses of `part`, by their names, that have the field `leaf`."""
+    return [name for name, cls in CHOSEN_BY[part][1].items() if leaf in {field.name for field in fields(cls)}]
+
+
+def wrong_value(key: str, hint: Any, value: Any) -> str:
+    """Return the sentence about a value that does not fit the type of its field."""
+    shown = (
+        "null"
+        if value is None
+        else "a group of keys"
+        if isinstance(value, dict | DictConfig)
+        else repr(value)
+    )
+    near = suggest(value, _choices(hint)) if isinstance(value, str) else ""
+    return f"{key} must be {describe(hint)}, but is {shown}{near}"
+
+
+def describe(hint: Any) -> str:
+    """Return the values a type hint allows, in words."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join("null" if kind is type(None) else describe(kind) for kind in get_args(hint))
+    if get_origin(hint) is list:
+        return f"a list in brackets, each entry {describe(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"a group of names in braces, each with {describe(get_args(hint)[1])}"
+    if is_dataclass(hint):
+        return f"a group of keys ({', '.join(f.name for f in fields(hint))})"
+    return f"one of {', '.join(_choices(hint))}" if _choices(hint) else NAMES.get(hint, str(hint))
+
+
+def leaves(cfg: Any, prefix: str = "") -> Iterator[str]:
+    """Walk over the full keys of all values of a composed config, without Hydra's own."""
+    for name in _names(cfg):
+        node = None if OmegaConf.is_missing(cfg, name) else cfg._get_node(name)
+        if isinstance(node, DictConfig) and not node._is_none():
+            yield from leaves(node, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _names(cfg: Any) -> list[str]:
+    return [str(name) for name in cfg if name != "hydra"] if isinstance(cfg, DictConfig) else []
+
+
+def _choices(hint: Any) -> list[str]:
+    return [member.name for member in hint] if isinstance(hint, type) and issubclass(hint, Enum) else []
+
+
+def _hint(error: OmegaConfBaseException) -> Any:
+    """Return the type hint of the field an error is about; None when it is about none."""
+    if isinstance(error.parent_node, ListConfig):
+        return next(iter(get_args(error.ref_type)), None)
+    if isinstance(error.parent_node, DictConfig) and get_origin(error.parent_node._metadata.ref_type) is dict:
+        return get_args(error.parent_node._metadata.ref_type)[1]
+    if error.object_type is None or not is_dataclass(error.object_type):
+        return None
+    return get_type_hints(error.object_type).get(str(error.key))
+
+
+def _condensed(message: str) -> str:
+    """Return a message of several lines as one, without the places of the libraries' documentation."""
+    lines = [line.strip() for line in message.splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith(_NOISE))

@@ -1,0 +1,183 @@
+"""The config.yaml of a run: written, read again, and compared with another config.
+
+A stored config is plain, resolved data. It may come from a stranger, so it is read strictly: no
+interpolation, no alias, no unknown key, and the dataclass of a part is looked up by its name in a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nmt.config.explain import CHOSEN_BY, explain
+from nmt.config.roots import Config, TrainConfig, best_metric, decay_follows_limit, to_config
+from nmt.errors import UserError, suggest
+from nmt.files import write_atomically
+
+MAX_FILE_BYTES = 1_000_000
+MAX_FILE_DEPTH = 8
+
+REPORTING = (
+    "run",
+    "trainer.num_samples",
+    "data.split",
+    "decoding.*",
+    "metrics",
+    "runtime.device",
+    "runtime.threads",
+    "runtime.parallel",
+)
+"""Keys that say where and how a run is scored; the name of its directory does not depend on them."""
+
+RESUMABLE = (
+    *REPORTING,
+    "trainer.max_*",
+    "trainer.*_every_steps",
+    "trainer.keep_*",
+    "trainer.patience",
+    "trainer.average*",
+)
+"""Keys that may differ when a run goes on: they change how long it trains and what it reports."""
+
+
+def to_plain(cfg: Config) -> dict[str, Any]:
+    """Return a config as nested dicts of numbers, strings, lists and None."""
+    plain = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
+    return cast(dict[str, Any], plain)
+
+
+def fingerprint(cfg: TrainConfig) -> str:
+    """Eight hexadecimal digits that stand for all that decides which weights a training ends with."""
+    flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, REPORTING)}
+    flat["trainer.best_metric"] = best_metric(cfg).value
+    return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
+
+
+def save_config(cfg: TrainConfig, path: Path) -> None:
+    """Write `cfg` to `path`, which afterwards holds all of it or is unchanged."""
+    write_atomically(path, yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True).encode())
+
+
+def load_config(path: Path) -> TrainConfig:
+    """Read what `save_config` wrote.
+
+    Raises:
+        UserError: the file is missing, not plain, or does not fit this version; names the file and the key.
+    """
+    try:
+        text = _read_text(path)
+        _require_plain(text)
+        return to_config(_typed(OmegaConf.to_container(OmegaConf.create(text))), TrainConfig)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {explain(error)}") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise UserError(f"a config is smaller than {MAX_FILE_BYTES:,} bytes, but this file is not")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
+
+
+def _require_plain(text: str) -> None:
+    """Refuse what makes YAML more than data: references, interpolation, boundless nesting."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_FILE_DEPTH:
+            raise UserError(f"line {line}: a config is nested less than {MAX_FILE_DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            raise UserError(
+                f"line {line}: a stored config has no alias, but here is *{event.anchor}; write it out"
+            )
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+            raise UserError(
+                f"line {line}: a stored config is resolved, but here is {event.value!r}; write it out"
+            )
+
+
+def _typed(plain: Any) -> DictConfig:
+    """Return the values of a stored config under the types of the dataclasses that it names."""
+    if not isinstance(plain, dict):
+        raise UserError("a config is a mapping of keys to values, but this file is not")
+    schema = OmegaConf.structured(TrainConfig)
+    for part, (name_field, classes) in CHOSEN_BY.items():
+        values = plain.get(part)
+        name = values.get(name_field) if isinstance(values, dict) else None
+        if not isinstance(name, str) or name not in classes:
+            near = suggest(str(name), classes)
+            raise UserError(f"{part}.{name_field} must be one of {', '.join(classes)}, but is {name!r}{near}")
+        schema[part] = classes[name]
+    for part in schema:
+        if OmegaConf.is_dict(schema[part]) and not isinstance(plain.get(part, {}), dict):
+            raise UserError(f"{part} must be a group of keys, but is {plain[part]!r}")
+    return cast(DictConfig, OmegaConf.merge(schema, plain))
+
+
+def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:
+    """Return one line "key: stored -> new" for every value that differs, save for the directory."""
+    return [f"{key}: {old} -> {value}" for key, old, value in _changes(stored, new) if key != "run"]
+
+
+def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> list[str]:
+    """Return `difference`, unless the run in `run_dir` cannot go on under the new config.
+
+    Raises:
+        UserError: a value differs that is not of `RESUMABLE`; shows those that are not.
+    """
+    fixed = [
+        f"{key}: {old} -> {value}"
+        for key, old, value in _changes(stored, new)
+        if not _matches(key, RESUMABLE) or _moves_decay(key, stored)
+    ]
+    best = [best_metric(cfg).value for cfg in (stored, new)]
+    if best[0] != best[1] and stored.trainer.best_metric is new.trainer.best_metric:
+        fixed.append(f"metrics: the best checkpoint is now chosen by {best[0]}, and would be by {best[1]}")
+    if fixed:
+        lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
+        raise UserError(f"{lines}\ngive the values of that run, or start a new one with another run=...")
+    return difference(stored, new)
+
+
+def _matches(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(key, pattern) for pattern in patterns)
+
+
+def _moves_decay(key: str, stored: TrainConfig) -> bool:
+    return key == "trainer.max_steps" and decay_follows_limit(stored)
+
+
+def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
+    before, after = dict(_flat(to_plain(stored))), dict(_flat(to_plain(new)))
+    keys = [*before, *(key for key in after if key not in before)]
+    return [
+        (key, before.get(key, "unset"), after.get(key, "unset"))
+        for key in keys
+        if before.get(key, "unset") != after.get(key, "unset")
+    ]
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,181 @@
+"""From encoded pairs to batches: which pairs stand together, in which order, and as which tensors.
+
+The plan of an epoch is a pure function of (seed, epoch, lengths, options): no iterator is ever stored, and a
+resumed run continues at (epoch, batch). Pairs of similar length share a batch, so that little of it is
+padding. The budget counts tokens with padding: sentences times the longest one, on the longer side. Lengths
+include EOS.
+
+Shapes: B sentences, S source length, T target length. Masks are boolean, True means "may be attended".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nmt.data.encoded_pairs import Draws, EncodedPairs
+from nmt.data.tokenizer import BOS_ID, PAD_ID
+from nmt.runtime import derive_seed
+
+POOL_PAIRS = 1_000_000
+"""Pairs that are sorted by length together."""
+
+Lengths = npt.NDArray[Any]
+"""Tokens of every pair, on one side; integers."""
+Indices = npt.NDArray[np.int64]
+"""Numbers of pairs."""
+
+
+@dataclass
+class Batch:
+    """Padded tensors of some pairs; `tgt_in` is `tgt_out` shifted right behind BOS."""
+
+    src: Tensor
+    """(B, S) int64."""
+    src_mask: Tensor
+    """(B, S) bool, False at padding."""
+    tgt_in: Tensor
+    """(B, T) int64, starts with BOS."""
+    tgt_out: Tensor
+    """(B, T) int64, ends with EOS, then padding."""
+    rows: Tensor
+    """(num_tokens,) int64: where `tgt_out`, flattened, is not padding."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Target tokens that count for the loss: padding does not."""
+        return len(self.rows)
+
+    def real(self, x: Tensor) -> Tensor:
+        """(num_tokens, ...) of x (B, T, ...): the target positions that are no padding."""
+        return x.flatten(0, 1).index_select(0, self.rows)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on `device`; the copy to a GPU does not make the host wait."""
+        if device.type == "cpu":
+            return self
+        tensors = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.rows)
+        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
+
+
+class Plan(Sequence[Indices]):
+    """Batches of pair numbers, in the order in which they are trained on."""
+
+    def __init__(self, order: npt.NDArray[np.int32], ends: Indices, turns: Indices | None = None):
+        """Batch `turns[i]` of those that end at `ends` in `order` is the one at place i."""
+        self._order, self._ends = order, ends
+        self._starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        self._turns = np.arange(len(ends)) if turns is None else turns
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, place: int) -> Indices: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Indices]: ...
+
+    def __getitem__(self, place: int | slice) -> Indices | list[Indices]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(len(self))[place]]
+        turn = self._turns[place]
+        return self._order[self._starts[turn] : self._ends[turn]].astype(np.int64)
+
+
+def plan_epoch(
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    *,
+    seed: int,
+    epoch: int,
+    max_tokens: int,
+    draws: Sequence[Draws] = (),
+) -> Plan:
+    """Split all pairs into batches of at most `max_tokens` padded tokens on either side, in random order.
+
+    Every pair stands in exactly one batch, unless `draws` says how often to take those of each corpus. A pair
+    longer than the budget gets a batch of its own. Pairs that share a batch come from one pool of
+    `POOL_PAIRS` pairs, drawn at random if there are more: to sort a pool takes little memory, and its batches
+    are as little padded as those of a larger one.
+    """
+    draws_rng, pools_rng, pairs_rng, batches_rng = (
+        np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("draws", "pools", "pairs", "batches")
+    )
+    order = _drawn(draws, draws_rng) if draws else np.arange(len(tgt_lengths), dtype=np.int32)
+    if len(order) > POOL_PAIRS:
+        pools_rng.shuffle(order)
+    ends = []
+    for first in range(0, len(order), POOL_PAIRS):
+        pool = order[first : first + POOL_PAIRS]
+        src, tgt = src_lengths[pool], tgt_lengths[pool]
+        by_length = np.lexsort((pairs_rng.random(len(pool)), src // 2, tgt))
+        pool[:] = pool[by_length]
+        ends.append(first + _cut(np.maximum(src, tgt)[by_length], max_tokens))
+    all_ends = np.concatenate([np.empty(0, np.int64), *ends])
+    return Plan(order, all_ends, batches_rng.permutation(len(all_ends)))
+
+
+def _drawn(draws: Sequence[Draws], rng: np.random.Generator) -> npt.NDArray[np.int32]:
+    """The numbers of the pairs that an epoch takes of corpora that follow each other."""
+    order: list[npt.NDArray[np.int32]] = []
+    first = 0
+    for size, taken in draws:
+        every = np.arange(first, first + size, dtype=np.int32)
+        whole, rest = divmod(taken, size)
+        order += [every] * whole
+        if rest:
+            order.append(rng.choice(every, rest, replace=False))
+        first += size
+    return np.concatenate(order)
+
+
+def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, max_tokens: int) -> Plan:
+    """The same for evaluation: no randomness, batches from short to long."""
+    order = np.lexsort((src_lengths, tgt_lengths)).astype(np.int32)
+    return Plan(order, _cut(np.maximum(src_lengths, tgt_lengths)[order], max_tokens))
+
+
+def _cut(lengths: Lengths, max_tokens: int) -> Indices:
+    """Where runs of pairs end whose padded size stays within `max_tokens`; `lengths` are in order."""
+    ends: list[int] = []
+    start = 0
+    while start < len(lengths):
+        most = max(max_tokens // max(int(lengths[start]), 1), 1)  # of pairs as long as the first
+        longest = np.maximum.accumulate(lengths[start : start + most]).astype(np.int64)
+        fitting = np.searchsorted(longest * np.arange(1, len(longest) + 1), max_tokens, side="right")
+        start += max(int(fitting), 1)
+        ends.append(start)
+    return np.asarray(ends, np.int64)
+
+
+def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices, multiple: int = 1) -> Batch:
+    """Pad the pairs `indices` into one batch, whose lengths S and T are multiples of `multiple`."""
+    src, src_mask = pad(pairs.src.take(indices), multiple)
+    tgt_out, real = pad(pairs.tgt.take(indices), multiple)
+    tgt_in = torch.cat([torch.full_like(tgt_out[:, :1], BOS_ID), tgt_out[:, :-1]], dim=1)
+    return Batch(src, src_mask, tgt_in, tgt_out, rows=real.flatten().nonzero()[:, 0])
+
+
+def pad(
+    sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]], multiple: int = 1
+) -> tuple[Tensor, Tensor]:
+    """(B, longest) ids and their mask from B sequences of ids; `longest` is rounded up to a `multiple`."""
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    longest = -(-lengths.max() // multiple) * multiple
+    mask = np.arange(longest)[None, :] < lengths[:, None]
+    ids = np.full(mask.shape, PAD_ID, dtype=np.int64)
+    ids[mask] = np.concatenate([np.asarray(sequence) for sequence in sequences])
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def groups(batches: Sequence[Indices], size: int, start: int = 0) -> Iterator[Sequence[Indices]]:
+    """The batches of each update, from number `start` on: `size`, fewer maybe at the end of an epoch."""
+    for first in range(start, len(batches), size):
+        yield batches[first : first + size]

@@ -1,0 +1,179 @@
+"""From text to ids: a split is encoded chunk by chunk into flat files, which the cache keeps.
+
+An entry of the cache is named after the content: a hash of every line, the tokenizer and the options, so that
+it is never stale. Where a corpus is in the cache, its text is not read. Batches are unknown here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+
+from nmt.data.encoded_pairs import EncodedPairs, FileIds, Sentences
+from nmt.data.pairs import CHUNK_PAIRS, ParallelText
+from nmt.data.sources import Account
+from nmt.data.tokenizer import BOS_ID, Ragged, Tokenizer, ragged
+from nmt.disk_cache import Facts, entry_name, open_entry, write_entry
+from nmt.errors import UserError
+from nmt.runtime import derive_seed
+
+FORMAT_VERSION = 3
+"""Raised when the meaning of an entry changes."""
+IN_MEMORY_BYTES = 1 << 26
+"""The ids of one side are held in memory up to this size; beyond it a batch reads what it needs."""
+
+FILES = ("src_ids", "src_lengths", "tgt_ids", "tgt_lengths")
+SHORT = 1 << 16
+"""Numbers below this are stored in two bytes, others in four."""
+
+Chunks = Callable[[], Iterator[ParallelText]]
+
+
+class Layout(NamedTuple):
+    """Which pairs are left out, and accounted for, and how the others are laid out."""
+
+    max_tokens: int | None = None
+    """Pairs with a side of more ids are left out; None: none."""
+    drop_empty: bool = False
+    """So are those with a side of which only EOS is left."""
+    joined: bool = False
+    """Source, BOS and target are one target without a source: both are to be predicted."""
+
+
+UNLIMITED = Layout()
+
+
+def encode_pairs(
+    text: ParallelText, tokenizer: Tokenizer, layout: Layout = UNLIMITED
+) -> tuple[EncodedPairs, Account]:
+    """Encode a split that is in memory."""
+    return _throwaway(_encoded(lambda: _chunks(text), tokenizer), tokenizer, layout)
+
+
+def encode_stream(
+    chunks: Chunks, content: str, tokenizer: Tokenizer, layout: Layout, cache: Path
+) -> tuple[EncodedPairs, Account]:
+    """Encode a stream, or open what an earlier call has left in `cache`; `content` is a hash of its text.
+
+    A cache that cannot be written is done without.
+    """
+    versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
+    entry = cache / entry_name("ids", *versions, content, tokenizer.fingerprint, tuple(layout))
+    facts = open_entry(entry)
+    if facts is None:
+        write_entry(entry, lambda draft: _lay_out(_encoded(chunks, tokenizer), tokenizer, layout, draft))
+        facts = open_entry(entry)
+    if facts is None:
+        return _throwaway(_encoded(chunks, tokenizer), tokenizer, layout)
+    return _opened(entry, facts)
+
+
+def sample_pairs(
+    chunks: Chunks, tokenizer: Tokenizer, layout: Layout, *, alpha: float, seed: int, epoch: int
+) -> tuple[EncodedPairs, Account]:
+    """Encode pairs with segmentations drawn anew for each epoch: a pure function of the arguments."""
+    drawn = (
+        (
+            ragged(
+                tokenizer.sample_src(chunk.src, alpha=alpha, seed=derive_seed("src", seed, epoch, number))
+            ),
+            ragged(
+                tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=derive_seed("tgt", seed, epoch, number))
+            ),
+        )
+        for number, chunk in enumerate(chunks())
+    )
+    return _throwaway(drawn, tokenizer, layout)
+
+
+def _encoded(chunks: Chunks, tokenizer: Tokenizer) -> Iterator[tuple[Ragged, Ragged]]:
+    for chunk in chunks():
+        yield tokenizer.flat_src(chunk.src), tokenizer.flat_tgt(chunk.tgt)
+
+
+def _chunks(text: ParallelText) -> Iterator[ParallelText]:
+    for first in range(0, len(text), CHUNK_PAIRS):
+        yield ParallelText(text.src[first : first + CHUNK_PAIRS], text.tgt[first : first + CHUNK_PAIRS])
+
+
+def _throwaway(
+    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: Layout
+) -> tuple[EncodedPairs, Account]:
+    """Lay ids out in files without names: they go when nobody reads them any more."""
+    with tempfile.TemporaryDirectory(prefix="nmt-ids-") as folder:
+        return _opened(Path(folder), _lay_out(encoded, tokenizer, layout, Path(folder)))
+
+
+def _lay_out(
+    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: Layout, folder: Path
+) -> Facts:
+    """Write ids and lengths into `folder`, without the pairs to leave out; return the facts."""
+    vocabularies = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
+    longest = 2 * (layout.max_tokens or SHORT) + 1
+    types = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
+    read = empty = left = 0
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
+        for src, tgt in encoded:
+            shorter, longer = np.minimum(src.lengths, tgt.lengths), np.maximum(src.lengths, tgt.lengths)
+            kept = shorter > 1 if layout.drop_empty else np.ones(len(shorter), bool)
+            read, empty = read + len(kept), empty + int((~kept).sum())
+            if layout.max_tokens is not None:
+                kept &= longer <= layout.max_tokens
+            left += int(kept.sum())
+            sides = _only(src, kept), _only(tgt, kept)
+            if layout.joined:
+                sides = Ragged(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
+            arrays = [array for side in sides for array in side]
+            for file, array, kind in zip(files, arrays, types, strict=True):
+                file.write(array.astype(kind).data)
+    dropped = {"empty to the tokenizer": empty} if layout.drop_empty else {}
+    dropped |= {f"over {layout.max_tokens} pieces": read - empty - left} if layout.max_tokens else {}
+    account = Account(read, dropped)
+    if read and not left:
+        way_out = "raise data.max_tokens or model.max_positions"
+        if empty:
+            way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
+        raise UserError(f"no pair is left: {account}; {way_out}")
+    return {"account": dataclasses.asdict(account), "types": types}
+
+
+def _type(largest: int) -> str:
+    """The type that numbers up to `largest` are stored as, in the byte order of every machine in use."""
+    return "<u2" if largest < SHORT else "<i4"
+
+
+def _only(side: Ragged, kept: NDArray[np.bool_]) -> Ragged:
+    """The sentences that are kept."""
+    return side if kept.all() else Ragged(side.ids[np.repeat(kept, side.lengths)], side.lengths[kept])
+
+
+def _joined(src: Ragged, tgt: Ragged) -> Ragged:
+    """Source, BOS and target of each pair."""
+    lengths = src.lengths + 1 + tgt.lengths
+    starts = np.cumsum(lengths) - lengths
+    ids = np.full(lengths.sum(), BOS_ID, np.int32)
+    for side, first in ((src, starts), (tgt, starts + src.lengths + 1)):
+        shift = np.repeat(first - (np.cumsum(side.lengths) - side.lengths), side.lengths)
+        ids[np.arange(len(shift)) + shift] = side.ids
+    return Ragged(ids, lengths)
+
+
+def _opened(folder: Path, facts: Facts) -> tuple[EncodedPairs, Account]:
+    ids_and_lengths = dict(zip(FILES, facts["types"], strict=True))
+    sides = []
+    for side in ("src", "tgt"):
+        file, kind = folder / f"{side}_ids", ids_and_lengths[f"{side}_ids"]
+        large = file.stat().st_size > IN_MEMORY_BYTES
+        lengths = np.fromfile(folder / f"{side}_lengths", ids_and_lengths[f"{side}_lengths"])
+        sides.append(Sentences(FileIds(file, kind) if large else np.fromfile(file, kind), lengths))
+    return EncodedPairs(*sides), Account(**facts["account"])

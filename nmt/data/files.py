@@ -1,0 +1,269 @@
+"""Sentence pairs from files of the user: parallel plain text, TSV and JSONL, also gzip-compressed.
+
+What a line is, `nmt.data.lines` says. What cannot be read exactly is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.lines import read_lines
+from nmt.data.pairs import (
+    CHUNK_PAIRS,
+    ColumnsConfig,
+    DataConfig,
+    PairStream,
+    ParallelText,
+    Split,
+    chunked,
+    one_line,
+    stamp_of_files,
+)
+from nmt.errors import UserError, suggest
+
+
+@dataclass
+class FilesData(ColumnsConfig):
+    """Files on disk. A path stands for two plain text files or for one .tsv or .jsonl file, each also as .gz.
+
+    Plain text: `{lang}` in the path stands for the language, as in corpus/train.{lang}.txt; a path without it
+    is a prefix, so that corpus/train means corpus/train.en and corpus/train.de.
+    """
+
+    name: str = "files"
+    train: str | None = None
+    """Path of the training pairs."""
+    validation: str | None = None
+    """Path of the pairs scored during training."""
+    test: str | None = None
+    """Path of the pairs scored at the end."""
+    src_column: str | None = None
+    """What the source side is called: the word for `{lang}`, the name in the TSV header (in a file without
+    one the number of the column, from 1) or the JSON key (`a.b` for a nested one); null: the language."""
+    tgt_column: str | None = None
+    """The same for the target side."""
+
+    def place(self, split: Split) -> str | None:
+        """The path of the split."""
+        path: str | None = getattr(self, split.value)
+        return path
+
+
+@dataclass
+class TextData(DataConfig):
+    """Text in one language, plain or as .gz, for `task=language_model`; a line may be blank."""
+
+    name: str = "text"
+    src: str = "none"
+    """There is no source."""
+    tgt: str = "en"
+    """Language of the text."""
+    split: Split = Split.validation
+    """The split scored at the end of training and by `nmt evaluate`."""
+    train: str | None = None
+    """Path of the training text."""
+    validation: str | None = None
+    """Path of the text scored during training; null: parts of the training text are held out for it."""
+    test: str | None = None
+    """Path of the text scored at the end, with data.split=test."""
+    held_out: float = 0.1
+    """Without a validation text: the tail of each block that is held out, as a share of the block."""
+    blocks: int = 10
+    """Blocks of equally many lines that the training text is then cut into."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.held_out < 1.0:
+            raise UserError(f"data.held_out must be in (0, 1), but is {self.held_out}")
+        if self.blocks < 1:
+            raise UserError(f"data.blocks must be at least 1, but is {self.blocks}")
+
+    def place(self, split: Split) -> str | None:
+        """The path of the split."""
+        if split is Split.validation and self.validation is None:
+            return self.train or "held out"  # what is missing then is the training text
+        path: str | None = getattr(self, split.value)
+        return path
+
+
+def stream(cfg: FilesData, split: Split) -> PairStream:
+    """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
+    place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
+    suffixes = Path(place).name.removesuffix(".gz")
+    if suffixes.endswith((".tsv", ".jsonl")):
+        file = _find(place, key)
+        rows = _tsv_rows if suffixes.endswith(".tsv") else _jsonl_rows
+        return PairStream(lambda: stamp_of_files([file], cfg.columns), lambda: _chunks(rows(file, cfg, key)))
+    if Path(place).is_file():
+        raise UserError(
+            f"{key}: {place} is one file of unknown format; pairs come from one .tsv or .jsonl file, "
+            "or from two text files, whose path is given with {lang} for the language"
+        )
+    pattern = place if "{lang}" in place else f"{place}.{{lang}}"
+    src, tgt = (_find(pattern.replace("{lang}", column), key) for column in cfg.columns)
+    if src.samefile(tgt):
+        raise UserError(f"{key}: {src} is both the source and the target; name two different files")
+    return PairStream(lambda: stamp_of_files([src, tgt]), lambda: _parallel_chunks(src, tgt, key))
+
+
+def stream_text(cfg: TextData, split: Split) -> PairStream:
+    """One split of a text without a source."""
+    held_out = split is Split.validation and cfg.validation is None
+    key = cfg.key(Split.train if held_out else split)
+    place = cfg.train if held_out else cfg.place(split)
+    file = _find(os.path.expanduser(place or ""), key)
+    shared = cfg.validation is None and split is not Split.test
+    options = (held_out, cfg.held_out, cfg.blocks) if shared else ()
+
+    def chunks() -> Iterator[ParallelText]:
+        lines = read_lines(file, key)
+        for tgt in chunked(_share(lines, _ranges(file, cfg, held_out)) if shared else lines):
+            yield ParallelText([""] * len(tgt), tgt)
+
+    return PairStream(lambda: stamp_of_files([file], *options), chunks)
+
+
+def _share(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
+    """The lines whose numbers, from 0, are in one of the ranges."""
+    before = 0
+    for first, end in ranges:
+        yield from itertools.islice(lines, first - before, end - before)
+        before = end
+
+
+def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
+    """Where the heads of the blocks are, or the tails that are held out for validation."""
+    count = sum(1 for _ in read_lines(file, cfg.key(Split.train)))
+    ranges = []
+    for block in range(cfg.blocks):
+        start, end = (count * number // cfg.blocks for number in (block, block + 1))
+        cut = end - round((end - start) * cfg.held_out)
+        ranges.append((cut, end) if held_out else (start, cut))
+    if not any(end > first for first, end in ranges):
+        part = "held out" if held_out else "left for training"
+        raise UserError(
+            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in data.blocks={cfg.blocks}; none of "
+            f"them is {part} with data.held_out={cfg.held_out}; set data.validation, or fewer blocks"
+        )
+    return ranges
+
+
+def _find(place: str, key: str) -> Path:
+    """The file at `place`, or its compressed twin."""
+    path = Path(place)
+    if path.is_dir():
+        raise UserError(
+            f"{key}: {path} is a directory, not a file; data=hub data.path={path} reads dataset folders"
+        )
+    for candidate in (path, Path(f"{place}.gz")):
+        if candidate.exists():
+            return candidate
+    if not path.parent.is_dir():
+        raise UserError(f"{key}: there is no file {path}, nor a directory {path.parent}")
+    near = [file.name for file in path.parent.iterdir()]
+    raise UserError(f"{key}: there is no file {path}{suggest(path.name, near)}")
+
+
+def _parallel_chunks(src_path: Path, tgt_path: Path, key: str) -> Iterator[ParallelText]:
+    sides = [chunked(read_lines(path, key)) for path in (src_path, tgt_path)]
+    for src, tgt in itertools.zip_longest(*sides, fillvalue=list[str]()):
+        if len(src) != len(tgt):
+            raise _misaligned(src_path, tgt_path, key)
+        yield ParallelText(src, tgt)
+
+
+def _misaligned(src_path: Path, tgt_path: Path, key: str) -> UserError:
+    src, tgt = (np.fromiter(map(len, read_lines(path, key)), np.int32) for path in (src_path, tgt_path))
+    return UserError(
+        f"{key}: {src_path} has {len(src):,} lines but {tgt_path} has {len(tgt):,}; line i of one must "
+        "translate line i of the other; "
+        f"judging by the lengths, they part near line {parting_line(src, tgt):,}"
+    )
+
+
+def parting_line(src: NDArray[np.int32], tgt: NDArray[np.int32]) -> int:
+    """The line, from 1, at which lines of the longer side most probably lack their partner, by their lengths.
+
+    Translations have similar lengths, so a pair costs the difference of its log lengths. The answer minimises
+    the cost of pairing the lines before it as they stand and those after it shifted by the missing lines.
+    """
+    short, long = sorted((src, tgt), key=len)
+    logs, others = np.log1p(short), np.log1p(long)
+    straight = np.abs(logs - others[: len(logs)])
+    shifted = np.abs(logs - others[len(others) - len(logs) :])
+    cost_before = np.concatenate([[0.0], np.cumsum(straight)])
+    cost_after = np.concatenate([np.cumsum(shifted[::-1])[::-1], [0.0]])
+    return int(np.argmin(cost_before + cost_after)) + 1
+
+
+def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[ParallelText]:
+    while chunk := list(itertools.islice(rows, CHUNK_PAIRS)):
+        src, tgt = map(list, zip(*chunk, strict=True))
+        yield ParallelText(src, tgt)
+
+
+def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
+    """Columns are named by the header, or by number in a file without one. There is no quoting."""
+    rows = (line.split("\t") for line in read_lines(path, key))
+    header = first = next(rows)
+    by_number = all(column.isdecimal() for column in cfg.columns)
+    if by_number:
+        header = [str(number) for number in range(1, len(header) + 1)]
+    for column in cfg.columns:
+        if column not in header:
+            raise _no_tsv_column(cfg, column, path, header, by_number)
+    src, tgt = (header.index(column) for column in cfg.columns)
+    if by_number:
+        yield first[src], first[tgt]
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
+        yield row[src], row[tgt]
+
+
+def _no_tsv_column(cfg: FilesData, column: str, path: Path, header: list[str], by_number: bool) -> UserError:
+    error = cfg.missing_column(column, str(path), [cell[:30] for cell in header])
+    if by_number:
+        return error
+    return UserError(f"{error}; without a header, give numbers: data.src_column=1 data.tgt_column=2")
+
+
+def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_lines(path, key), start=1):
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{key}: {where}: not JSON: {error.msg} at character {error.pos + 1}") from error
+        values = dict(_leaves(record))
+        src, tgt = (_text_of(column, values, cfg, where, key) for column in cfg.columns)
+        yield src, tgt
+
+
+def _text_of(column: str, values: dict[str, object], cfg: FilesData, where: str, key: str) -> str:
+    name = column if column in values else f"translation.{column}"
+    if name not in values:
+        raise cfg.missing_column(column, where, list(values) or ["no keys"])
+    value = values[name]
+    if not isinstance(value, str):
+        raise UserError(f"{key}: {where}: {name} must be text, but is {json.dumps(value)[:40]}")
+    return one_line(value)
+
+
+def _leaves(record: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The values of nested JSON objects under dotted names."""
+    if not isinstance(record, dict):
+        return
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,292 @@
+"""Sentence pairs from Hugging Face datasets: on the hub, or in a local folder of the same layout.
+
+Columns may be flat (`en`, `de`) or nested (`translation: {en, de}`, as in wmt/*). What is missing - a
+configuration, a split, a column - is an error that lists what there is. No code of a dataset is ever run. The
+library caches what it downloads; what it makes of a local folder is thrown away with the streams that read
+it, so that nothing read from a folder is stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary, finalize
+
+from nmt.data.pairs import (
+    CHUNK_PAIRS,
+    ColumnsConfig,
+    PairStream,
+    ParallelText,
+    Split,
+    one_line_each,
+    stamp_of_files,
+)
+from nmt.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetBuilder, IterableDataset
+
+PROBE_SECONDS = 5.0
+
+
+@dataclass
+class HubData(ColumnsConfig):
+    """A dataset of the Hugging Face hub, or a folder in the layout of one."""
+
+    name: str = "hub"
+    dataset: str = ""
+    """Name on the hub, as owner/name."""
+    path: str | None = None
+    """A local folder to read instead of the hub."""
+    config: str | None = None
+    """Configuration of the dataset, or a folder inside it. `{src}` and `{tgt}` stand for the languages, in
+    the order in which the dataset has them. A local folder without configurations ignores it."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; null: main. refs/convert/parquet has what was made by a script."""
+    train_split: str | None = "train"
+    """Name of the training split, or a slice of it such as train[:100000]; null: there is none."""
+    validation_split: str | None = "validation"
+    """The same for the split scored during training."""
+    test_split: str | None = "test"
+    """The same for the split scored at the end."""
+
+    def key(self, split: Split) -> str:
+        """The config key that names the split."""
+        return f"data.{split.value}_split"
+
+    def place(self, split: Split) -> str | None:
+        """The name of the split in the dataset."""
+        name: str | None = getattr(self, f"{split.value}_split")
+        return name
+
+    @property
+    def where(self) -> str:
+        """The folder or the name on the hub that is read."""
+        return os.path.expanduser(self.path) if self.path else self.dataset
+
+
+def stream(cfg: HubData, split: Split) -> PairStream:
+    """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
+    if not cfg.where:
+        raise UserError(
+            "data.dataset must name a dataset of the hub (owner/name), or data.path a local folder"
+        )
+    if cfg.path and not Path(cfg.where).is_dir():
+        kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
+        raise UserError(f"data.path={cfg.path} must be a folder with a dataset, but is {kind}")
+    key = (stamp_of_folder(cfg) if cfg.path else "", cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt)
+    opened = _OPENED.setdefault(key, _Dataset(cfg))
+
+    def stamp() -> str:
+        version = stamp_of_folder(cfg) if cfg.path else opened.version()
+        return hashlib.sha256(repr((version, cfg.config, cfg.place(split), cfg.columns)).encode()).hexdigest()
+
+    return PairStream(stamp, lambda: opened.chunks(cfg, split))
+
+
+def stamp_of_folder(cfg: HubData) -> str:
+    """A stamp of all files in a local folder."""
+    return stamp_of_files(sorted(file for file in Path(cfg.where).rglob("*") if file.is_file()))
+
+
+class _Dataset:
+    """A dataset that is opened when the first of its splits is read, and no more than once."""
+
+    def __init__(self, cfg: HubData):
+        self._cfg = cfg
+
+    @functools.cached_property
+    def _builder(self) -> DatasetBuilder:
+        scratch: str | None = None
+        if self._cfg.path:  # the library makes its own copy of the files
+            scratch = tempfile.mkdtemp(prefix="nmt-data-")
+            finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        return _open_dataset(self._cfg, scratch)
+
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[DatasetBuilder]:
+        _be_quiet(local=bool(self._cfg.path))
+        offline = contextlib.nullcontext() if self._cfg.path else _offline_when_unreachable()
+        with offline, _readable_errors(self._cfg):
+            yield self._builder
+
+    def version(self) -> str:
+        """What identifies the data on the hub: the library has a folder of its own for each version."""
+        with self._ready() as builder:
+            return str(builder.cache_dir)
+
+    def chunks(self, cfg: HubData, split: Split) -> Iterator[ParallelText]:
+        """The pairs of a split."""
+        with self._ready() as builder:
+            dataset = _open_split(cfg, split, builder, streaming=cfg.streaming and split is Split.train)
+        with _readable_errors(cfg):
+            yield from _read_columns(cfg, dataset)
+
+
+_OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()
+"""The datasets that some stream may still read."""
+
+
+def _open_dataset(cfg: HubData, cache: str | None) -> DatasetBuilder:
+    """The dataset in the first of the configurations that `cfg.config` can mean."""
+    from datasets import load_dataset_builder
+    from datasets.exceptions import DatasetNotFoundError
+
+    failure: Exception | None = None
+    for choice in _config_choices(cfg):
+        try:
+            return load_dataset_builder(cfg.where, revision=cfg.revision, cache_dir=cache, **choice)
+        except DatasetNotFoundError:
+            raise
+        except (ValueError, FileNotFoundError) as error:
+            failure = error
+    raise _no_config(cfg) from failure
+
+
+def _config_choices(cfg: HubData) -> Iterator[dict[str, str]]:
+    """Arguments that select a configuration by its name or by its folder, languages in either order."""
+    if cfg.config is None:
+        yield {}
+        return
+    pairs = ((cfg.src, cfg.tgt), (cfg.tgt, cfg.src))
+    names = dict.fromkeys(cfg.config.replace("{src}", a).replace("{tgt}", b) for a, b in pairs)
+    yield from ({"name": name} for name in names)
+    yield from ({"data_dir": name} for name in names)
+    if cfg.path:
+        yield {}
+
+
+def _no_config(cfg: HubData) -> UserError:
+    from datasets import get_dataset_config_names
+
+    names = sorted(get_dataset_config_names(cfg.where, revision=cfg.revision))
+    wanted = next((choice["name"] for choice in _config_choices(cfg) if choice), "")
+    problem = f"data.config={cfg.config} is no configuration" if cfg.config else "data.config must be set"
+    return UserError(f"{problem}; {cfg.where} has {', '.join(names)}{suggest(wanted, names)}")
+
+
+def _open_split(
+    cfg: HubData, split: Split, builder: DatasetBuilder, *, streaming: bool
+) -> Dataset | IterableDataset:
+    """The rows of one split: downloaded when they are not cached, or read where they are."""
+    wanted = cfg.place(split) or ""
+    known = builder.info.splits or getattr(builder.config, "data_files", None) or ()
+    names = [str(name) for name in known]
+    for part in wanted.split("+") if names else ():
+        name = part.partition("[")[0].strip()
+        if name not in names:
+            raise UserError(
+                f"{cfg.key(split)}={wanted}: {cfg.where} has no split {name!r}, only {', '.join(names)}"
+                f"{suggest(name, names)}; null means that there is none"
+            )
+    try:
+        if streaming:
+            return builder.as_streaming_dataset(split=wanted)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=wanted)
+    except ValueError as error:
+        raise UserError(f"{cfg.key(split)}={wanted}: {error}") from error
+
+
+def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
+    """Both sides of all rows; line breaks inside a sentence become spaces."""
+    before = 0
+    for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
+        while table.column_names != table.flatten().column_names:
+            table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
+        sides = [_strings(cfg, table, column, before) for column in cfg.columns]
+        yield ParallelText(*map(one_line_each, sides))
+        before += len(table)
+
+
+def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:
+    """The values of a column of an Arrow table, which must be strings; `before` rows come before these."""
+    names = table.column_names
+    name = column if column in names else f"translation.{column}"
+    if name not in names:
+        raise cfg.missing_column(column, cfg.where, names)
+    kind = str(table.schema.field(name).type)
+    if kind not in ("string", "large_string", "string_view"):
+        raise UserError(f"{cfg.where}: column {name!r} must hold text, but holds {kind}")
+    values: list[Any] = table.column(name).to_pylist()
+    if None in values:
+        row = before + values.index(None) + 1
+        raise UserError(f"{cfg.where}: row {row:,} of the split has no text in column {column!r}")
+    return values
+
+
+@contextlib.contextmanager
+def _readable_errors(cfg: HubData) -> Iterator[None]:
+    """Restate what the datasets library raises; our own errors pass."""
+    from datasets.exceptions import DatasetsError
+
+    key = f"data.path={cfg.path}" if cfg.path else f"data.dataset={cfg.dataset}"
+    local = "data.path=FOLDER reads a dataset from disk, data=files plain files"
+    try:
+        yield
+    except ConnectionError as error:
+        raise UserError(f"{key}: the hub cannot be reached, and no copy is cached; {local}") from error
+    except FileNotFoundError as error:
+        reason = str(error).rstrip(".")
+        raise UserError(f"{key}: {reason}" + ("" if cfg.path else f"; check the name, or {local}")) from error
+    except RuntimeError as error:
+        if "scripts are no longer supported" not in str(error):
+            raise
+        raise UserError(
+            f"{key} is made by a script, and scripts are not run; data.revision=refs/convert/parquet may "
+            f"have its data, or {local}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{key}: a text is not UTF-8 ({error}); convert the file: iconv -t UTF-8") from error
+    except (OSError, DatasetsError) as error:
+        raise UserError(f"{key} cannot be read: {error.__cause__ or error}") from error
+
+
+@contextlib.contextmanager
+def _offline_when_unreachable() -> Iterator[None]:
+    """Look in the cache only when the hub does not answer, instead of retrying for half a minute."""
+    import datasets.config
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    if not any(before) and not _answers(datasets.config.HF_ENDPOINT):
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
+def _answers(url: str) -> bool:
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=PROBE_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, HTTPException):
+        return False
+    return True
+
+
+def _be_quiet(local: bool) -> None:
+    """Errors are ours to tell; progress bars are for people who wait for a download."""
+    import datasets
+    from huggingface_hub import utils
+
+    for library in (datasets.utils, utils):
+        library.logging.set_verbosity(logging.CRITICAL)
+        if local or not sys.stderr.isatty():
+            library.disable_progress_bars()

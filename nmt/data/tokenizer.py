@@ -1,0 +1,290 @@
+"""Text to ids and ids to text, by SentencePiece models that are trained on the pairs of a run.
+
+Sole owner of the special ids: nothing else says which id ends a sentence, and nothing else adds it.
+
+A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation when the
+config says so. Then SentencePiece normalises it and cuts it into pieces. What is scored is never prepared:
+translations are compared with references as they were read.
+
+Subword regularisation: Kudo 2018; BPE-dropout: Provilkov et al. 2020.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import sentencepiece
+import torch
+from numpy.typing import NDArray
+
+from nmt.data.pairs import ParallelText, one_line
+from nmt.data.tokenizer_training import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    SPACE,
+    UNK_ID,
+    Normalization,
+    TokenizerConfig,
+    TokenizerKind,
+    prepared,
+    train_model,
+    words,
+)
+from nmt.errors import UserError
+from nmt.files import write_atomically
+from nmt.runtime import derive_seed
+
+__all__ = [
+    "BOS",
+    "BOS_ID",
+    "EOS",
+    "EOS_ID",
+    "PAD_ID",
+    "UNK_ID",
+    "Normalization",
+    "Piece",
+    "Tokenizer",
+    "TokenizerConfig",
+    "TokenizerKind",
+]
+
+JOINT_FILE = "tokenizer.model"
+SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"
+
+PART_LINES = 2048
+"""Lines that a thread encodes at a time."""
+SAMPLING_THREADS = 8
+SAMPLING_LINES = 4096
+"""Lines that one thread samples; fixed like the number of threads, since the result depends on both."""
+MAX_UINT32 = 2**32 - 1
+"""SentencePiece takes this seed to mean: any."""
+
+
+class Ragged(NamedTuple):
+    """The ids of many lines."""
+
+    ids: NDArray[np.int32]
+    """All of them, end to end."""
+    lengths: NDArray[np.int64]
+    """How many belong to each line."""
+
+
+def ragged(sentences: Sequence[Sequence[int]]) -> Ragged:
+    """The ids of many lines, laid end to end."""
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    return Ragged(np.fromiter(itertools.chain.from_iterable(sentences), np.int32, lengths.sum()), lengths)
+
+
+class Piece(NamedTuple):
+    """A token as people read it."""
+
+    id: int
+    text: str
+    """As the vocabulary spells it: ▁ is the space before a word, and `<unk>`, `<s>`, `</s>` are special."""
+    surface: str
+    """What it stands for in its line; the surfaces of a line make up the line. Nothing for `<s>`, `</s>`."""
+
+
+BOS, EOS = Piece(BOS_ID, "<s>", ""), Piece(EOS_ID, "</s>", "")
+
+
+class Tokenizer:
+    """Text to ids on either side, and ids to text on the target side."""
+
+    def __init__(self, cfg: TokenizerConfig, src_model: bytes, tgt_model: bytes):
+        self.cfg = cfg
+        self.src_model = src_model
+        self.tgt_model = tgt_model
+        self._src = sentencepiece.SentencePieceProcessor(model_proto=src_model)
+        self._tgt = self._src
+        if tgt_model != src_model:
+            self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
+
+    @classmethod
+    def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
+        """Train on both sides of `text`; each of `tags`, words of the source side, is one piece."""
+        if cfg.joint:
+            model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
+            return cls(cfg, model, model)
+        src_model = train_model(cfg, text.src, "the source side of this corpus", tags)
+        return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus"))
+
+    @classmethod
+    def exists(cls, directory: Path) -> bool:
+        """Whether `directory` holds a whole tokenizer."""
+        return _files(directory) is not None
+
+    @classmethod
+    def load(cls, cfg: TokenizerConfig, directory: Path) -> Tokenizer:
+        """Read what `save` wrote; raise `UserError` when it is missing or damaged.
+
+        `cfg` is that of the training; the files hold the pieces, not how a line is prepared.
+        """
+        files = _files(directory)
+        if files is None:
+            raise UserError(
+                f"{directory} has no tokenizer: neither {JOINT_FILE} nor both {SRC_FILE} and {TGT_FILE}"
+            )
+        src_model, tgt_model = (_read_model(path) for path in files)
+        return cls(cfg, src_model, tgt_model)
+
+    def save(self, directory: Path) -> None:
+        """Write one model file, or one for each side; a file is written whole or not at all."""
+        models = {JOINT_FILE: self.src_model}
+        if self.tgt_model != self.src_model:
+            models = {SRC_FILE: self.src_model, TGT_FILE: self.tgt_model}
+        for name, model in models.items():
+            write_atomically(directory / name, model)
+
+    @property
+    def src_vocab_size(self) -> int:
+        """Pieces of the source side."""
+        return int(self._src.get_piece_size())
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        """Pieces of the target side."""
+        return int(self._tgt.get_piece_size())
+
+    @property
+    def fingerprint(self) -> str:
+        """What two tokenizers have in common only if they are the same: a hash of models and settings."""
+        settings = repr((self.cfg.kind, self.cfg.lowercase, self.cfg.strip_punctuation)).encode()
+        digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
+        return hashlib.sha256(b"".join(digests)).hexdigest()
+
+    def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of source lines, each ending with `EOS_ID`."""
+        return self._encode(self._src, lines)
+
+    def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of target lines, each ending with `EOS_ID`."""
+        return self._encode(self._tgt, lines)
+
+    def flat_src(self, lines: Sequence[str]) -> Ragged:
+        """What `encode_src` gives, as arrays."""
+        return self._flat(self._src, lines)
+
+    def flat_tgt(self, lines: Sequence[str]) -> Ragged:
+        """What `encode_tgt` gives, as arrays."""
+        return self._flat(self._tgt, lines)
+
+    def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Like `encode_src` with a segmentation drawn at random, a pure function of the arguments."""
+        return _sample(self._src, prepared(self.cfg, lines), alpha, seed)
+
+    def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Like `encode_tgt` with a segmentation drawn at random, a pure function of the arguments."""
+        return _sample(self._tgt, prepared(self.cfg, lines), alpha, seed)
+
+    def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
+        """The tokens of source lines, as `encode_src` makes them."""
+        return self._pieces(self._src, lines)
+
+    def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
+        """The tokens of target lines, as `encode_tgt` makes them."""
+        return self._pieces(self._tgt, lines)
+
+    def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
+        """The tokens of a translation and the end of it; `ids` are what `decode` takes."""
+        return _pieces(self._tgt.decode([int(token) for token in ids], return_type="proto"))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """One line of target text; special ids are dropped, except that an unknown piece shows as " ⁇ "."""
+        return one_line(self._tgt.decode([int(token) for token in ids]))
+
+    def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
+        encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
+        return encode(processor, prepared(self.cfg, lines))
+
+    def _flat(self, processor: Any, lines: Sequence[str]) -> Ragged:
+        """Encode in threads that make the arrays, too: one computes while another has the lock of Python."""
+        parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            encoded = list(threads.map(lambda part: ragged(self._encode(processor, part)), parts))
+        ids, lengths = zip(ragged([]), *encoded, strict=True)
+        return Ragged(np.concatenate(ids), np.concatenate(lengths))
+
+    def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
+        ready = prepared(self.cfg, lines)
+        if self.cfg.kind is TokenizerKind.word:
+            return [_word_pieces(processor, line) for line in ready]
+        return [_pieces(line) for line in processor.encode(ready, return_type="proto")]
+
+
+def _files(directory: Path) -> tuple[Path, Path] | None:
+    for src, tgt in ((JOINT_FILE, JOINT_FILE), (SRC_FILE, TGT_FILE)):
+        if (directory / src).is_file() and (directory / tgt).is_file():
+            return directory / src, directory / tgt
+    return None
+
+
+def _read_model(path: Path) -> bytes:
+    """The bytes of a model file, once SentencePiece has accepted them and its special ids are ours."""
+    try:
+        model = path.read_bytes()
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.load_from_serialized_proto(model)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path} is not a readable SentencePiece model: {error}") from error
+    found = processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()
+    if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+        raise UserError(
+            f"{path} has the ids {found} for padding, unknown, begin and end, but they must be "
+            f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained"
+        )
+    return model
+
+
+def _encode(processor: Any, lines: Sequence[str], **options: Any) -> Any:
+    """The ids of all lines, in one thread."""
+    return processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int, **options)
+
+
+def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
+    """Look the words up one by one: SentencePiece would make a row of unknown words one unknown piece."""
+    return [[*processor.piece_to_id(words(processor.normalize(line))), EOS_ID] for line in lines]
+
+
+def _pieces(line: Any) -> list[Piece]:
+    """The pieces of a line as SentencePiece reports them, and EOS."""
+    pieces = [Piece(p.id, "<unk>" if p.id == UNK_ID else p.piece, p.surface) for p in line.pieces]
+    return [*pieces, EOS]
+
+
+def _word_pieces(processor: Any, line: str) -> list[Piece]:
+    """The same for words, each looked up by itself."""
+    pieces: list[Piece] = []
+    for word in words(processor.normalize(line)):
+        token = int(processor.piece_to_id(word))
+        surface = word.replace(SPACE, " ") if pieces else word.removeprefix(SPACE)
+        pieces.append(Piece(token, "<unk>" if token == UNK_ID else word, surface))
+    return [*pieces, EOS]
+
+
+def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+    """Draw segmentations, the same for the same seed.
+
+    SentencePiece keeps a random generator for each thread and seeds it when that thread first draws, so a
+    seed takes effect in fresh threads only. Each round has its own seed, and in it each thread its own lines.
+    """
+    options = {"enable_sampling": True, "nbest_size": -1, "alpha": alpha}
+    parts = [lines[start : start + SAMPLING_LINES] for start in range(0, len(lines), SAMPLING_LINES)]
+    ids: list[list[int]] = []
+    for first in range(0, len(parts), SAMPLING_THREADS):
+        sentencepiece.set_random_generator_seed(derive_seed(seed, first) % MAX_UINT32)
+        with contextlib.ExitStack() as stack:
+            draws = []
+            for part in parts[first : first + SAMPLING_THREADS]:
+                thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+                draws.append(thread.submit(_encode, processor, part, **options))
+            ids.extend(itertools.chain.from_iterable(draw.result() for draw in draws))
+    return ids

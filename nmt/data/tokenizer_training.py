@@ -1,0 +1,210 @@
+"""Training SentencePiece on the pairs of a run, deterministically: the same pairs and config, the same bytes.
+
+What SentencePiece complains about is restated with the config key to change; its own log stays silent. Also
+the config of a tokenizer and the special ids, which are the same for every kind.
+
+SentencePiece: Kudo and Richardson 2018. Unigram model: Kudo 2018. BPE: Sennrich et al. 2016.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import sentencepiece
+
+from nmt.data.preparation import prepare
+from nmt.errors import UserError
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+
+TRAINING_THREADS = 8
+"""Fixed, because sums over threads are rounded differently for different numbers of them."""
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space, and in front of a line."""
+RESERVED = "\N{LOWER FIVE EIGHTHS BLOCK}"
+"""What SentencePiece writes for a rare character; it trains on no line that has it."""
+
+
+class TokenizerKind(Enum):
+    """What a piece is."""
+
+    unigram = "unigram"
+    bpe = "bpe"
+    char = "char"
+    word = "word"
+
+
+COUNTED = (TokenizerKind.word, TokenizerKind.char)
+"""Kinds whose pieces are simply the most frequent words or characters."""
+
+
+class Normalization(Enum):
+    """What is made equal before tokenising; all but identity also fold the many kinds of white space."""
+
+    nmt_nfkc = "nmt_nfkc"
+    nfkc = "nfkc"
+    nmt_nfkc_cf = "nmt_nfkc_cf"
+    nfkc_cf = "nfkc_cf"
+    identity = "identity"
+
+
+@dataclass
+class TokenizerConfig:
+    """The SentencePiece model of a run."""
+
+    kind: TokenizerKind = TokenizerKind.unigram
+    """unigram, bpe, char or word."""
+    vocab_size: int = 8000
+    """Pieces, special ones included; for word and char an upper bound."""
+    min_frequency: int = 1
+    """Words (characters, for char) that the training text has less often get no piece and are unknown."""
+    joint: bool = True
+    """One model for both languages, or one for each."""
+    byte_fallback: bool = False
+    """Spell unknown characters as bytes, so that nothing is unknown; takes 256 pieces."""
+    character_coverage: float = 1.0
+    """Share of the characters of the corpus that get a piece; rarer ones are unknown, or spelt as bytes."""
+    normalization: Normalization = Normalization.nmt_nfkc
+    """Unicode normalisation; _cf folds case."""
+    lowercase: bool = False
+    """Lower-case both sides before normalisation; keeps ß, where _cf makes it ss."""
+    strip_punctuation: bool = False
+    """Take the punctuation out of both sides before normalisation: apostrophes vanish, other marks become
+    spaces."""
+    max_sentences: int = 2_000_000
+    """Sentences of both sides together to train on; of a larger corpus it is a random sample of pairs. More
+    costs memory and time, and hardly changes the pieces."""
+    sampling_alpha: float = 0.0
+    """Above 0, another segmentation is drawn each epoch: for unigram with its probability to the power of
+    alpha (0.1 is usual), for bpe with each merge left out with probability alpha (0.1 is usual)."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size <= EOS_ID + 1:
+            raise UserError(f"tokenizer.vocab_size must be at least {EOS_ID + 2}, but is {self.vocab_size}")
+        if self.max_sentences < 2:
+            raise UserError(f"tokenizer.max_sentences must be at least 2, but is {self.max_sentences}")
+        if not 0.98 <= self.character_coverage <= 1.0:
+            raise UserError(
+                f"tokenizer.character_coverage must be in [0.98, 1], but is {self.character_coverage}"
+            )
+        if not 0.0 <= self.sampling_alpha <= 1.0:
+            raise UserError(f"tokenizer.sampling_alpha must be in [0, 1], but is {self.sampling_alpha}")
+        if self.sampling_alpha and self.kind not in (TokenizerKind.unigram, TokenizerKind.bpe):
+            raise UserError(
+                f"tokenizer.sampling_alpha={self.sampling_alpha} needs tokenizer.kind=unigram or bpe: "
+                f"{self.kind.value} has one segmentation only"
+            )
+        if self.byte_fallback and self.kind is TokenizerKind.word:
+            raise UserError("tokenizer.byte_fallback=true needs another tokenizer.kind than word")
+        self._check_min_frequency()
+
+    def _check_min_frequency(self) -> None:
+        if self.min_frequency < 1:
+            raise UserError(f"tokenizer.min_frequency must be at least 1, but is {self.min_frequency}")
+        if self.min_frequency == 1:
+            return
+        key = f"tokenizer.min_frequency={self.min_frequency}"
+        if self.kind not in COUNTED:
+            raise UserError(
+                f"{key} needs tokenizer.kind=word or char: the pieces of {self.kind.value} are not counted; "
+                "lower tokenizer.vocab_size instead"
+            )
+        if self.kind is TokenizerKind.word and self.character_coverage < 1.0:
+            raise UserError(
+                f"{key} needs tokenizer.character_coverage=1 with tokenizer.kind=word, "
+                f"but it is {self.character_coverage}: both would say which words are too rare"
+            )
+
+
+def prepared(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
+    """What is tokenised of each line."""
+    return prepare(lines, lowercase=cfg.lowercase, strip_punctuation=cfg.strip_punctuation)
+
+
+def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Sequence[str] = ()) -> bytes:
+    """The bytes of one SentencePiece model.
+
+    `corpus` is what an error calls the lines. Each of `tags` is one piece.
+    """
+    lines = [line.replace(RESERVED, " ") for line in prepared(cfg, lines)]
+    if not any(line.strip() for line in lines):
+        rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
+        raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
+    vocab_size = cfg.vocab_size
+    symbols = [] if cfg.kind is TokenizerKind.word else prepared(cfg, tags)  # no word is ever split
+    if cfg.min_frequency > 1:
+        vocab_size = min(vocab_size, _reserved_ids(cfg) + len(symbols) + _num_frequent(cfg, lines, corpus))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=cfg.kind.value,
+            vocab_size=vocab_size,
+            hard_vocab_limit=cfg.kind not in COUNTED,  # else vocab_size is an upper bound
+            byte_fallback=cfg.byte_fallback,
+            character_coverage=cfg.character_coverage,
+            normalization_rule_name=cfg.normalization.value,
+            user_defined_symbols=symbols,
+            max_sentence_length=max(
+                4 * max(map(len, lines)), 10
+            ),  # bytes; longer lines are left out silently
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            num_threads=TRAINING_THREADS,
+            minloglevel=2,  # errors only, and those are raised
+        )
+    except RuntimeError as error:
+        raise _training_error(cfg, str(error), corpus) from error
+    return model.getvalue()
+
+
+def _reserved_ids(cfg: TokenizerConfig) -> int:
+    """Ids in front of those of the words or characters: the special ones, and the bytes."""
+    return EOS_ID + 1 + (256 if cfg.byte_fallback else 0)
+
+
+def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:
+    """How many words or characters occur `min_frequency` times; SentencePiece puts just these first."""
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name=cfg.normalization.value,
+        add_dummy_prefix=True,
+        escape_whitespaces=True,
+        remove_extra_whitespaces=True,
+    )
+    counts: Counter[str] = Counter()
+    for line in lines:
+        normal = normalizer.normalize(line)
+        counts.update(words(normal) if cfg.kind is TokenizerKind.word else normal)
+    frequent = sum(count >= cfg.min_frequency for count in counts.values())
+    if not frequent:
+        unit = "word" if cfg.kind is TokenizerKind.word else "character"
+        raise UserError(
+            f"no {unit} of {corpus} occurs tokenizer.min_frequency={cfg.min_frequency} times; lower it"
+        )
+    return frequent
+
+
+def words(normal: str) -> list[str]:
+    """The words of a line that SentencePiece has normalised, each as the piece it would be."""
+    return [SPACE + word for word in normal.split(SPACE)[1:]]
+
+
+def _training_error(cfg: TokenizerConfig, message: str, corpus: str) -> UserError:
+    """What SentencePiece complains about, in terms of the config."""
+    size = f"tokenizer.vocab_size={cfg.vocab_size}"
+    if most := re.search(r"set it to a value <= (\d+)", message):
+        return UserError(f"{size} is too large for {corpus}, which gives {most[1]} pieces at most; lower it")
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(
+            f"{size} is too small for {corpus}: its characters and the special pieces alone are {least[1]}; "
+            "raise it, or give rare characters no piece with tokenizer.character_coverage=0.9995"
+        )
+    return UserError(f"SentencePiece cannot be trained on {corpus} with {size}: {message}")

@@ -1,0 +1,238 @@
+"""Beam search, which with one beam is greedy search: from a trained model to target token ids.
+
+Search knows a model only through `start`, `advance`, `project` and `reorder`, so nothing here asks which
+family of models it has. It does not know text either: `nmt.decoding.translate` tokenises and detokenises.
+
+Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentence are adjacent: row b * K + k.
+Before the first token each sentence has one beam, the empty hypothesis.
+Scores: natural-log probability of the hypothesis, summed over its tokens (EOS counted, BOS not), divided by a
+penalty that grows with its length. Only finished hypotheses need it: open ones are all of one length.
+Stopping: a sentence is done when it has K finished hypotheses, when no open one can still beat the worst of
+those to be returned, or at its own length limit, where EOS is forced and paid for. It then leaves the batch.
+
+With K = 1 the result equals greedy search, with K as large as the space it is the optimum, and a batch gives
+what its sentences give one by one; all three are tested.
+
+Beam search: Sutskever et al. 2014, section 3.2. GNMT length penalty: Wu et al. 2016, equation 14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.decoding.continuations import Continuations, continuations, take
+from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
+from nmt.errors import UserError
+from nmt.models.base import State, TranslationModel
+
+
+class LengthPenalty(Enum):
+    """What the log probability of a finished hypothesis of `length` tokens is divided by."""
+
+    gnmt = "gnmt"
+    """((5 + length) / 6) ** alpha"""
+    average = "average"
+    """length ** alpha"""
+    none = "none"
+    """1, whatever alpha is"""
+
+
+@dataclass
+class BeamConfig(DecodingConfig):
+    """The translation of the highest score, as far as a search that keeps `beam_size` hypotheses finds it."""
+
+    strategy: str = "beam"
+    beam_size: int = 5
+    """Hypotheses kept open per sentence; 1 is greedy search."""
+    length_penalty: LengthPenalty = LengthPenalty.gnmt
+    """gnmt, average or none."""
+    alpha: float = 1.0
+    """Strength of the length penalty; 0 switches it off."""
+    cuda_graphs: bool = False
+    """On a GPU, record steps of the search as CUDA graphs and replay them; meant for large files."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beam_size < 1:
+            raise UserError(f"decoding.beam_size must be at least 1, but is {self.beam_size}")
+        if not 0 <= self.alpha < float("inf"):
+            raise UserError(f"decoding.alpha must be finite and not negative, but is {self.alpha}")
+        if self.num_best > self.beam_size:
+            raise UserError(
+                f"decoding.num_best must not exceed decoding.beam_size, but {self.num_best} > "
+                f"{self.beam_size}; try decoding.beam_size={self.num_best}"
+            )
+
+    @property
+    def rows_per_sentence(self) -> int:
+        return self.beam_size
+
+
+def beam_search(
+    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig
+) -> list[list[Hypothesis]]:
+    """Return the `num_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
+
+    `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
+    """
+    results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
+    beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
+    state = model.start(src, src_mask)
+    while True:
+        beams.grow(model, state)
+        done, staying = beams.done(), None
+        if done.any():  # the one place in a step where the host waits for the device
+            beams.report(done, results)
+            staying = (~done).nonzero().squeeze(1)
+            if not len(staying):
+                return results
+            beams.select(staying)
+        state = model.reorder(state, beams.rows(staying), staying)
+
+
+def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
+    """Return what the log probability of a hypothesis of `length` tokens, EOS included, is divided by."""
+    base: dict[LengthPenalty, Tensor | float] = {
+        LengthPenalty.gnmt: (5.0 + length) / 6.0,
+        LengthPenalty.average: length,
+        LengthPenalty.none: 1.0,
+    }
+    power: Tensor | float = base[cfg.length_penalty] ** cfg.alpha
+    return power
+
+
+class Open(NamedTuple):
+    """The hypotheses of each sentence that may still grow, best first; -inf stands where there is none."""
+
+    log_probs: Tensor
+    """(B, K)"""
+    parents: Tensor
+    """(B, K) number of the beam that each one continues"""
+    ids: Tensor
+    """(B, K, t); in a window, PAD stands in front"""
+
+
+class Finished(NamedTuple):
+    """The best hypotheses of each sentence that have ended, best first; -inf stands where there is none."""
+
+    scores: Tensor
+    """(B, num_best)"""
+    log_probs: Tensor
+    """(B, num_best)"""
+    ids: Tensor
+    """(B, num_best, t) without EOS, padded on either side"""
+
+
+class Beams:
+    """The hypotheses of the sentences that are still in search."""
+
+    def __init__(self, limits: Tensor, cfg: BeamConfig):
+        self.cfg = cfg
+        self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () in a window
+        self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
+        self.limits = limits  # (B,)
+        self.num_parents = 1
+        empty = limits.new_zeros(len(limits), 1, 0)
+        self.open = Open(torch.zeros(len(limits), 1, device=limits.device), empty.sum(2), empty)
+        self.num_finished = torch.zeros_like(limits)  # (B,)
+        missing = limits.new_full((len(limits), cfg.num_best), -torch.inf, dtype=torch.float32)
+        self.finished = Finished(missing, missing, empty.expand(-1, cfg.num_best, -1))
+
+    @property
+    def in_window(self) -> bool:
+        """Whether the number of tokens that `ids` have room for stays."""
+        return isinstance(self.length, Tensor)
+
+    def last_tokens(self) -> Tensor:
+        """Return the token (B * K,) that each open hypothesis ends with."""
+        ids = self.open.ids
+        return ids[:, :, -1].flatten() if ids.shape[2] else torch.full_like(self.limits, BOS_ID)
+
+    def grow(self, model: TranslationModel, state: State) -> None:
+        """Let every hypothesis that is still open grow by the token that `model` finds for it."""
+        hidden = model.advance(self.last_tokens(), state)
+        before = self.open.log_probs
+        self.extend(continuations(model, hidden, before, self.ending(), 2 * self.cfg.beam_size))
+
+    def ending(self) -> Tensor:
+        """Return which sentences (B,) reach their limit with the next token, which must then be EOS."""
+        return self.limits == self.length + 1
+
+    def extend(self, found: Continuations) -> None:
+        """Let every open hypothesis grow by one token, given the 2K best continuations of each sentence.
+
+        At most K of them are ends, one per beam, so that K open ones remain. An end counts only among the K
+        best, as an open hypothesis does.
+        """
+        self.length += 1
+        self.num_parents = self.open.log_probs.shape[1]
+        beam_size = self.cfg.beam_size
+        best, parents, tokens = found
+        ends = tokens == EOS_ID
+        self._collect(best.masked_fill(~ends, -torch.inf)[:, :beam_size], parents[:, :beam_size])
+
+        growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]
+        parents = parents.gather(1, growing)
+        ids = take(self.open.ids, parents)[:, :, 1 if self.in_window else 0 :]
+        ids = torch.cat([ids, tokens.gather(1, growing)[:, :, None]], dim=2)
+        self.open = Open(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
+
+    def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
+        """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
+        self.num_finished = self.num_finished + (log_probs > -torch.inf).sum(1)
+        scores = log_probs / penalty(self.length, self.cfg)
+        scores = torch.cat([self.finished.scores, scores], dim=1)
+        log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
+        ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
+        scores, kept = scores.topk(self.cfg.num_best)
+        ids = F.pad(take(ids, kept), (0, 0 if self.in_window else 1), value=PAD_ID)
+        self.finished = Finished(scores, log_probs.gather(1, kept), ids)
+
+    def done(self) -> Tensor:
+        """Return for which sentences (B,) search has ended."""
+        # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
+        reachable = self.open.log_probs[:, 0] / penalty(self.limits, self.cfg)
+        decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable)
+        return decided | (self.limits == self.length)
+
+    def report(self, done: Tensor, results: list[list[Hypothesis]]) -> None:
+        """Move what was found for the sentences `done` (B,) to `results`."""
+        finished = (x[done].tolist() for x in self.finished)
+        for sentence, *best in zip(self.sentences[done].tolist(), *finished, strict=True):
+            results[sentence] = [
+                Hypothesis([token for token in ids if token != PAD_ID], score, log_prob)
+                for score, log_prob, ids in zip(*best, strict=True)
+                if score > -float("inf")
+            ]
+
+    def rows(self, staying: Tensor | None = None) -> Tensor | None:
+        """Return the rows (B' * K,) of the last step that open hypotheses continue, None if none moved.
+
+        `staying` (B',) is what was selected of the sentences since then, None for all.
+        """
+        if staying is None:
+            if self.cfg.beam_size == 1:
+                return None
+            staying = torch.arange(len(self.sentences), device=self.sentences.device)
+        return (staying[:, None] * self.num_parents + self.open.parents).flatten()
+
+    def put_in_window(self, num_tokens: int) -> None:
+        """From now on, a step changes no shape and asks the host nothing, for up to `num_tokens` tokens."""
+        device, missing = self.limits.device, num_tokens - self.open.ids.shape[2]
+        self.open = self.open._replace(ids=F.pad(self.open.ids, (missing, 0), value=PAD_ID))
+        self.finished = self.finished._replace(ids=F.pad(self.finished.ids, (missing, 0), value=PAD_ID))
+        self.length = torch.as_tensor(self.length, device=device).clone()
+
+    def select(self, staying: Tensor) -> None:
+        """Go on with the sentences `staying` (B',)."""
+        self.sentences, self.limits = self.sentences[staying], self.limits[staying]
+        self.num_finished = self.num_finished[staying]
+        self.open = Open(*(x[staying] for x in self.open))
+        self.finished = Finished(*(x[staying] for x in self.finished))

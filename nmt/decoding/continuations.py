@@ -1,0 +1,89 @@
+"""The step from a model to a beam: the best continuations of a sentence by one token.
+
+Shapes: B sentences in search, K hypotheses of one, N = B * K, D width of the hidden states, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt import kernels
+from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.layers.low_precision import RoundedLinear
+from nmt.models.base import TranslationModel
+
+BLOCK_SIZE = 64
+"""Tokens of which the best is known before all are looked at."""
+
+
+class Continuations(NamedTuple):
+    """Of each sentence, best first; -inf stands where there is none."""
+
+    log_probs: Tensor
+    """(B, num) of the hypothesis and the token together."""
+    parents: Tensor
+    """(B, num) number of the hypothesis."""
+    tokens: Tensor
+    """(B, num)"""
+
+
+def continuations(
+    model: TranslationModel, hidden: Tensor, before: Tensor, ending: Tensor, num: int
+) -> Continuations:
+    """Return the `num` most probable continuations of each sentence, fewer only where K * V is less.
+
+    `hidden` (N, D) is what the model returned, `before` (B, K) the log probability of each hypothesis. No
+    hypothesis continues with PAD or BOS, those of the sentences `ending` (B) with nothing but EOS.
+    """
+    output = cast(nn.Module, model.output)  # of a rounded copy it is no nn.Linear
+    if isinstance(output, RoundedLinear) and output.tiles:
+        sizes = (output.weight, output.bias, output.num_outputs)
+        rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)
+        return Continuations(*torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules))
+    logits = model.project(hidden)
+    if kernels.usable(logits):
+        rules = (before.contiguous(), _forbidden(logits.shape[1]), ending, EOS_ID, num)
+        return Continuations(*torch.ops.nmt.best_of_logits(logits.contiguous(), *rules))
+    log_probs = logits.float().log_softmax(dim=-1).view(*before.shape, -1)
+    log_probs[:, :, PAD_ID] = -torch.inf
+    log_probs[:, :, BOS_ID] = -torch.inf
+    others = torch.arange(log_probs.shape[2], device=log_probs.device) != EOS_ID
+    log_probs.masked_fill_(ending[:, None, None] & others, -torch.inf)
+    return best_sums(before, log_probs, num)
+
+
+def _forbidden(vocab_size: int) -> Tensor:
+    """(V,) True for the tokens that no hypothesis continues with."""
+    forbidden = torch.zeros(vocab_size, dtype=torch.bool)
+    forbidden[[PAD_ID, BOS_ID]] = True
+    return forbidden
+
+
+def best_sums(before: Tensor, log_probs: Tensor, num: int) -> Continuations:
+    """Return the `num` largest before[b, k] + log_probs[b, k, v] of each b with their k and v: (B, num) each.
+
+    The same as `topk` over all K * V sums in less time: the best `num` stand in the `num` blocks of the
+    vocabulary with the largest maxima, so only those are searched. There are never more than K * V results.
+    """
+    num_beams, vocab_size = log_probs.shape[1:]
+    if vocab_size % BLOCK_SIZE:
+        log_probs = F.pad(log_probs, (0, -vocab_size % BLOCK_SIZE), value=-torch.inf)
+    num_blocks = log_probs.shape[2] // BLOCK_SIZE
+    blocks = log_probs.view(-1, num_beams * num_blocks, BLOCK_SIZE)
+    maxima = blocks.amax(2).view(-1, num_beams, num_blocks) + before[:, :, None]
+    chosen = maxima.flatten(1).topk(min(num, num_beams * num_blocks)).indices
+    sums = take(blocks, chosen) + before.gather(1, chosen // num_blocks)[:, :, None]
+    best, places = sums.flatten(1).topk(min(num, num_beams * vocab_size))
+    chosen = chosen.gather(1, places // BLOCK_SIZE)
+    tokens = chosen % num_blocks * BLOCK_SIZE + places % BLOCK_SIZE
+    tokens = tokens.clamp(max=vocab_size - 1)  # only -inf may come from the padding
+    return Continuations(best, chosen // num_blocks, tokens)
+
+
+def take(hypotheses: Tensor, places: Tensor) -> Tensor:
+    """Return the hypotheses `places` (B, J) of each sentence: (B, J, t) of (B, K, t)."""
+    return hypotheses.gather(1, places[:, :, None].expand(-1, -1, hypotheses.shape[2]))

@@ -1,0 +1,267 @@
+"""Beam search on a GPU whose steps are recorded as CUDA graphs: one launch a step, and no work for the host.
+
+A graph replays the very same work on the very same memory. So keys, values and ids stand in windows that have
+room for the steps to come, sentences that are done stay in the batch until half of it is, and the numbers of
+sentences, source positions and columns are rounded up: graphs then serve batch after batch of a large file.
+What is found is what `nmt.decoding.beam_search` finds, but for the rounding of sums that shapes change.
+
+Shapes: B sentences in search, those that fill up the batch among them, K beams.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.data.tokenizer import PAD_ID
+from nmt.decoding.beam_search import BeamConfig, Beams, Finished, Open, beam_search
+from nmt.decoding.hypotheses import Hypothesis, length_limits
+from nmt.layers.positions import PositionTable
+from nmt.models.base import State, TranslationModel
+from nmt.models.kv_cache import in_window
+
+COLUMNS = 32
+"""Numbers of source positions, and of columns of keys and values, are multiples of this."""
+FEWEST_SENTENCES = 8
+"""No batch is smaller: one that is would take a GPU as long, and need graphs of its own."""
+MOST_LOOPS = 64
+"""Shapes whose graphs are kept. A file that has more of them begins anew: a graph that goes takes what others
+need with it, the workspace of matrix products."""
+ALIGNMENT = 256
+"""Bytes; enough for whatever reads or writes a tensor."""
+
+
+class Replay(Protocol):
+    """Calls a step, or does what it did: it is always given the same one."""
+
+    def __call__(self, step: Callable[[], None]) -> None: ...
+
+
+class Graphs:
+    """Makes recordings of steps on a GPU, which share memory for what they compute on the way.
+
+    They may, because steps follow one another, and leave what they found in memory that is not theirs.
+    """
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self) -> Replay:
+        return Graph(self)
+
+
+class Graph:
+    """A step that is run as it is the first time, recorded the second time, and replayed from then on."""
+
+    def __init__(self, shared: Graphs):
+        self.shared = shared
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.has_run = False
+
+    def __call__(self, step: Callable[[], None]) -> None:
+        if not self.has_run:
+            self._run(step)
+            return
+        if self.graph is None:
+            self.graph = self._recorded(step)
+        self.graph.replay()
+
+    def _run(self, step: Callable[[], None]) -> None:
+        """What libraries set up at their first use cannot be recorded."""
+        stream, outside = self.shared.stream, torch.cuda.current_stream()
+        stream.wait_stream(outside)
+        try:
+            with torch.cuda.stream(stream):
+                step()
+        finally:
+            outside.wait_stream(stream)
+        self.has_run = True
+
+    def _recorded(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph, shared = torch.cuda.CUDAGraph(), self.shared
+        mode = "thread_local"  # NCCL has threads of its own
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),  # comes back even from a recording that fails
+            torch.cuda.graph(graph, pool=shared.pool, stream=shared.stream, capture_error_mode=mode),
+        ):
+            step()
+        return graph
+
+
+class Loop:
+    """A search of certain shapes: tensors that stay where they are, and the step that changes them."""
+
+    def __init__(self, beams: Beams, state: State, waiting: Tensor, news: Tensor, replay: Replay):
+        self.beams, self.state = beams, state
+        self.waiting = waiting  # (B,) bool, still in search
+        self.news = news  # (B,) bool, done with the last step
+        self.replay = replay
+
+    def run(self, model: TranslationModel, num_steps: int, results: list[list[Hypothesis]]) -> Tensor:
+        """Search until half of the batch is done, or `num_steps` are; return the sentences (B',) left."""
+        size = len(self.waiting)
+        for _ in range(num_steps):
+            self.replay(partial(self.step, model))
+            if self.news.any():  # the one place in a step where the host waits for the device
+                self.beams.report(self.news, results)
+                self.waiting &= ~self.news
+                num_waiting = int(self.waiting.sum())
+                if not num_waiting or (2 * num_waiting <= size and size > FEWEST_SENTENCES):
+                    break
+        return self.waiting.nonzero().squeeze(1)
+
+    def step(self, model: TranslationModel) -> None:
+        """Let all hypotheses grow by a token, in the same memory.
+
+        The length and the position are counted up in place, everything else is computed and copied there.
+        """
+        beams, state = copy.copy(self.beams), self.state.select(None)
+        beams.grow(model, state)
+        state = model.reorder(state, beams.rows())
+        self.news.copy_(beams.done() & self.waiting)
+        for mine, new in zip(contents(self.beams, self.state), contents(beams, state), strict=True):
+            if new is not mine:
+                mine.copy_(new)
+
+
+class Loops:
+    """The loops of a model. One searches at a time, so that all of them share their memory."""
+
+    def __init__(self, device: torch.device, make_graphs: Callable[[], Callable[[], Replay]]):
+        self.device = device
+        self.make_graphs = make_graphs
+        self.memory = torch.empty(0, dtype=torch.uint8, device=device)
+        self.weights: list[Tensor] = []  # kept, as graphs know no more of them than their addresses
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, with no graph."""
+        self.loops: dict[object, Loop] = {}
+        self.graphs = self.make_graphs()
+
+    def begin(self, model: TranslationModel, beams: Beams, state: State, num_waiting: int) -> Loop:
+        """The loop for a search in a window, which goes on there for its first `num_waiting` sentences."""
+        waiting = torch.arange(len(beams.limits), device=self.device) < num_waiting
+        found = [*contents(beams, state), waiting, waiting]
+        key = repr(beams.cfg), state.prefix, tuple((x.shape, x.dtype) for x in found)
+        weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
+        has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
+        num_bytes = sum(map(_size, found))
+        is_small, is_full = num_bytes > len(self.memory), len(self.loops) == MOST_LOOPS
+        if has_moved or is_small or (is_full and key not in self.loops):
+            self.clear()
+            self.weights = weights
+        if is_small:
+            self.memory = self.memory.new_empty(0)  # given back before more is asked for
+            self.memory = self.memory.new_empty(2 * num_bytes)
+        if key not in self.loops:
+            *places, mine, news = self._places(found)
+            self.loops[key] = Loop(*_placed(beams, state, places), mine, news, self.graphs())
+        for place, x in zip(self._places(found), found, strict=True):
+            place.copy_(x)
+        return self.loops[key]
+
+    def _places(self, found: list[Tensor]) -> list[Tensor]:
+        """Tensors of these shapes in the memory, one behind the other."""
+        sizes = [_size(x) for x in found]
+        parts = torch.split(self.memory[: sum(sizes)], sizes)
+        pairs = zip(parts, found, strict=True)
+        return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in pairs]
+
+
+def contents(beams: Beams, state: State) -> list[Tensor]:
+    """The tensors that a search in a window consists of."""
+    lengths = [x for x in (beams.length, state.position) if isinstance(x, Tensor)]  # both, in a window
+    of_beams = (beams.sentences, beams.limits, beams.num_finished, *beams.open, *beams.finished)
+    return [*lengths, *of_beams, *state.source.values(), *state.target.values()]
+
+
+def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams, State]:
+    """The same search with other tensors, which are given in the order of `contents`."""
+    beams, places = copy.copy(beams), iter(places)
+    beams.length, position = itertools.islice(places, 2)
+    beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 3)
+    beams.open = Open(*itertools.islice(places, 3))
+    beams.finished = Finished(*itertools.islice(places, 3))
+    source, target = ({name: next(places) for name in x} for x in (state.source, state.target))
+    return beams, replace(state, position=position, source=source, target=target)
+
+
+_loops: WeakKeyDictionary[nn.Module, Loops] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig) -> list[list[Hypothesis]]:
+    """`beam_search`, with graphs where there is a GPU and the config asks for them; one at a time then."""
+    if not cfg.cuda_graphs or src.device.type != "cuda":
+        return beam_search(model, src, src_mask, cfg)
+    with _lock, torch.cuda.device(src.device):
+        loops = _loops.get(model)
+        if loops is None or loops.device != src.device:
+            loops = _loops[model] = Loops(src.device, partial(Graphs, src.device))
+        return graph_search(model, src, src_mask, cfg, loops)
+
+
+def forget(model: nn.Module) -> None:
+    """Give back the memory of what was recorded of `model`."""
+    _loops.pop(model, None)
+
+
+@torch.inference_mode()
+def graph_search(
+    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig, loops: Loops
+) -> list[list[Hypothesis]]:
+    """Find what `beam_search` finds in `loops` of this model. Not for the kernels of search on CPU."""
+    results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
+    beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
+    num_positions = min(_rounded_up(src.shape[1], COLUMNS), model.max_length or sys.maxsize)
+    missing = max(num_positions - src.shape[1], 0)
+    state = model.start(F.pad(src, (0, missing), value=PAD_ID), F.pad(src_mask, (0, missing)))
+    beams.grow(model, state)  # from one hypothesis of each sentence to K
+    if beams.open.log_probs.shape[1] < cfg.beam_size:  # so few words are there that it takes longer
+        return beam_search(model, src, src_mask, cfg)
+    state = model.reorder(state, beams.rows())
+    done = beams.done()
+    beams.report(done, results)
+    staying = (~done).nonzero().squeeze(1)
+    try:
+        while num_waiting := len(staying):
+            size = max(1 << (num_waiting - 1).bit_length(), FEWEST_SENTENCES)
+            staying = F.pad(staying, (0, size - num_waiting))  # any sentence fills it up
+            beams.select(staying)
+            rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)
+            state = model.reorder(state, rows.flatten(), staying)
+            num_columns = int(state.columns)
+            window = _rounded_up(num_columns + 1, COLUMNS)
+            tables = (module for module in model.modules() if isinstance(module, PositionTable))
+            state = in_window(state, window, tables, src.device)
+            beams.put_in_window(window - state.prefix)
+            loop = loops.begin(model, beams, state, num_waiting)
+            beams, state = copy.copy(loop.beams), loop.state
+            staying = loop.run(model, window - num_columns, results)
+            del loop  # and with it the memory that a larger one replaces
+    except BaseException:
+        loops.clear()  # of a recording that was interrupted nothing is known
+        raise
+    return results
+
+
+def _size(x: Tensor) -> int:
+    """Bytes that it takes in the memory of loops."""
+    return _rounded_up(x.nbytes, ALIGNMENT)
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,158 @@
+"""Lines of text in, translations out: encode, sort by length, batch, search, detokenise, restore the order.
+
+One line gives one translation, whatever it holds; a blank line gives an empty one. Nothing here reads or
+writes files. Search runs in `decoding.precision` and in eval mode; a model in training is handed back in
+training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+
+from nmt.data.batching import pad, plan_in_order
+from nmt.data.tokenizer import EOS_ID, Tokenizer
+from nmt.decoding import DecodingConfig, Hypothesis, decode
+from nmt.decoding.graph_search import forget
+from nmt.distributed import ALONE, World
+from nmt.layers.low_precision import rounded
+from nmt.models.base import TranslationModel
+from nmt.runtime import RuntimeConfig, resolve_precision
+
+LINES_AT_ONCE = 1024
+"""Lines of a stream or a file that are sorted by length and translated at once."""
+
+
+@dataclass
+class Translation:
+    """What one line became."""
+
+    text: str
+    """One line of text."""
+    score: float = 0.0
+    """Length-penalised log probability, comparable between translations of the same line."""
+    alternatives: list[Translation] = field(default_factory=list)
+    """The next best, best first: decoding.num_best - 1 of them, fewer only where fewer exist."""
+    ids: list[int] = field(default_factory=list)
+    """The target ids that the text was made of, without BOS and EOS."""
+
+
+def print_warning(message: str) -> None:
+    """Write `message` to standard error."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def translate(
+    lines: Sequence[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Callable[[str], None] = print_warning,
+    first_line: int = 1,
+    world: World = ALONE,
+) -> list[Translation]:
+    """Return one translation per line, in the order of `lines`, on every rank of `world`.
+
+    The batches are the same however many ranks there are, and each rank searches for its part of them.
+
+    A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
+    then gets one message that names the lines, counted from `first_line`.
+    """
+    encoded = tokenizer.encode_src(list(lines))
+    # A line may also turn out blank when it is normalised: then only EOS is left of it.
+    sources = {i: ids for i, ids in enumerate(encoded) if len(ids) > 1 and lines[i].strip()}
+    longest = longest_source(model, cfg)
+    too_long = [i for i, ids in sources.items() if len(ids) > longest]
+    for i in too_long:
+        sources[i] = [*sources[i][: longest - 1], EOS_ID]
+    if too_long:
+        warn(cut_message([i + first_line for i in too_long], longest, cfg))
+
+    translations = [Translation("") for _ in lines]
+    places = np.fromiter(sources, dtype=np.int64)
+    lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
+    plan = plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence)
+    batches = [places[batch].tolist() for batch in plan]
+    found = []
+    with evaluating(model):
+        searched = in_precision(model, cfg, device)
+        for numbers in world.deal(batches):
+            src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
+            found.append(
+                [[asdict(h) for h in hypotheses] for hypotheses in decode(searched, src, src_mask, cfg)]
+            )
+    for numbers, sentences in zip(batches, world.undeal(found), strict=True):
+        for i, hypotheses in zip(numbers, sentences, strict=True):
+            translations[i] = _detokenised([Hypothesis(**h) for h in hypotheses], tokenizer)
+    return translations
+
+
+def translate_stream(
+    lines: Iterable[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Callable[[str], None] = print_warning,
+    chunk: int = LINES_AT_ONCE,
+) -> Iterator[Translation]:
+    """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
+    remaining = iter(lines)
+    first_line = 1
+    while some := list(itertools.islice(remaining, chunk)):
+        yield from translate(some, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+        first_line += len(some)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Eval mode without gradients while the block runs; afterwards the mode that the model was in.
+
+    Training then has the memory of recorded searches for itself.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+        if was_training:
+            forget(model)
+
+
+def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
+    """Return what is to be searched in place of `model`: itself, or a copy in `decoding.precision`."""
+    return rounded(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
+
+
+def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:
+    best, *others = [Translation(tokenizer.decode(h.ids), h.score, ids=h.ids) for h in hypotheses]
+    best.alternatives = others
+    return best
+
+
+def longest_source(model: TranslationModel, cfg: DecodingConfig) -> int:
+    """Return how many tokens of a line are read, EOS included: what the config and the positions allow."""
+    return min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
+
+
+def cut_message(
+    line_numbers: Sequence[int], longest: int, cfg: DecodingConfig, done: str = "translated"
+) -> str:
+    """What a user is told about lines of which only the first `longest` tokens are `done`."""
+    shown = ", ".join(map(str, line_numbers[:5]))
+    more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
+    reason = f"decoding.max_source_tokens={longest}"
+    if longest < cfg.max_source_tokens:
+        reason = f"the model has {longest} positions"
+    return f"only the first {longest} tokens of line {shown}{more} are {done}, because {reason}"

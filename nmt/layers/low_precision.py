@@ -1,0 +1,75 @@
+"""A copy of a model for search whose linear maps multiply 16-bit numbers.
+
+Only the operands of the products are rounded: weights once, inputs as they come. Sums, norms, softmax, the
+residual stream and the cache stay float32, so the copy takes the place of the model in any search.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt import kernels
+from nmt.layers.blocks import FeedForward
+from nmt.runtime import Precision
+
+DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class RoundedLinear(nn.Module):
+    """`linear` with its weights and its inputs rounded to `dtype`; float32 in and out.
+
+    With `tiles` the products are those of the kernel for AMX, which sums up and returns float32; without,
+    those of torch, which round their results, too.
+    """
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype, *, tiles: bool):
+        super().__init__()
+        self.relu = False
+        """Whether to return the positive part of the result, in the same pass."""
+        self.tiles = tiles
+        self.num_outputs = linear.out_features
+        weight, bias = linear.weight.detach(), cast("Tensor | None", linear.bias)
+        self.weight = torch.ops.nmt.pack_weights(weight) if tiles else weight.to(dtype)
+        self.bias = bias if bias is None or tiles else bias.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., O) of x (..., I)."""
+        y: Tensor
+        if not self.tiles:
+            y = F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
+            return F.relu(y) if self.relu else y
+        y = torch.ops.nmt.packed_linear(x.flatten(0, -2), self.weight, self.bias, self.num_outputs, self.relu)
+        return y.view(*x.shape[:-1], self.num_outputs)
+
+
+def rounded(model: AnyModule, precision: Precision) -> AnyModule:
+    """Return `model` with its linear maps in `precision`; all other weights are shared.
+
+    For fp32, and for what this function has returned before, that is `model` itself. `precision` is one that
+    `resolve_precision` returned. For use without gradients, in eval mode.
+    """
+    if precision is Precision.fp32 or any(isinstance(module, RoundedLinear) for module in model.modules()):
+        return model
+    shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    result = copy.deepcopy(model, shared)
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    tiles = precision is Precision.bf16 and on_cpu and kernels.load() and torch.ops.nmt.has_tiles()
+    for module in list(result.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, RoundedLinear(child, DTYPES[precision], tiles=tiles))
+        if isinstance(module, FeedForward) and module.activation is F.relu and not module.gated:
+            cast(RoundedLinear, module.inner).relu = True
+            module.activation = _unchanged
+    return result
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x

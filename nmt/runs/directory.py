@@ -1,0 +1,161 @@
+"""A run directory: everything that belongs to one training, so that it can be moved and shared.
+
+    config.yaml  environment.json  tokenizer*.model  data/  checkpoints/  metrics.jsonl  tensorboard/
+    hypotheses/  results.json  train.log
+
+Knows files, not models: what is in a checkpoint belongs to `nmt.training.checkpoint`, what is in config.yaml
+to `nmt.config.stored`.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from contextlib import AbstractContextManager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt import __version__
+from nmt.config.roots import TrainConfig
+from nmt.config.stored import load_config, refuse_difference, save_config
+from nmt.data.sources import DataConfig, ParallelText, Split
+from nmt.data.tokenizer import Tokenizer, TokenizerConfig
+from nmt.data.training_split import TrainingText
+from nmt.errors import UserError
+from nmt.files import locked, read_json, write_json, write_lines, written_lines
+from nmt.training.checkpoint import CheckpointStore
+
+PACKAGES = (
+    "torch",
+    "numpy",
+    "sentencepiece",
+    "sacrebleu",
+    "datasets",
+    "hydra-core",
+    "omegaconf",
+    "safetensors",
+)
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config_file = path / "config.yaml"
+        self.results_file = path / "results.json"
+        self.hypotheses = path / "hypotheses"
+        self._data = path / "data"
+        self._train_facts = self._data / "train.json"
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """The checkpoints of this run."""
+        return CheckpointStore(self.path / "checkpoints")
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep every other process from training in this directory; raises like `files.locked`."""
+        return locked(self.path, "choose another run=...")
+
+    def claim(self, cfg: TrainConfig) -> bool:
+        """Return whether a run of this very config is here; take the directory over when nothing is trained.
+
+        Raises:
+            UserError: the directory belongs to a run with another config (shows the difference), or holds
+                a tokenizer or checkpoints but no config.yaml, and so is not known to be a run.
+        """
+        trained = bool(self.checkpoints.steps())
+        if not self.config_file.exists():
+            if trained or self.has_tokenizer():
+                raise UserError(
+                    f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
+                    "so it is not a run directory; nothing there was touched; choose another run=..."
+                )
+        elif trained:
+            return not refuse_difference(load_config(self.config_file), cfg, self.path)
+        for leftover in (self._train_facts, *self.path.glob("tokenizer*.model")):  # of a start that failed
+            leftover.unlink(missing_ok=True)
+        save_config(cfg, self.config_file)
+        return False
+
+    def adopt(self, cfg: TrainConfig) -> None:
+        """From here on the run is that of `cfg`: results of an earlier, shorter training no longer hold."""
+        self.results_file.unlink(missing_ok=True)
+        save_config(cfg, self.config_file)
+
+    def write_environment(self, device: torch.device, precision: str) -> None:
+        """Record what this process runs on."""
+        facts = {
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": {"nmt": __version__} | {name: metadata.version(name) for name in PACKAGES},
+            "device": torch.cuda.get_device_name(device)
+            if device.type == "cuda"
+            else platform.processor() or "cpu",
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+        }
+        write_json(self.path / "environment.json", facts)
+
+    def tokenizer(self, cfg: TokenizerConfig) -> Tokenizer:
+        """The tokenizer of this run, whose config is `cfg`; raise `UserError` when it has none."""
+        return Tokenizer.load(cfg, self.path)
+
+    def has_tokenizer(self) -> bool:
+        """Whether the tokenizer has been trained."""
+        return Tokenizer.exists(self.path)
+
+    def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
+        """Keep a copy of an evaluation split, raw, so that the run can be scored without its corpus.
+
+        Raises:
+            UserError: the run has been scored on other pairs before.
+        """
+        kept = self.kept_text(split, data)
+        if kept is not None and self.checkpoints.steps() and kept != text:
+            raise UserError(
+                f"the {split.value} data of {self.path} has changed since the run began; "
+                "restore it, or start anew with another run=..."
+            )
+        if kept == text:  # perhaps written by another process of the same training
+            return
+        for file, lines in zip(self._sides(split, data), (text.src, text.tgt), strict=True):
+            write_lines(file, lines)
+
+    def kept_text(self, split: Split, data: DataConfig) -> ParallelText | None:
+        """The copy of an evaluation split, or None when this run keeps none."""
+        sides = self._sides(split, data)
+        if not all(side.exists() for side in sides):
+            return None
+        return ParallelText(*map(written_lines, sides))
+
+    def _sides(self, split: Split, data: DataConfig) -> list[Path]:
+        return [self._data / f"{split.value}.{lang}" for lang in (data.src, data.tgt)]
+
+    def require_same_data(self, text: TrainingText) -> None:
+        """Remember what the run trains on, or check that it is still the same.
+
+        Raises:
+            UserError: the training split has changed since the run began.
+        """
+        facts = {"training_pairs": len(text), "sha256": text.sha256}
+        if not self._train_facts.exists():
+            write_json(self._train_facts, facts)
+        elif (stored := read_json(self._train_facts)) != facts:
+            raise UserError(
+                f"the training data of {self.path} has changed since the run began: "
+                f"{stored['training_pairs']:,} pairs then, "
+                f"{len(text):,} now, with other content; restore the data, or start anew with another run=..."
+            )
+
+    def results(self) -> dict[str, Any] | None:
+        """What the finished run scored, or None."""
+        return read_json(self.results_file) if self.results_file.exists() else None
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Store what the finished run scored."""
+        write_json(self.results_file, results)

@@ -1,0 +1,153 @@
+"""A model in training: forward pass and loss as one module, in one process or shared by several.
+
+DDP (Li et al. 2020) gives every process all weights and averages the gradients; FSDP2 (Zhao et al. 2023)
+splits weights, gradients and the state of the optimizer between them. Everything else sees whole tensors
+under the names of the model, so that a checkpoint does not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental import _config as symbolic_shapes
+
+from nmt.data.batching import Batch
+from nmt.distributed import ALONE, World
+from nmt.layers.loss import projected_nll
+from nmt.models.base import TranslationModel
+from nmt.models.recurrence import RecurrentLayer
+from nmt.runtime import Parallel, RuntimeConfig, whole
+from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
+
+ALIGNMENT = 8
+"""Lengths of compiled batches are multiples of this: bf16 matrices and masks then lie as tensor cores want.
+
+Nothing more is fixed. Batches are cut by tokens, so that their number of sentences varies with the lengths,
+and a graph for each shape would be compiled over and over; one graph for all of them is compiled once.
+"""
+
+
+class SummedLoss(nn.Module):
+    """From the tensors of a batch to its summed loss and negative log-likelihood."""
+
+    def __init__(self, model: TranslationModel, *, compiled: bool):
+        super().__init__()
+        self.model = model
+        # Its chunks and kernels are code of its own, not for the compiler.
+        self.nll = projected_nll
+        if compiled:
+            self.nll = torch.compiler.disable(projected_nll)  # type: ignore[no-untyped-call]
+            symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
+            self.compile(dynamic=True)
+
+    def forward(
+        self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_out: Tensor, rows: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Shapes as in `Batch`; both sums as in `projected_nll`."""
+        hidden = self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
+        targets = tgt_out.flatten().index_select(0, rows)
+        loss, nll = self.nll(hidden, self.model.output, targets, smoothing)
+        return loss, nll
+
+
+class Learner:
+    """Computes the loss of batches with `model`, whose weights an optimizer over `trained` changes.
+
+    `trained` is `model` itself, except with FSDP: then it holds a part of the weights, and `model` is a whole
+    copy for evaluation that `refresh` brings up to date.
+    """
+
+    def __init__(
+        self,
+        model: TranslationModel,
+        cfg: RuntimeConfig | None = None,
+        *,
+        world: World = ALONE,
+        device: torch.device | None = None,
+    ):
+        cfg, device = cfg or RuntimeConfig(), device or torch.device("cpu")
+        shards = world.size > 1 and cfg.parallel is Parallel.fsdp
+        fits = not (model.max_length or 0) % ALIGNMENT  # or padding might need a position too many
+        self.multiple = ALIGNMENT if cfg.compile and fits else 1  # of S and T
+        self.model = model
+        self.trained = copy.deepcopy(model) if shards else model
+        self.module: nn.Module = SummedLoss(self.trained, compiled=cfg.compile)
+        if shards:
+            _shard(self.module, world, device)
+        elif world.size > 1:
+            ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
+            tables = [name for name, _ in self.module.named_buffers()]  # each rank's grow as it needs them
+            ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)  # type: ignore[no-untyped-call]
+            self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
+
+    def __call__(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        """The summed loss and negative log-likelihood of `batch`."""
+        tensors = (batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
+        loss, nll = self.module(*tensors, smoothing)
+        return loss, nll
+
+    def exchanging(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
+        """The context of forward and backward: gradients are exchanged with the last batch of an update."""
+        if isinstance(self.module, nn.parallel.DistributedDataParallel) and not is_last:
+            return self.module.no_sync()
+        if self.trained is not self.model:
+            sharded: Any = self.module
+            sharded.set_requires_gradient_sync(is_last)
+        return contextlib.nullcontext()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Bring `model` up to date; all processes take part."""
+        if self.trained is not self.model:
+            self.model.load_state_dict({key: whole(x) for key, x in self.trained.state_dict().items()})
+
+    def tensors(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Weights and optimizer state, whole and by name; all processes take part."""
+        self.refresh()
+        state = optimizer_tensors(optimizer, self.trained)
+        return self.model.state_dict(), {name: whole(x) for name, x in state.items()}
+
+    @torch.no_grad()
+    def load(
+        self, optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], state: dict[str, Tensor]
+    ) -> None:
+        """Take over what `tensors` returned, in this or another number of processes."""
+        self.model.load_state_dict(weights)
+        load_optimizer_tensors(optimizer, self.trained, state)
+        if self.trained is not self.model:
+            for name, parameter in self.trained.state_dict().items():
+                parameter.copy_(_part_of(self.model.state_dict()[name], parameter))
+            for parameter, values in optimizer.state.items():
+                values |= {key: _part_of(x, parameter) for key, x in values.items() if x.ndim}
+
+
+def _shard(module: nn.Module, world: World, device: torch.device) -> None:
+    """Split every layer of the stacks by itself, so that few are whole at a time, then what is left.
+
+    Recurrent layers are left: those of a decoder are stepped through, and would be made whole for every word.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (world.size,))
+    stacks = [stack for stack in module.modules() if isinstance(stack, nn.ModuleList)]
+    for layer in reversed([layer for stack in stacks for layer in stack]):
+        if not isinstance(layer, RecurrentLayer):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+
+
+def _part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """The part of a whole `tensor` that this process holds, split as `like` is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor):
+        return tensor
+    part: Tensor = distribute_tensor(
+        tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
+    )
+    return part

@@ -1,0 +1,393 @@
+"""The training loop: the update, and when to validate, save and stop.
+
+Knows batches, a model's contract, the optimizer and checkpoints; knows no text and no BLEU: validation is a
+function it is given, whose scores it compares by name. A step is one update of the weights, counted from 1.
+All it must remember is in `Progress` and in the tensors of a checkpoint; the random state of a step is a
+function of (seed, step, rank). So a resumed run repeats the interrupted one.
+
+Several processes (`World`) each take a part of the rows of every batch. They agree on the time and on
+requests to stop, and so validate, save and end at the same step; rank 0 alone writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nmt.data.batching import Plan, collate, groups, plan_epoch
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.distributed import ALONE, World
+from nmt.errors import TrainingStopped, UserError
+from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
+from nmt.training.checkpoint import Checkpoint, CheckpointStore
+from nmt.training.flops import Meter
+from nmt.training.learner import Learner
+from nmt.training.optimizer import OptimizerConfig, PlateauConfig, ScheduleContext, rate
+from nmt.training.progress import Measures, Progress
+from nmt.training.tracking import Tracker
+
+
+class BestMetric(Enum):
+    """The validation score that decides which checkpoint is the best one."""
+
+    auto = "auto"
+    """The first of `metrics` that is here, too, and for a language model the loss."""
+    bleu = "bleu"
+    chrf = "chrf"
+    loss = "loss"
+
+
+class AverageOf(Enum):
+    """Which checkpoints are averaged."""
+
+    last = "last"
+    best = "best"
+
+
+@dataclass
+class TrainerConfig:
+    """How long to train, on how much at a time, and what to keep. A step is one update of the weights."""
+
+    max_steps: int | None = 20_000
+    """Stop after this many updates; null: no limit."""
+    max_epochs: int | None = None
+    """Stop after this many passes over the training split; null: no limit."""
+    max_tokens: int | None = None
+    """Stop after this many target tokens; null: no limit."""
+    max_minutes: float | None = None
+    """Stop after this much training time, counted over resumes; null: no limit."""
+    batch_tokens: int = 4096
+    """Largest number of tokens in one batch, padding included, on the longer side of each pair."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one update."""
+    label_smoothing: float = 0.1
+    """Share of the target probability spread evenly over the vocabulary."""
+    log_every_steps: int = 50
+    """Updates between two lines of metrics."""
+    eval_every_steps: int = 500
+    """Updates between two validations."""
+    save_every_steps: int = 500
+    """Updates between two checkpoints."""
+    keep_last: int = 3
+    """Newest checkpoints kept."""
+    keep_best: int = 1
+    """Best checkpoints kept, by `best_metric`."""
+    best_metric: BestMetric = BestMetric.auto
+    """Validation score that picks the best checkpoint and drives early stopping."""
+    patience: int = 10
+    """Stop after this many validations without a better `best_metric`; 0: never."""
+    average: int = 0
+    """Average the weights of this many checkpoints at the end and score that; 0: score the best one."""
+    average_of: AverageOf = AverageOf.last
+    """Average the newest or the best checkpoints."""
+    num_samples: int = 3
+    """Validation sentences whose translations are shown in TensorBoard at every validation."""
+
+    def __post_init__(self) -> None:
+        positive = ("batch_tokens", "accumulate", "log_every_steps", "eval_every_steps", "save_every_steps")
+        for key in (*positive, "keep_last", "keep_best"):
+            if getattr(self, key) < 1:
+                raise UserError(f"trainer.{key} must be at least 1, but is {getattr(self, key)}")
+        for key in ("max_steps", "max_epochs", "max_tokens", "max_minutes"):
+            limit = getattr(self, key)
+            if limit is not None and limit <= 0:
+                raise UserError(f"trainer.{key} must be positive, but is {limit}; use null for no limit")
+        for key in ("patience", "average", "num_samples"):
+            if getattr(self, key) < 0:
+                raise UserError(f"trainer.{key} must not be negative, but is {getattr(self, key)}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"trainer.label_smoothing must be in [0, 1), but is {self.label_smoothing}")
+        kept = self.keep_last if self.average_of is AverageOf.last else self.keep_best
+        if self.average > kept:
+            key = f"trainer.keep_{self.average_of.value}"
+            raise UserError(
+                f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
+                f"set {key}={self.average}"
+            )
+
+
+class Trainer:
+    """Trains one model; `fit` goes on where the newest checkpoint stopped, until a limit is reached."""
+
+    def __init__(
+        self,
+        cfg: TrainerConfig,
+        optimizer_cfg: OptimizerConfig,
+        schedule: ScheduleContext,
+        *,
+        learner: Learner,
+        stepper: Stepper,
+        pairs_of_epoch: Callable[[int], EncodedPairs],
+        validate: Callable[[int], dict[str, float]],
+        store: CheckpointStore,
+        seed: int,
+        world: World = ALONE,
+    ):
+        self.cfg = cfg
+        self.optimizer_cfg = optimizer_cfg
+        self.schedule = schedule
+        self.learner = learner
+        self.stepper = stepper
+        self.measures = Measures(stepper.device, forgives_overflow=stepper.precision is Precision.fp16)
+        self.meter = Meter(learner.model, stepper.device, stepper.precision)
+        self.pairs_of_epoch = pairs_of_epoch
+        self.validate = validate
+        self.store = store
+        self.seed = seed
+        self.world = world
+        self.progress = Progress()
+        self._started = time.perf_counter()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Take weights, optimizer and progress from `checkpoint`."""
+        self.learner.load(self.stepper.optimizer, checkpoint.model, checkpoint.optimizer)
+        if self.stepper.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
+            self.stepper.scaler.load_state_dict(checkpoint.state["scaler"])
+        self.progress = Progress(**checkpoint.state["progress"])
+
+    def fit(self, tracker: Tracker, stop: StopRequest) -> Progress:
+        """Train until a limit is reached.
+
+        Raises:
+            Interrupted: a signal asked to stop; everything up to the last update is saved.
+            TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
+        """
+        self.learner.module.train()
+        self._started = time.perf_counter() - self.progress.seconds
+        while not self.finished():
+            pairs = self.pairs_of_epoch(self.progress.epoch)
+            self._require_same(pairs)
+            plan = self.plan(pairs)
+            for group in groups(plan, self.cfg.accumulate, start=self.progress.batch):
+                self._update(pairs, group)
+                self._move_on(len(group), len(plan))
+                self._report(tracker)
+                self._validate_and_save(tracker, stop)
+                if self.finished():
+                    break
+        self._complete(tracker)
+        if self._stopping(stop):
+            stop.raise_if_requested(self.progress.step)
+        return self.progress
+
+    def _require_same(self, pairs: EncodedPairs) -> None:
+        """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
+        progress = self.progress
+        if pairs.digest != self.world.share(pairs.digest):
+            raise UserError(f"rank {self.world.rank} reads other training data than rank 0; give all one")
+        if progress.batch and pairs.digest != progress.digest:
+            raise UserError(f"the training data has changed since step {progress.step}; start a new run")
+        progress.digest = pairs.digest
+
+    def plan(self, pairs: EncodedPairs) -> Plan:
+        """The batches of the current epoch."""
+        return plan_epoch(
+            pairs.src_lengths,
+            pairs.tgt_lengths,
+            seed=self.seed,
+            epoch=self.progress.epoch,
+            max_tokens=self.cfg.batch_tokens,
+            draws=pairs.draws,
+        )
+
+    def share_done(self) -> float:
+        """How much of the nearest limit is used up, 0 to 1 and above."""
+        progress = self.progress
+        used = (
+            (progress.step, self.cfg.max_steps),
+            (progress.epoch - 1, self.cfg.max_epochs),
+            (progress.tokens, self.cfg.max_tokens),
+            (progress.seconds / 60, self.cfg.max_minutes),
+        )
+        return max((value / limit for value, limit in used if limit), default=0.0)
+
+    def finished(self) -> bool:
+        """Whether a limit is reached or the patience is exhausted."""
+        impatient = 0 < self.cfg.patience <= self.progress.validations_without_gain
+        return impatient or self.share_done() >= 1.0
+
+    def learning_rate(self, step: int) -> float:
+        """Rate of update `step`."""
+        return rate(step, self.optimizer_cfg, self.schedule._replace(num_cuts=self.progress.num_cuts))
+
+    def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
+        """One update: the gradient of the loss per target token, over all batches of the group together."""
+        progress, started = self.progress, time.perf_counter()
+        step = progress.step + 1
+        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
+        num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
+        sums = torch.zeros(3, device=self.stepper.device)
+        for number, indices in enumerate(group, start=1):
+            with self.learner.exchanging(is_last=number == len(group)):
+                sums += self._add_gradients(pairs, indices, num_tokens)
+        norm = self.stepper.clip()
+        unusable = self.measures.add(step, self.world.total(sums), norm, num_tokens)
+        self.stepper.step(self.learning_rate(step), unusable)
+        progress.step, progress.tokens = step, progress.tokens + num_tokens
+        seconds = time.perf_counter() - started
+        progress.update_seconds += seconds
+        flops = self.meter.flops(src_tokens, num_tokens)
+        progress.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
+
+    def _add_gradients(
+        self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int
+    ) -> torch.Tensor:
+        """Add the gradients of this rank's rows; return their loss, log-likelihood and padded positions.
+
+        Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
+        """
+        rows = indices[self.world.rank :: self.world.size]
+        has_rows = len(rows) > 0  # without, the rank takes part all the same, with a loss that counts nothing
+        batch = collate(pairs, rows if has_rows else indices[:1], self.learner.multiple)
+        batch = batch.to(self.stepper.device)
+        with self.stepper.autocast():
+            loss, nll = self.learner(batch, self.cfg.label_smoothing)
+        share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
+        self.stepper.backward(share if has_rows else 0.0 * share)
+        sums = torch.stack([loss.detach(), nll, torch.full_like(nll, batch.tgt_out.numel())])
+        return sums if has_rows else torch.zeros_like(sums)
+
+    def _read(self) -> None:
+        """Fetch what was measured since the last time; here the host waits for a GPU.
+
+        Raises:
+            TrainingStopped: a loss or a norm was not finite; in fp16 a norm is an overflow that the loss
+                scale deals with, unless no scale is small enough.
+        """
+        started = time.perf_counter()
+        sums, fault = self.measures.read()
+        seconds = time.perf_counter() - started
+        self.progress.update_seconds += seconds
+        self.progress.count(**sums, seconds=seconds)
+        if fault is not None:
+            is_loss = not math.isfinite(fault.loss)
+            what = f"loss is {fault.loss}" if is_loss else f"norm of the gradients is {fault.norm}"
+            raise TrainingStopped(
+                f"step {fault.step}: the {what}. The weights were left as step {fault.step - 1} made them; "
+                f"the last checkpoint is that of step {max(self.store.steps(), default=0)}. Try a lower "
+                "learning rate, more optimizer.warmup_steps or runtime.precision=fp32"
+            )
+        if self.stepper.precision is Precision.fp16:
+            self.stepper.require_loss_scale()
+
+    def _report(self, tracker: Tracker) -> None:
+        """Show every step, as far as it is read; write a line of metrics every `log_every_steps`."""
+        progress = self.progress
+        is_due = progress.step % self.cfg.log_every_steps == 0
+        is_read = is_due or self.stepper.device.type == "cpu"  # where reading costs nothing
+        if is_read:
+            self._read()
+        values = self._measured() if is_read else {}
+        tracker.advance(progress.step, values, self.share_done())
+        if is_due:
+            tracker.log(progress.step, values)
+            progress.window = {}
+
+    def _measured(self) -> dict[str, float]:
+        """The means over the window."""
+        progress, window = self.progress, self.progress.window
+        values = progress.means() | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
+        values |= {"lr": self.learning_rate(progress.step), "epoch": progress.epoch}
+        if self.stepper.precision is Precision.fp16:
+            values |= {"overflows": window["overflows"], "loss_scale": self.stepper.scaler.get_scale()}
+        return {f"train/{name}": value for name, value in values.items()}
+
+    def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
+        """Leave `num_batches` of the plan, and at its end the epoch, behind."""
+        self.progress.batch += num_batches
+        if self.progress.batch == batches_in_epoch:
+            self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
+        self._take_time()
+
+    def _take_time(self) -> None:
+        """The same in all processes, so that they end at the same step."""
+        self.progress.seconds = self.world.highest(time.perf_counter() - self._started)
+
+    def _stopping(self, stop: StopRequest) -> bool:
+        """Whether a signal has reached any of the processes; then it is that of all."""
+        number = int(self.world.highest(stop.signal or 0))
+        if number:
+            stop.signal = signal.Signals(number)
+        return bool(number)
+
+    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
+        """Do at this step what is due at it, and grant a request to stop."""
+        step = self.progress.step
+        is_among_best = False
+        if step % self.cfg.eval_every_steps == 0:
+            self._take_score(tracker)
+            is_among_best = step in self.progress.best_steps()[: self.cfg.keep_best]
+        stopping = self._stopping(stop)
+        if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
+            self.save()
+        if stopping:
+            stop.raise_if_requested(step)
+
+    def _complete(self, tracker: Tracker) -> None:
+        """Make sure that the last step is validated and saved."""
+        is_new = str(self.progress.step) not in self.progress.scores
+        if is_new:
+            self._take_score(tracker)
+        if is_new or not self.world.share(self.progress.step in self.store.steps()):
+            self.save()
+
+    def _take_score(self, tracker: Tracker) -> None:
+        """Validate, and draw the conclusions for the best score, the patience and the plateau schedule."""
+        progress = self.progress
+        self._read()
+        self.learner.refresh()
+        values = self.validate(progress.step)
+        self._take_time()
+        tracker.log(progress.step, values)
+        score = values[f"valid/{self.cfg.best_metric.value}"] * (
+            -1 if self.cfg.best_metric is BestMetric.loss else 1
+        )
+        gained = score > max(progress.scores.values(), default=-math.inf)
+        shown = "  ".join(f"{key.removeprefix('valid/')} {value:.2f}" for key, value in values.items())
+        tracker.note(f"validation at step {progress.step}  {shown}{'  (best)' if gained else ''}")
+        progress.scores[str(progress.step)] = score
+        progress.validations_without_gain = 0 if gained else progress.validations_without_gain + 1
+        if progress.lowest_loss is None or values["valid/loss"] < progress.lowest_loss:
+            progress.lowest_loss = values["valid/loss"]
+            progress.validations_without_lower_loss = 0
+        else:
+            progress.validations_without_lower_loss += 1
+        cfg = self.optimizer_cfg
+        if isinstance(cfg, PlateauConfig) and progress.validations_without_lower_loss >= cfg.plateau_patience:
+            progress.num_cuts += 1
+            progress.validations_without_lower_loss = 0
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, then remove those that `keep_last` and `keep_best` do not keep."""
+        self._read()
+        weights, optimizer = self.learner.tensors(self.stepper.optimizer)
+        if self.world.is_main:
+            self._write(weights, optimizer)
+        self.world.wait()  # nobody says that a step is saved before it is
+
+    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
+        state: dict[str, Any] = {
+            "progress": dataclasses.asdict(self.progress),
+            "scaler": self.stepper.scaler.state_dict(),
+        }
+        self.store.save(Checkpoint(self.progress.step, weights, optimizer, state))
+        steps = self.store.steps()
+        best = self.progress.best_steps(among=steps)[: self.cfg.keep_best]
+        newest = regular_steps(steps, self.progress, self.cfg)[-self.cfg.keep_last :]
+        self.store.prune({steps[-1], *newest, *best})
+
+
+def regular_steps(steps: Sequence[int], progress: Progress, cfg: TrainerConfig) -> list[int]:
+    """Those of the saved `steps` that an uninterrupted run has, too: an interruption may save any step."""
+    return [step for step in steps if step % cfg.save_every_steps == 0 or str(step) in progress.scores]

@@ -1,0 +1,247 @@
+"""The wiring of `nmt train`: from a config to a scored run directory.
+
+Takes the config apart and hands every component its own part; no component sees the whole. Results go to
+stdout, progress and remarks to stderr.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from nmt import distributed, kernels, runtime
+from nmt.config.roots import TrainConfig, best_metric
+from nmt.data import sources
+from nmt.data.mixture import MixtureData, shares
+from nmt.data.sources import ParallelText, Split
+from nmt.data.streaming import StreamedText, closed
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.training_split import (
+    MixedText,
+    TrainingText,
+    evaluation_split,
+    streamed,
+    survey,
+    train_tokenizer,
+)
+from nmt.decoding.translate import print_warning
+from nmt.disk_cache import cache_dir
+from nmt.distributed import World
+from nmt.files import write_lines
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import evaluation_text, initial_model, load_weights, score_line
+from nmt.runs.tasks import TASKS, Evaluation, Note, Trained
+from nmt.training.learner import Learner
+from nmt.training.optimizer import ScheduleContext, build_optimizer, peak
+from nmt.training.progress import Progress
+from nmt.training.tracking import Silence, Tracker
+from nmt.training.trainer import AverageOf, Trainer, regular_steps
+
+
+def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
+    """Train until a limit, score the outcome and return what results.json holds; report a finished run."""
+    run = RunDirectory(run_dir)
+    with distributed.joined() as world, run.locked() if world.is_main else nullcontext():
+        unchanged = world.is_main and run.claim(cfg)
+        results: dict[str, Any] | None = world.share(run.results() if unchanged else None)
+        if results is None:
+            results = _train(cfg, run, world)
+            if world.is_main:
+                run.write_results(results)
+        else:
+            print(f"{run.path} is finished:")
+        print(summary(cfg, results, run))
+    return results
+
+
+def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
+    device = runtime.prepare(cfg.runtime)
+    precision = runtime.resolve_precision(cfg.runtime, device)
+    if world.is_main:
+        run.write_environment(device, precision.value)
+        run.checkpoints.clean()
+    with world.main_first():
+        checkpoint = run.checkpoints.latest(print_warning)
+    resume_step = checkpoint.step if checkpoint else 0
+    total_steps = cfg.trainer.max_steps
+    tracking = (
+        Tracker(run.path, resume_step=resume_step, total_steps=total_steps) if world.is_main else Silence()
+    )
+    with tracking as tracker:
+        tracker.config_text(run.config_file.read_text(encoding="utf-8"))
+        task = TASKS[cfg.task]
+        with world.main_first():
+            text = training_text(cfg, run, tracker.note)
+            tokenizer = tokenizer_of(cfg, run, text, tracker.note)
+            pairs_of_epoch = task.training_pairs(cfg, text, tokenizer, tracker.note)
+        model = initial_model(cfg, tokenizer).to(device)
+        trained = Trained(cfg, tokenizer, model, device, world=world)
+        schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
+        learner = Learner(model, cfg.runtime, world=world, device=device)
+        optimizer = build_optimizer(cfg.optimizer, learner.trained)
+        trainer = Trainer(
+            dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
+            cfg.optimizer,
+            schedule,
+            learner=learner,
+            stepper=runtime.Stepper(
+                optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
+            ),
+            pairs_of_epoch=pairs_of_epoch,
+            validate=validator(trained, run, tracker),
+            store=run.checkpoints,
+            seed=cfg.seed,
+            world=world,
+        )
+        if checkpoint:
+            trainer.resume(checkpoint)
+            tracker.note(f"going on after step {checkpoint.step} of {run.path}")
+        size = sum(parameter.numel() for parameter in model.parameters())
+        where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
+        code = f", {kernels.status()}" if device.type == "cpu" else ""
+        tracker.note(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
+        tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
+        if world.is_main:
+            run.adopt(cfg)
+        with closed(pairs_of_epoch), runtime.StopRequest() as stop:
+            progress = trainer.fit(tracker, stop)
+        tracker.note("scoring the final weights")
+        return conclude(trained, run, progress, tracker.note)
+
+
+def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText | StreamedText:
+    """The filtered training split; the evaluation splits are copied into the run beside it."""
+    task, cache = TASKS[cfg.task], cache_dir()
+    scored_on: dict[str, ParallelText] = {}
+    for split in (Split.validation, Split.test):
+        if split is Split.validation or sources.has_split(cfg.data, split):
+            scored_on[split.value] = task.part(evaluation_split(sources.stream(cfg.data, split), cache))
+    if cfg.data.streaming:
+        text: TrainingText | StreamedText = _streamed_text(cfg, note)
+        shared = dict.fromkeys(scored_on, 0)
+    else:
+        text = _surveyed_text(cfg, scored_on, note)
+        run.require_same_data(text)
+        shared = text.shared
+    for name, kept in scored_on.items():
+        run.keep_text(Split(name), kept, cfg.data)
+        count = min(shared[name], len(kept))  # a pair may be in several corpora of a mixture
+        about = "up to " if isinstance(cfg.data, MixtureData) else ""
+        also = f", {about}{count:,} of them also in the training data" if count else ""
+        note(f"{name} data: {len(kept):,} pairs{also}")
+    return text
+
+
+def _surveyed_text(cfg: TrainConfig, scored_on: dict[str, ParallelText], note: Note) -> TrainingText:
+    """The training split, of which one pass has told what there is to know."""
+    keep = TASKS[cfg.task].filter
+    streams = sources.training_streams(cfg.data)
+    texts = {name: survey(part, cfg.data, keep, scored_on, cache_dir()) for name, part in streams.items()}
+    for name, text in texts.items():
+        note(f"training data{f' of {name}' if name else ''}: {text.account}")
+    if not isinstance(cfg.data, MixtureData):
+        return texts[""]
+    parts = list(texts.values())
+    drawn = _noted_shares(cfg.data, list(map(len, parts)), note)
+    return MixedText(parts, drawn)
+
+
+def _streamed_text(cfg: TrainConfig, note: Note) -> StreamedText:
+    """The training split, to be read while training goes on."""
+    streams = list(sources.training_streams(cfg.data).values())
+    drawn = [1.0]
+    if isinstance(cfg.data, MixtureData):
+        drawn = _noted_shares(cfg.data, [1] * len(streams), note)
+    note(f"training data: a stream, shuffled {cfg.data.buffer_pairs:,} pairs at a time")
+    return streamed(streams, drawn, cfg.data, TASKS[cfg.task].filter)
+
+
+def _noted_shares(cfg: MixtureData, sizes: list[int], note: Note) -> list[float]:
+    drawn = shares(cfg, sizes)
+    note("shares: " + ", ".join(f"{name} {x:.1%}" for name, x in zip(cfg.corpora, drawn, strict=True)))
+    return drawn
+
+
+def tokenizer_of(
+    cfg: TrainConfig, run: RunDirectory, text: TrainingText | StreamedText, note: Note
+) -> Tokenizer:
+    """The tokenizer of the run, made now if it has none yet."""
+    if not run.has_tokenizer():
+        note(f"training a {cfg.tokenizer.kind.value} tokenizer")
+        tags = list(cfg.data.tags.values())
+        train_tokenizer(cfg.tokenizer, text, tags=tags, seed=cfg.seed, cache=cache_dir()).save(run.path)
+    return run.tokenizer(cfg.tokenizer)
+
+
+def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable[[int], dict[str, float]]:
+    """The function that scores the model on the validation split, as the final evaluation does."""
+    cfg = trained.cfg
+    text = evaluation_text(run, cfg, cfg.data, Split.validation)
+    evaluation = Evaluation(trained, text, tracker.note)
+
+    def validate(step: int) -> dict[str, float]:
+        scores = evaluation.scores(cfg.decoding, cfg.metrics)
+        if trained.world.is_main:
+            write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
+            TASKS[cfg.task].show(trained, text, scores, tracker, step)
+        return {f"valid/{name}": value for name, value in scores.values.items()}
+
+    return validate
+
+
+def conclude(trained: Trained, run: RunDirectory, progress: Progress, note: Note) -> dict[str, Any]:
+    """Score the final weights on the validation split and `data.split`; return what results.json holds."""
+    cfg = trained.cfg
+    store = run.checkpoints
+    best_steps = progress.best_steps(among=store.steps())
+    results: dict[str, Any] = {"step": best_steps[0]}
+    if cfg.trainer.average:
+        newest = regular_steps(store.steps(), progress, cfg.trainer)[-cfg.trainer.average :]
+        best = sorted(best_steps[: cfg.trainer.average])
+        steps = newest if cfg.trainer.average_of is AverageOf.last else best
+        if len(steps) < cfg.trainer.average:
+            print_warning(
+                f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there"
+            )
+        with trained.world.main_first():
+            if trained.world.is_main:
+                store.save_average(store.average(steps), steps)
+        results = {"step": steps[-1], "averaged_steps": steps}
+    load_weights(trained.model, run, cfg, "final")
+    for split in dict.fromkeys((Split.validation, cfg.data.split)):
+        text = evaluation_text(run, cfg, cfg.data, split)
+        scores = Evaluation(trained, text, note).scores(cfg.decoding, cfg.metrics)
+        if trained.world.is_main:
+            write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
+        results |= {split.value: scores.values, "signatures": scores.signatures}
+    results["train_seconds"] = round(progress.seconds, 1)
+    results["tgt_tokens_per_second"] = round(progress.tokens / max(progress.update_seconds, 1e-9), 1)
+    return results
+
+
+def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
+    """What a user reads at the end of a training."""
+    averaged = results.get("averaged_steps")
+    minutes, speed = results["train_seconds"] / 60, results["tgt_tokens_per_second"]
+    weights = (
+        f"average of steps {', '.join(map(str, averaged))}"
+        if averaged
+        else f"step {results['step']}, the best"
+    )
+    languages = list(cfg.data.tags)
+    tgt = f" tgt={languages[0]}" if len(languages) > 1 else ""
+    lines = [
+        f"run         {run.path}",
+        f"weights     {weights}",
+        *(score_line(split.value, results[split.value]) for split in Split if split.value in results),
+        *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),
+        f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
+        "",
+        "Next:",
+        *(f"  {command.format(run=run.path, tgt=tgt)}" for command in TASKS[cfg.task].next_commands),
+        f"  tensorboard --logdir {run.path.parent}",
+    ]
+    return "\n".join(lines)

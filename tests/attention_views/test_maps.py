@@ -1,0 +1,138 @@
+"""Sentences in, tokens and weights out: order, blank lines, forced targets, cuts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, maps_of_nothing
+from nmt.data.batching import pad
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import BOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.decoding import BeamConfig
+from nmt.decoding.translate import translate
+from nmt.errors import UserError
+from nmt.layers.positions import Positions
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.transformer import TransformerConfig
+
+CPU = torch.device("cpu")
+LINES = ["two dogs run in the snow", "a man in a red shirt", "a dog", "the snow is red"]
+CFG = BeamConfig(beam_size=2, max_length_ratio=1.0, max_length_offset=3)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    cfg = TokenizerConfig(kind=TokenizerKind.char, vocab_size=23)
+    return Tokenizer.train(cfg, ParallelText(LINES * 10, LINES * 10))
+
+
+def build(tokenizer: Tokenizer, **fields: Any) -> TranslationModel:
+    cfg = TransformerConfig(
+        d_model=16, d_ff=32, num_heads=2, encoder_layers=2, decoder_layers=2, dropout=0.0, **fields
+    )
+    sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+    return build_model(cfg, **sizes).eval()
+
+
+@pytest.fixture
+def model(tokenizer: Tokenizer) -> TranslationModel:
+    return build(tokenizer)
+
+
+def maps(lines: list[str], model: TranslationModel, tokenizer: Tokenizer) -> list[SentenceMaps]:
+    return list(attend(lines, model, tokenizer, CFG, device=CPU))
+
+
+def test_the_weights_are_those_of_the_model(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    found = maps(["a dog\tred snow", "two dogs run in the snow\tdogs"], model, tokenizer)
+    for sentence, (source, target) in zip(found, [(LINES[2], "red snow"), (LINES[0], "dogs")], strict=True):
+        src, src_mask = pad(tokenizer.encode_src([source]))
+        ids = tokenizer.encode_tgt([target])[0]
+        with torch.inference_mode():
+            expected = model.attention(src, src_mask, torch.tensor([[BOS_ID, *ids[:-1]]]))
+        for name in ("encoder", "decoder", "cross"):
+            layers = getattr(expected, name)
+            assert len(getattr(sentence, name)) == len(layers) == 2
+            for mine, layer in zip(getattr(sentence, name), layers, strict=True):
+                np.testing.assert_allclose(mine, layer[0].numpy(), atol=1e-6)
+        S, T = len(sentence.src), len(ids)
+        assert [layer.shape for layer in sentence.cross] == [(2, T, S)] * 2
+        assert [layer.shape for layer in sentence.decoder] == [(2, T, T)] * 2
+        assert (sentence.src_text, sentence.tgt_text) == (source, target)
+        assert [piece.id for piece in sentence.tgt] == ids
+        assert [piece.text for piece in sentence.tgt_in][:2] == ["<s>", sentence.tgt[0].text]
+
+
+def test_a_target_that_is_not_given_is_the_translation(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    translations = translate(LINES, model, tokenizer, CFG, device=CPU)
+    found = maps(LINES, model, tokenizer)
+    assert any(translation.ids for translation in translations)
+    assert [[piece.id for piece in sentence.tgt[:-1]] for sentence in found] == [t.ids for t in translations]
+    assert [sentence.src_text for sentence in found] == LINES
+
+
+def test_lines_keep_their_order_whatever_they_hold(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    lines = ["", "a dog", "   ", "the snow\tred", "\tred", "the snow is red\t", "a man"]
+    found = list(attend(lines, model, tokenizer, CFG, device=CPU, chunk=2))
+    assert [sentence.line for sentence in found] == [1, 2, 3, 4, 5, 6, 7]
+    assert [sentence.src_text for sentence in found] == [
+        "", "a dog", "", "the snow", "", "the snow is red", "a man"
+    ]  # fmt: skip
+    assert (found[3].tgt_text, found[5].tgt_text) == ("red", "")
+    assert [piece.text for piece in found[5].tgt] == ["</s>"]
+    assert (found[0].tgt, found[0].tgt_in, found[0].cross) == ([], [], [])
+    assert found[0] == SentenceMaps(1)
+
+
+def test_a_sentence_has_the_same_weights_in_any_batch(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    lines = [f"{source}\t{target}" for source in LINES for target in LINES] * 10
+    assert sum(map(len, lines)) > 2 * BATCH_TOKENS
+    together = maps(lines, model, tokenizer)
+    assert [sentence.line for sentence in together] == list(range(1, len(lines) + 1))
+    for sentence in together[::7]:
+        (alone,) = maps([lines[sentence.line - 1]], model, tokenizer)
+        np.testing.assert_allclose(np.stack(sentence.cross), np.stack(alone.cross), atol=1e-5)
+
+
+def test_the_model_is_handed_back_in_its_mode(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    found = attend(["a dog\tred"], model.train(), tokenizer, CFG, device=CPU)
+    next(found)
+    assert model.training
+    assert torch.is_grad_enabled()
+
+
+def test_a_second_tab_is_refused(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError) as raised:
+        maps(["a dog", "a\tb\tc"], model, tokenizer)
+    assert str(raised.value) == "line 2 of the input has 2 TABs; a line is SOURCE, or SOURCE TAB TARGET"
+
+
+def test_what_is_too_long_is_cut_with_a_warning(tokenizer: Tokenizer) -> None:
+    model = build(tokenizer, positions=Positions.learned, max_positions=12)
+    lines = ["two dogs run in the snow", "a dog\ttwo dogs run in the snow", "two dogs run in\ta"]
+    warnings: list[str] = []
+    found = list(attend(lines, model, tokenizer, CFG, device=CPU, warn=warnings.append))
+    assert warnings == [
+        "only the first 12 tokens of line 1 are translated, because the model has 12 positions",
+        "only the first 12 tokens of line 2, 3 are looked at, because the model has 12 positions",
+    ]
+    assert [len(sentence.src) for sentence in found] == [12, 7, 12]
+    assert len(found[1].tgt) == 12
+    assert found[1].tgt[-1].text == "</s>"
+    assert found[2].src_text == "two dogs r"
+
+
+def test_the_same_for_pairs(model: TranslationModel, tokenizer: Tokenizer) -> None:
+    (sentence,) = attend_pairs([("a dog", "red\tsnow")], model, tokenizer, CFG, device=CPU)
+    assert sentence.tgt_text == "red\tsnow"
+
+
+def test_the_maps_of_nothing_show_what_there_is(model: TranslationModel) -> None:
+    empty = maps_of_nothing(model, CPU)
+    for layers in (empty.encoder, empty.decoder, empty.cross):
+        assert [layer.tolist() for layer in layers] == [[[[1.0]], [[1.0]]]] * 2

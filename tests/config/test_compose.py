@@ -1,0 +1,222 @@
+"""From arguments to configs: run directories, sweeps, what `evaluate` and `translate` take from their run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt.attention_views.views import View
+from nmt.config.compose import MAX_NAME, Composed, compose, file_name
+from nmt.config.overrides import parse_overrides
+from nmt.config.roots import AttentionConfig, EvaluateConfig, TrainConfig, TranslateConfig
+from nmt.config.stored import fingerprint, save_config
+from nmt.data.pairs import Split
+from nmt.data.sources import HubData
+from nmt.decoding import BeamConfig, LengthPenalty
+from nmt.decoding.evaluate import Metric
+from nmt.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def training(*arguments: str) -> tuple[TrainConfig, Path]:
+    (composed,) = compose("train", arguments)
+    return composed.to_training()
+
+
+def store(run: str, *overrides: str) -> TrainConfig:
+    """Make a run directory with the config of `overrides`."""
+    cfg, _ = training(*overrides)
+    Path(run).mkdir(parents=True)
+    save_config(cfg, Path(run) / "config.yaml")
+    return cfg
+
+
+def evaluation(*arguments: str) -> EvaluateConfig:
+    (composed,) = compose("evaluate", arguments)
+    return composed.to_config(EvaluateConfig)
+
+
+def test_composing_writes_nothing(tmp_path: Path) -> None:
+    training("model=transformer_base")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_run_directory_is_the_one_named() -> None:
+    assert training("run=runs/a b")[1] == Path("runs/a b")
+
+
+def test_the_run_directory_is_named_after_the_config() -> None:
+    cfg, run_dir = training("data.src=de", "data.tgt=en")
+    assert run_dir == Path("outputs", "demo-de-en", f"transformer_tiny-{fingerprint(cfg)}")
+    _, other = training("data=multi30k", "model=transformer_base")
+    assert other.parent == Path("outputs/multi30k-en-de")
+    assert other.name.startswith("transformer_base-")
+
+
+def test_the_same_arguments_name_the_same_directory_and_others_another() -> None:
+    again = [training("seed=1")[1], training()[1], training("experiment=demo")[1]]
+    assert len(set(again)) == 1
+    assert training("seed=2")[1] != again[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("model.num_heads-2+optimizer.factor-0.5", "model.num_heads-2+optimizer.factor-0.5"),
+        ("metrics=[bleu,chrf]", "metrics__bleu_chrf_-"),
+        ("data.path-../a b", "data.path-.._a_b-"),
+        ("..", "_-"),
+        ("x" * 200, "x" * (MAX_NAME - 9) + "-"),
+    ],
+)
+def test_names_of_directories_are_safe_and_not_too_long(text: str, name: str) -> None:
+    made = file_name(text)
+    assert made == name if name == text else made.startswith(name)
+    assert len(made) <= MAX_NAME
+    assert Path(made).name == made
+    assert [override.value() for override in parse_overrides([f"run=outputs/{made}"])] == [f"outputs/{made}"]
+
+
+def test_names_of_directories_differ_where_the_texts_do() -> None:
+    texts = ["a b", "a/b", "a:b", "a_b", "x" * 200, "x" * 201, ".a", "a", ""]
+    assert len({file_name(text) for text in texts}) == len(texts)
+
+
+def sweep(*arguments: str) -> list[Composed]:
+    return compose("train", ["-m", *arguments])
+
+
+def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
+    trials = sweep("model.num_heads=2,4", "optimizer.factor=0.5,1.0", "seed=3")
+    names = [trial.name for trial in trials]
+    assert names == [
+        "model.num_heads-2+optimizer.factor-0.5",
+        "model.num_heads-2+optimizer.factor-1.0",
+        "model.num_heads-4+optimizer.factor-0.5",
+        "model.num_heads-4+optimizer.factor-1.0",
+    ]
+    configs, run_dirs = zip(*(trial.to_training() for trial in trials), strict=True)
+    assert [(c.model.num_heads, c.optimizer.factor) for c in configs] == [
+        (2, 0.5),
+        (2, 1.0),
+        (4, 0.5),
+        (4, 1.0),
+    ]
+    assert {cfg.seed for cfg in configs} == {3}
+    assert [run_dir.name for run_dir in run_dirs] == names
+    (parent,) = {run_dir.parent for run_dir in run_dirs}
+    assert parent.parent == Path("outputs/multirun")
+    assert parent.name.startswith("model.num_heads+optimizer.factor-")
+
+
+def test_a_sweep_is_found_again_when_it_grows_and_not_when_it_changes() -> None:
+    def parents(*arguments: str) -> set[Path]:
+        return {trial.to_training()[1].parent for trial in sweep(*arguments)}
+
+    assert parents("seed=1,2") == parents("seed=1,2,3")
+    assert parents("seed=1,2") != parents("seed=1,2", "data.src=de", "data.tgt=en")
+
+
+def test_a_sweep_goes_where_it_is_told() -> None:
+    trials = sweep("model=transformer_tiny,transformer_small", "hydra.sweep.dir=my/sweep")
+    assert [trial.to_training()[1] for trial in trials] == [
+        Path("my/sweep/model-transformer_tiny"),
+        Path("my/sweep/model-transformer_small"),
+    ]
+
+
+def test_a_trial_that_is_out_of_range_stops_no_other() -> None:
+    good, bad = sweep("model.num_heads=2,3")
+    good.to_training()
+    with pytest.raises(UserError, match="128 % 3 = 2"):
+        bad.to_training()
+
+
+def test_flags_may_stand_anywhere() -> None:
+    assert len(compose("train", ["seed=1,2", "-m", "data.src=de", "data.tgt=en"])) == 2
+
+
+def test_evaluate_starts_from_the_config_of_its_run() -> None:
+    cfg = store("runs/a", "data=multi30k", "data.tgt=fr", "decoding.alpha=0.7", "metrics=[bleu,ter]")
+    found = evaluation("run=runs/a")
+    assert found == EvaluateConfig(
+        run="runs/a", data=cfg.data, decoding=cfg.decoding, metrics=[Metric.bleu, Metric.ter]
+    )
+
+
+def test_evaluate_overrides_what_it_took() -> None:
+    store("runs/a", "data=multi30k", "decoding.alpha=0.7")
+    found = evaluation(
+        "run=runs/a", "decoding.beam_size=8", "data.split=validation", "checkpoint=500", "metrics=[chrf]"
+    )
+    assert found.decoding == BeamConfig(beam_size=8, alpha=0.7)
+    assert isinstance(found.data, HubData)
+    assert (found.data.dataset, found.data.split) == ("bentrevett/multi30k", Split.validation)
+    assert (found.checkpoint, found.metrics) == ("500", [Metric.chrf])
+
+
+def test_evaluate_chooses_anew() -> None:
+    store("runs/a", "data=demo", "decoding.length_penalty=none")
+    found = evaluation("run=runs/a", "data=wmt19", "data.path=elsewhere", "decoding=greedy")
+    assert isinstance(found.data, HubData)
+    assert (found.data.dataset, found.data.path) == ("wmt/wmt19", "elsewhere")
+    assert found.decoding == BeamConfig(beam_size=1, length_penalty=LengthPenalty.gnmt)
+
+
+def test_evaluate_reads_the_run_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    store("runs/a", "decoding.beam_size=3")
+    monkeypatch.setenv("RUN", "runs/a")
+    assert evaluation("run=${oc.env:RUN}").decoding == BeamConfig(beam_size=3)
+
+
+@pytest.mark.parametrize(("device", "found"), [("cuda:3", "auto"), ("cpu", "cpu"), ("auto", "auto")])
+def test_a_run_is_not_bound_to_its_gpu(device: str, found: str) -> None:
+    store("runs/a", f"runtime.device={device}", "runtime.threads=2")
+    cfg = evaluation("run=runs/a")
+    assert (cfg.runtime.device, cfg.runtime.threads) == (found, 2)
+
+
+def test_two_runs_in_one_process_do_not_mix() -> None:
+    store("runs/a", "decoding.beam_size=3")
+    store("runs/b", "data.src=de", "data.tgt=en")
+    assert evaluation("run=runs/a").decoding == BeamConfig(beam_size=3)
+    assert evaluation("run=runs/b").decoding == BeamConfig()
+    assert evaluation("run=runs/b").data.src == "de"
+
+
+def test_translate_starts_from_the_search_of_its_run() -> None:
+    store("runs/a", "decoding.beam_size=3")
+    (composed,) = compose("translate", ["run=runs/a", "decoding.alpha=0.5"])
+    assert composed.to_config(TranslateConfig) == TranslateConfig(
+        run="runs/a", decoding=BeamConfig(beam_size=3, alpha=0.5)
+    )
+
+
+def test_attention_starts_from_the_search_of_its_run() -> None:
+    store("runs/a", "decoding.beam_size=3")
+    (composed,) = compose("attention", ["run=runs/a", "layer=2", "views=[hard,page]"])
+    assert composed.to_config(AttentionConfig) == AttentionConfig(
+        run="runs/a", decoding=BeamConfig(beam_size=3), layer=2, views=[View.hard, View.page]
+    )
+
+
+def test_an_evaluation_is_swept_without_a_trace(tmp_path: Path) -> None:
+    store("runs/a")
+    trials = compose("evaluate", ["run=runs/a", "-m", "decoding.beam_size=1,5"])
+    assert [trial.name for trial in trials] == ["decoding.beam_size-1", "decoding.beam_size-5"]
+    searches = [trial.to_config(EvaluateConfig).decoding for trial in trials]
+    assert searches == [BeamConfig(beam_size=1), BeamConfig(beam_size=5)]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_choices_of_the_user_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "mine" / "experiment" / "short.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\ntrainer:\n  max_steps: 7\n", encoding="utf-8")
+    cfg, _ = training("-cd", "mine", "experiment=short")
+    assert cfg.trainer.max_steps == 7

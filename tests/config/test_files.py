@@ -1,0 +1,176 @@
+"""Every file under configs/: it composes into the right dataclass and repeats no default of the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from nmt.config.compose import Composed, compose
+from nmt.config.explain import CHOSEN_BY
+from nmt.config.help import field_docs
+from nmt.config.overrides import GROUPS, config_dir
+from nmt.config.roots import Config, TrainConfig, check
+from nmt.config.stored import fingerprint
+
+FILES = {
+    f"{group}={file.stem}": file
+    for group in GROUPS["train"]
+    for file in sorted((config_dir() / group).glob("*.yaml"))
+}
+NEEDED = {
+    "data=hub": ("data.dataset=owner/name",),
+    "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
+    "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
+    "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
+}
+"""What a choice leaves to the user."""
+ROOTS = ("train", "evaluate", "translate", "generate", "attention")
+every_choice = pytest.mark.parametrize("choice", FILES)
+
+
+@functools.cache
+def composed(*overrides: str) -> Composed:
+    (only,) = compose("train", overrides)
+    return only
+
+
+def leaves(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def stated(file: Path) -> tuple[dict[str, Any], list[Any]]:
+    """The values of a YAML file, and its defaults list."""
+    plain = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    return dict(leaves({name: value for name, value in plain.items() if name != "defaults"})), plain.get(
+        "defaults", []
+    )
+
+
+def without(choice: str) -> tuple[str, ...]:
+    """The overrides that compose what the file of `choice` starts from."""
+    group, _, _ = choice.partition("=")
+    _, defaults = stated(FILES[choice])
+    if group == "experiment":
+        pairs = [next(iter(entry.items())) for entry in defaults]
+        return ("experiment=none", *(f"{key.removeprefix('override /')}={value}" for key, value in pairs))
+    return ("experiment=none", f"{group}={next((d for d in defaults if d != '_self_'), 'base')}")
+
+
+@every_choice
+def test_every_choice_makes_a_config_that_can_be_trained(choice: str) -> None:
+    cfg, _ = composed(choice, *NEEDED.get(choice, ())).to_training()
+    assert isinstance(cfg, TrainConfig)
+
+
+@every_choice
+def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
+    group, _, _ = choice.partition("=")
+    values, _ = stated(FILES[choice])
+    if group in CHOSEN_BY or group == "experiment":
+        before: Any = composed(*without(choice)).cfg
+        before = before if group == "experiment" else before[group]
+    else:
+        (default,) = [f.default_factory for f in dataclasses.fields(TrainConfig) if f.name == group]
+        before = OmegaConf.structured(default() if callable(default) else None)
+    plain = OmegaConf.to_container(before, enum_to_str=True)
+    assert isinstance(plain, dict)
+    defaults = dict(leaves({str(name): value for name, value in plain.items()}))
+    assert values.keys() <= defaults.keys()
+    assert {key: value for key, value in values.items() if defaults[key] == value} == {}
+
+
+@every_choice
+def test_every_file_says_what_it_is(choice: str) -> None:
+    lines = FILES[choice].read_text(encoding="utf-8").splitlines()
+    comment = lines[1] if lines[0].startswith("# @package") else lines[0]
+    assert comment.startswith("# ")
+    assert len(comment) > 10
+
+
+@pytest.mark.parametrize("part", CHOSEN_BY)
+def test_every_dataclass_can_be_chosen(part: str) -> None:
+    name_field, classes = CHOSEN_BY[part]
+    chosen = {OmegaConf.get_type(composed(choice).cfg[part]) for choice in FILES if choice.startswith(part)}
+    assert chosen == set(classes.values())
+    for name, cls in classes.items():
+        (default,) = [field.default for field in dataclasses.fields(cls) if field.name == name_field]
+        assert default == name
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_verbs_state_no_values_of_their_own(root: str) -> None:
+    values, defaults = stated(config_dir() / f"{root}.yaml")
+    assert defaults[0] == f"base_{root}"  # typed first, so that everything after it is checked
+    assert [key for key in values if not key.startswith("hydra.")] == []
+
+
+def test_no_file_is_left_out() -> None:
+    top = {f"{name}.yaml" for name in (*ROOTS, "quiet_hydra")} | set(GROUPS["train"])
+    assert {path.name for path in config_dir().iterdir()} == top
+    assert len(FILES) + len(ROOTS) + 1 == len([*config_dir().rglob("*.yaml")])
+
+
+@pytest.mark.parametrize("root", get_args(Config))
+def test_every_key_has_a_docstring(root: type) -> None:
+    classes = [root, *(cls for _, parts in CHOSEN_BY.values() for cls in parts.values())]
+    classes += [type(value) for value in vars(composed().to_config(TrainConfig)).values()]
+    keys = [
+        (cls.__name__, field.name)
+        for cls in classes
+        if dataclasses.is_dataclass(cls)
+        for field in dataclasses.fields(cls)
+        if not field_docs(cls).get(field.name)
+    ]
+    assert keys == []
+
+
+def test_the_demo_recipe_is_for_the_demo_alone() -> None:
+    demo = composed().to_config(TrainConfig)
+    assert fingerprint(demo) == fingerprint(composed("experiment=demo").to_config(TrainConfig))
+    other = composed("data=multi30k").to_config(TrainConfig)
+    assert other.trainer == composed("experiment=none").to_config(TrainConfig).trainer != demo.trainer
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("transformer_tiny", (128, 256, 4, 4, 4)),
+        ("transformer_small", (256, 1024, 4, 4, 4)),
+        ("transformer_base", (512, 2048, 8, 6, 6)),
+        ("transformer_big", (1024, 4096, 16, 6, 6)),
+        ("transformer_original", (512, 2048, 8, 6, 6)),
+        ("transformer_deep_encoder", (256, 1024, 4, 12, 1)),
+    ],
+)
+def test_sizes_of_the_models(model: str, sizes: tuple[int, ...]) -> None:
+    cfg = composed(f"model={model}").cfg.model
+    assert (cfg.d_model, cfg.d_ff, cfg.num_heads, cfg.encoder_layers, cfg.decoder_layers) == sizes
+
+
+def test_the_paper_recipe_is_that_of_the_paper() -> None:
+    cfg = composed("experiment=wmt14_en_de").to_config(TrainConfig)
+    check(cfg)
+    plain = OmegaConf.to_container(OmegaConf.structured(cfg), enum_to_str=True)
+    assert isinstance(plain, dict)
+    assert plain["model"]["norm_order"] == "post"
+    assert (plain["model"]["d_model"], plain["model"]["dropout"]) == (512, 0.1)
+    assert plain["optimizer"]["warmup_steps"] == 4000
+    assert (plain["optimizer"]["beta1"], plain["optimizer"]["beta2"], plain["optimizer"]["eps"]) == (
+        0.9,
+        0.98,
+        1e-9,
+    )
+    assert plain["trainer"]["batch_tokens"] * plain["trainer"]["accumulate"] == 25_000
+    assert (plain["trainer"]["max_steps"], plain["trainer"]["average"]) == (100_000, 5)
+    assert (plain["decoding"]["beam_size"], plain["decoding"]["alpha"]) == (4, 0.6)

@@ -1,0 +1,433 @@
+"""The root configs: config.yaml written and read, checks across components, what may change in a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.config.compose import Composed, compose
+from nmt.config.roots import EvaluateConfig, TrainConfig, TranslateConfig, best_metric, check
+from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
+from nmt.data.pairs import DataConfig
+from nmt.data.sources import SOURCES, FilesData, HubData
+from nmt.decoding.evaluate import Metric
+from nmt.errors import UserError
+from nmt.models import MODELS
+from nmt.training.optimizer import SCHEDULES, CosineConfig
+from nmt.training.trainer import BestMetric
+
+ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
+
+
+def config(*overrides: str) -> TrainConfig:
+    """What `nmt train` makes of `overrides`, not yet checked; a fresh copy at every call."""
+    return composed(overrides).to_config(TrainConfig)
+
+
+@functools.cache
+def composed(overrides: tuple[str, ...]) -> Composed:
+    (only,) = compose("train", overrides)
+    return only
+
+
+def stored(path: Path, **changes: Any) -> Path:
+    """The file of the default config, with some dotted keys changed; `...` takes a key away."""
+    plain = to_plain(config())
+    for key, value in changes.items():
+        *parts, leaf = key.split("__")
+        node = plain
+        for part in parts:
+            node = node[part]
+        if value is ...:
+            del node[leaf]
+        else:
+            node[leaf] = value
+    file = path / "config.yaml"
+    file.write_text(yaml.safe_dump(plain), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("model=transformer_big", "model.norm_order=post", "tokenizer=bpe", "seed=7", "run=outputs/mine"),
+        ("experiment=multi30k_en_de", "data.path=/data/größe: 1 # x", "metrics=[ter,bleu]"),
+        ("data=files", "data.train=corpus/train.{lang}", "optimizer.eps=1e-12", "trainer.max_minutes=0.5"),
+        *((f"optimizer={name}",) for name in SCHEDULES),
+    ],
+    ids=lambda overrides: " ".join(overrides) or "default",
+)
+def test_a_config_is_read_as_it_was_written(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    written = config(*map(quoted, overrides))
+    save_config(written, tmp_path / "config.yaml")
+    read = load_config(tmp_path / "config.yaml")
+    assert read == written
+    assert type(read.optimizer) is type(written.optimizer)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def quoted(override: str) -> str:
+    key, _, value = override.partition("=")
+    return f"{key}='{value}'" if {" ", "{"} & set(value) else override
+
+
+def test_a_stored_config_is_plain_and_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORPUS", "/data")
+    save_config(config("data=multi30k", "data.path=${oc.env:CORPUS}/multi30k"), tmp_path / "config.yaml")
+    plain = yaml.safe_load((tmp_path / "config.yaml").read_text(encoding="utf-8"))
+    assert plain["data"]["path"] == "/data/multi30k"
+    assert plain["model"]["norm_order"] == "pre"
+    assert list(plain) == [field.name for field in dataclasses.fields(TrainConfig)]
+
+
+def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Path) -> None:
+    assert load_config(stored(tmp_path, trainer__patience=..., data__max_ratio=...)) == dataclasses.replace(
+        config(), trainer=dataclasses.replace(config().trainer, patience=10)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__d_modle": 1}, "unknown key model.d_modle; did you mean model.d_model?"),
+        ({"model___target_": "os.system"}, "unknown key model._target_; "),
+        ({"colour": "red"}, "unknown key colour; the keys here are run, task, seed, "),
+        ({"model__d_model": "many"}, "model.d_model must be a whole number, but is 'many'"),
+        ({"trainer": 5}, "trainer must be a group of keys, but is 5"),
+        ({"model__norm_order": "prae"}, "model.norm_order must be one of pre, post, but is 'prae'"),
+        ({"model__d_model": -1}, "model.d_model must be at least 1, but is -1"),
+        ({"model__name": "rnnn"}, f"model.name must be one of {', '.join(MODELS)}, but is 'rnnn'"),
+        ({"data__name": 5}, f"data.name must be one of {', '.join(SOURCES)}, but is 5"),
+        ({"optimizer__schedule": "noma"}, "but is 'noma'; did you mean 'noam'?"),
+        ({"optimizer": ...}, "optimizer.schedule must be one of noam, "),
+        ({"optimizer": [1]}, "optimizer.schedule must be one of noam, "),
+        (
+            {"run": "${oc.env:HOME}"},
+            "a stored config is resolved, but here is '${oc.env:HOME}'; write it out",
+        ),
+    ],
+    ids=str,
+)
+def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    file = stored(tmp_path, **changes)
+    with pytest.raises(UserError) as error:
+        load_config(file)
+    assert str(error.value).startswith(f"{file}: ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: &x 1\nb: *x\n", "{file}: line 2: a stored config has no alias, but here is *x; write it out"),
+        (b"[" * 50, "{file}: line 1: a config is nested less than 8 deep"),
+        (b"- 1\n", "{file}: a config is a mapping of keys to values, but this file is not"),
+        (b"a: [1\n", "{file} is not YAML: while parsing"),
+        (b"a: !!python/object:os.system 1\n", "{file} is not YAML: could not determine a constructor"),
+        (b"a: \xff\n", "{file}: a config is UTF-8 text, but byte 3 is not"),
+        (b"#" * 1_000_001, "{file}: a config is smaller than 1,000,000 bytes, but this file is not"),
+        (None, "{file} cannot be read: No such file or directory"),
+    ],
+    ids=["alias", "depth", "list", "syntax", "tag", "encoding", "size", "missing"],
+)
+def test_a_file_that_is_no_plain_config_is_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        load_config(file)
+    assert message.format(file=file) in str(error.value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_damaged_config_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    text = yaml.safe_dump(to_plain(config()))
+    begin = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(begin, min(begin + 40, len(text))))
+    patch = data.draw(st.text(alphabet=string.printable, max_size=8))
+    file = tmp_path_factory.mktemp("damaged") / "config.yaml"
+    file.write_text(text[:begin] + patch + text[end:], encoding="utf-8")
+    with contextlib.suppress(UserError):
+        assert isinstance(load_config(file), TrainConfig)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("tokenizer.joint=false",),
+            "model.name=transformer shares one matrix between source and target, which needs "
+            "tokenizer.joint=true; set that, or model.tying=tgt_output",
+        ),
+        (
+            ("model=gpt", "tokenizer.joint=false"),
+            "model.name=decoder_only shares one matrix between source and target, which needs "
+            "tokenizer.joint=true; set that",
+        ),
+        (
+            ("model.positions=learned", "model.max_positions=100"),
+            "data.max_tokens must not exceed 100, which is what model.max_positions leaves with learned "
+            "positions, but is 256; lower the one or raise the other",
+        ),
+        (
+            ("experiment=none", "trainer.max_steps=null"),
+            "training would never end; set one of trainer.max_steps, trainer.max_epochs, trainer.max_tokens, "
+            "trainer.max_minutes",
+        ),
+        (
+            (
+                "data=mixture",
+                "data.corpora={all: {train: train, validation: dev, test: test, tgt: pt-BR}}",
+                "data.target_tags=true",
+                "tokenizer.strip_punctuation=true",
+            ),
+            "tokenizer.strip_punctuation=true takes the tag <2pt-BR> of data.target_tags=true apart; "
+            "name the language without punctuation, not 'pt-BR'",
+        ),
+        (
+            ("data.streaming=true", "trainer.max_epochs=3"),
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
+            "set trainer.max_steps instead",
+        ),
+        (
+            ("task=language_model", "model=gpt", "data=text", "data.train=a", "data.streaming=true"),
+            "data.streaming=true is for task=translation; set it to false",
+        ),
+        (
+            ("task=language_model", "model=gpt", "data=mixture", f"data.corpora={ONE_CORPUS}"),
+            "data=mixture is for task=translation; choose data=text",
+        ),
+        (
+            ("trainer.batch_tokens=100",),
+            "trainer.batch_tokens must hold the longest sentence, data.max_tokens=256, but is 100; "
+            "set trainer.batch_tokens higher or data.max_tokens lower",
+        ),
+        (
+            ("optimizer.algorithm=muon", "runtime.parallel=fsdp"),
+            "optimizer.algorithm=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer.algorithm=adamw",
+        ),
+        (
+            ("optimizer=cosine", "trainer.max_steps=null", "trainer.max_epochs=3"),
+            "optimizer=cosine must know where its decay ends; set trainer.max_steps or optimizer.decay_steps",
+        ),
+        (
+            ("optimizer=linear", "trainer.max_steps=100", "optimizer.warmup_steps=100"),
+            "optimizer=linear decays until trainer.max_steps=100, which must be above "
+            "optimizer.warmup_steps=100; lower optimizer.warmup_steps",
+        ),
+        (
+            ("metrics=[chrf]", "trainer.best_metric=bleu"),
+            "trainer.best_metric=bleu is not computed: metrics is [chrf]; "
+            "set trainer.best_metric to one of them or to loss",
+        ),
+        (
+            ("model=gpt", "data.max_tokens=512"),
+            "data.max_tokens must not exceed 511, which is what model.max_positions leaves with learned "
+            "positions, but is 512; lower the one or raise the other",
+        ),
+        (
+            ("task=language_model",),
+            "task=language_model needs a model without a source, but model.name=transformer has an encoder; "
+            "choose model=gpt",
+        ),
+        (
+            ("task=language_model", "model=gpt", "trainer.best_metric=bleu"),
+            "trainer.best_metric=bleu scores translations; with task=language_model set it to loss",
+        ),
+        (
+            ("task=language_model", "model=gpt", "tokenizer.sampling_alpha=0.1"),
+            "tokenizer.sampling_alpha is for task=translation; set it to 0",
+        ),
+        (
+            ("data=text", "data.train=x.txt"),
+            "data=text has one language; add task=language_model, or choose data with two",
+        ),
+    ],
+)
+def test_combinations_that_no_component_can_see(overrides: tuple[str, ...], message: str) -> None:
+    cfg = config(*overrides)
+    with pytest.raises(UserError) as error:
+        check(cfg)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("tokenizer.joint=false", "model.tying=tgt_output"),
+        ("model.positions=learned", "model.max_positions=256"),
+        ("optimizer=cosine", "trainer.max_steps=null", "trainer.max_epochs=3", "optimizer.decay_steps=900"),
+        ("metrics=[chrf]", "trainer.best_metric=loss"),
+        ("metrics=[chrf]",),
+        ("task=language_model", "model=gpt", "data.max_tokens=1024"),
+        ("task=language_model", "model=gpt", "data=text", "data.train=x.txt"),
+    ],
+)
+def test_combinations_that_are_right(overrides: tuple[str, ...]) -> None:
+    check(config(*overrides))
+
+
+def test_all_problems_come_in_one_message() -> None:
+    with pytest.raises(UserError) as error:
+        config("model.dropout=2", "runtime.threads=-1", "seed=3", "trainer.accumulate=0")
+    assert str(error.value).splitlines() == [
+        "3 settings cannot be used:",
+        "  - runtime.threads must not be negative, but is -1",
+        "  - model.dropout must be in [0, 1), but is 2.0",
+        "  - trainer.accumulate must be at least 1, but is 0",
+    ]
+    cfg = config("tokenizer.joint=false", "metrics=[chrf]", "trainer.best_metric=bleu")
+    with pytest.raises(UserError, match="2 settings cannot be used"):
+        check(cfg)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: TrainConfig(run=" "), "run must name a directory, but is empty"),
+        (lambda: TrainConfig(metrics=[]), "metrics must name at least one score, and each once, but is []"),
+        (lambda: EvaluateConfig(metrics=[Metric.ter, Metric.ter]), "each once, but is [ter, ter]"),
+        (
+            lambda: EvaluateConfig(checkpoint="bset"),
+            "checkpoint must be one of final, best, last, average or the number of a step, but is 'bset'; "
+            "did you mean 'best'?",
+        ),
+        (lambda: TranslateConfig(checkpoint="-1"), "or the number of a step, but is '-1'"),
+        (lambda: TranslateConfig(checkpoint="²"), "or the number of a step, but is '²'"),
+    ],
+)
+def test_values_out_of_range(call: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        call()
+    assert message in str(error.value)
+
+
+def test_a_step_is_a_checkpoint() -> None:
+    assert TranslateConfig(checkpoint="1000").checkpoint == "1000"
+
+
+def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
+    same = [
+        config("run=a"),
+        config("decoding=greedy"),
+        config("metrics=[ter,bleu]"),
+        config("runtime.threads=1"),
+    ]
+    assert {fingerprint(cfg) for cfg in same} == {fingerprint(config())}
+    others = [config("seed=2"), config("trainer.max_steps=7"), config("optimizer=constant")]
+    assert len({fingerprint(cfg) for cfg in [config(), *others]}) == 4
+    assert len(fingerprint(config())) == 8
+
+
+def test_the_difference_names_each_value() -> None:
+    old, new = config(), config("seed=2", "metrics=[bleu]", "model.norm_order=post", "run=x")
+    assert difference(old, old) == []
+    assert difference(old, new) == [
+        "seed: 1 -> 2",
+        "model.norm_order: pre -> post",
+        "metrics: ['bleu', 'chrf'] -> ['bleu']",
+    ]
+
+
+def test_the_difference_of_other_dataclasses_names_what_one_of_them_lacks() -> None:
+    lines = difference(config("optimizer=noam"), config("optimizer=constant"))
+    assert lines == [
+        "optimizer.schedule: noam -> constant",
+        "optimizer.factor: 1.0 -> unset",
+        "optimizer.peak_rate: unset -> 0.0005",
+    ]
+
+
+def test_a_run_goes_on_with_other_limits_and_another_search() -> None:
+    new = config(
+        "run=elsewhere",
+        "trainer.max_steps=9000",
+        "trainer.eval_every_steps=10",
+        "trainer.keep_last=9",
+        "trainer.average=2",
+        "decoding=greedy",
+        "data.split=validation",
+        "metrics=[bleu]",
+        "runtime.threads=1",
+    )
+    assert len(refuse_difference(config(), new, Path("runs/a"))) == 8
+    assert refuse_difference(config(), config(), Path("runs/a")) == []
+
+
+def test_a_run_does_not_go_on_as_another_one() -> None:
+    with pytest.raises(UserError) as error:
+        refuse_difference(config(), config("model.d_model=256", "trainer.max_steps=9"), Path("runs/a"))
+    assert str(error.value).splitlines() == [
+        "runs/a belongs to a run with another config:",
+        "  model.d_model: 128 -> 256",
+        "give the values of that run, or start a new one with another run=...",
+    ]
+
+
+def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
+    old = config("optimizer=cosine", "trainer.max_steps=1000")
+    new = dataclasses.replace(old, trainer=dataclasses.replace(old.trainer, max_steps=2000))
+    with pytest.raises(UserError, match=r"trainer\.max_steps: 1000 -> 2000"):
+        refuse_difference(old, new, Path("runs/a"))
+    assert isinstance(old.optimizer, CosineConfig)
+    old.optimizer.decay_steps = 1000
+    new.optimizer = old.optimizer
+    assert refuse_difference(old, new, Path("runs/a")) == ["trainer.max_steps: 1000 -> 2000"]
+
+
+def test_configs_are_instances_of_the_chosen_dataclasses() -> None:
+    assert isinstance(config("data=multi30k").data, HubData)
+    assert isinstance(config("data=files").data, FilesData)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "best"),
+    [
+        ((), BestMetric.bleu),
+        (("metrics=[chrf,bleu]",), BestMetric.chrf),
+        (("metrics=[ter,chrf]",), BestMetric.chrf),
+        (("metrics=[ter]",), BestMetric.loss),
+        (("task=language_model", "model=gpt"), BestMetric.loss),
+        (("trainer.best_metric=loss",), BestMetric.loss),
+    ],
+)
+def test_the_best_checkpoint_is_that_of_the_first_metric(
+    overrides: tuple[str, ...], best: BestMetric
+) -> None:
+    assert best_metric(config(*overrides)) is best
+
+
+def test_other_metrics_may_not_change_how_the_best_checkpoint_is_chosen() -> None:
+    assert refuse_difference(config(), config("metrics=[bleu,ter]"), Path("runs/a"))
+    with pytest.raises(UserError) as error:
+        refuse_difference(config(), config("metrics=[chrf,bleu]"), Path("runs/a"))
+    assert str(error.value).splitlines()[1] == (
+        "  metrics: the best checkpoint is now chosen by bleu, and would be by chrf"
+    )
+    old, new = (config("trainer.best_metric=bleu", f"metrics={m}") for m in ("[bleu]", "[chrf,bleu]"))
+    assert refuse_difference(old, new, Path("runs/a"))
+    assert fingerprint(config("metrics=[chrf]")) != fingerprint(config())
+    assert fingerprint(config("metrics=[bleu]")) == fingerprint(config())
+
+
+@pytest.mark.parametrize("language", ["/../x", "a/b", "a\\b", ".", ".hidden"])
+def test_a_language_is_no_path(language: str) -> None:
+    with pytest.raises(UserError, match=r"^data\.tgt must be the name of a language"):
+        DataConfig(src="en", tgt=language)

@@ -1,0 +1,315 @@
+"""Reading the user's files: what a line is, what the columns are called, and what every defect is told as."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.data.files import FilesData, TextData, parting_line, stream, stream_text
+from nmt.data.lines import read_lines
+from nmt.data.pairs import ParallelText, Split
+from nmt.errors import UserError
+
+ENGLISH = ["A dog runs.", "Two cats sleep.", "It rains."]
+GERMAN = ["Ein Hund läuft.", "Zwei Katzen schlafen.", "Es regnet."]
+
+
+def write_pair(folder: Path, src: bytes | str, tgt: bytes | str, name: str = "train") -> FilesData:
+    """Two plain text files, and the config that reads them as the training split."""
+    for language, content in (("en", src), ("de", tgt)):
+        raw = content.encode() if isinstance(content, str) else content
+        (folder / f"{name}.{language}").write_bytes(raw)
+    return FilesData(train=str(folder / f"{name}.{{lang}}"))
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def error_of(cfg: FilesData) -> str:
+    with pytest.raises(UserError) as caught:
+        stream(cfg, Split.train).read()
+    return str(caught.value)
+
+
+def lines(sentences: list[str], end: str = "\n") -> str:
+    return "".join(sentence + end for sentence in sentences)
+
+
+def test_a_pair_of_files_is_read_line_by_line(tmp_path: Path) -> None:
+    cfg = write_pair(tmp_path, lines(ENGLISH), lines(GERMAN))
+    assert stream(cfg, Split.train).read() == ParallelText(ENGLISH, GERMAN)
+
+
+def test_the_languages_may_be_swapped(tmp_path: Path) -> None:
+    cfg = write_pair(tmp_path, lines(ENGLISH), lines(GERMAN))
+    swapped = FilesData(src="de", tgt="en", train=cfg.train)
+    assert stream(swapped, Split.train).read() == ParallelText(GERMAN, ENGLISH)
+
+
+def test_a_path_without_a_place_for_the_language_is_a_prefix(tmp_path: Path) -> None:
+    write_pair(tmp_path, lines(ENGLISH), lines(GERMAN))
+    assert stream(FilesData(train=str(tmp_path / "train")), Split.train).read() == ParallelText(
+        ENGLISH, GERMAN
+    )
+
+
+def test_the_sides_may_be_called_otherwise_than_their_languages(tmp_path: Path) -> None:
+    write(tmp_path, "train.source", lines(ENGLISH))
+    write(tmp_path, "train.target", lines(GERMAN))
+    cfg = FilesData(train=str(tmp_path / "train"), src_column="source", tgt_column="target")
+    assert stream(cfg, Split.train).read() == ParallelText(ENGLISH, GERMAN)
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0")), min_size=1),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_only_a_line_feed_ends_a_line(
+    tmp_path_factory: pytest.TempPathFactory, sentences: list[str], end: str, closed: bool, zipped: bool
+) -> None:
+    """U+2028, U+0085, form feeds and lone carriage returns stay inside, whatever the end and the packing."""
+    sentences = [sentence.lstrip("\ufeff").rstrip("\r") for sentence in sentences]
+    raw = end.join(sentences).encode() + (end.encode() if closed or not sentences[-1] else b"")
+    path = tmp_path_factory.mktemp("lines") / ("a.gz" if zipped else "a")
+    path.write_bytes(gzip.compress(raw) if zipped else raw)
+    assert list(read_lines(path, "data.train")) == sentences
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\r", "\x0b", "\x0c", "\x1c"])
+def test_other_separators_do_not_shift_the_lines(tmp_path: Path, character: str) -> None:
+    english = [f"a{character}b", "c"]
+    cfg = write_pair(tmp_path, lines(english), lines(["x", "y"]))
+    assert stream(cfg, Split.train).read() == ParallelText(english, ["x", "y"])
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
+    cfg = write_pair(tmp_path, "\ufeff" + lines(ENGLISH), lines(GERMAN))
+    assert stream(cfg, Split.train).read().src == ENGLISH
+
+
+def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
+    """With .gz in the config, without it, and in a file whose name hides it."""
+    for language, sentences in (("en", ENGLISH), ("de", GERMAN)):
+        write(tmp_path, f"a.{language}.gz", gzip.compress(lines(sentences).encode()))
+        write(tmp_path, f"b.{language}", gzip.compress(lines(sentences).encode()))
+    for place in ("a.{lang}.gz", "a.{lang}", "a", "b"):
+        cfg = FilesData(train=str(tmp_path / place))
+        assert stream(cfg, Split.train).read() == ParallelText(ENGLISH, GERMAN)
+
+
+def test_tsv_with_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", 'de\tid\ten\nEin "Hund\t1\tA "dog\n')
+    assert stream(FilesData(train=str(path)), Split.train).read() == ParallelText(['A "dog'], ['Ein "Hund'])
+
+
+def test_tsv_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv.gz", gzip.compress(b"A dog\tEin Hund\nA cat\tEine Katze\n"))
+    cfg = FilesData(train=str(path), src_column="1", tgt_column="2")
+    assert stream(cfg, Split.train).read() == ParallelText(["A dog", "A cat"], ["Ein Hund", "Eine Katze"])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"en": "a\\nb", "de": "c\\u0000"}',
+        '{"id": 7, "translation": {"de": "c\\r\\n", "en": "a\\r\\nb"}}',
+    ],
+)
+def test_jsonl_flat_and_nested(tmp_path: Path, record: str) -> None:
+    """A line break inside a sentence becomes a space: one sentence is one line."""
+    path = write(tmp_path, "a.jsonl", f"{record}\n{record}")
+    assert stream(FilesData(train=str(path)), Split.train).read() == ParallelText(["a b"] * 2, ["c "] * 2)
+
+
+def test_jsonl_with_named_keys(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"text": {"source": "a"}, "target": "\\ud800b"}\n')
+    cfg = FilesData(train=str(path), src_column="text.source", tgt_column="target")
+    assert stream(cfg, Split.train).read() == ParallelText(["a"], ["\ufffdb"])
+
+
+def test_line_counts_must_match(tmp_path: Path) -> None:
+    cfg = write_pair(tmp_path, lines(ENGLISH), lines(GERMAN[:-1]))
+    message = error_of(cfg)
+    assert f"data.train: {tmp_path}/train.en has 3 lines but {tmp_path}/train.de has 2" in message
+    assert "they part near line" in message
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("lost", [0, 57, 199])
+def test_the_parting_line_is_found(side: int, lost: int) -> None:
+    rng = random.Random(lost)
+    lengths = [rng.randint(5, 120) for _ in range(200)]
+    sides = [lengths, [int(n * rng.uniform(0.9, 1.2)) for n in lengths]]
+    del sides[side][lost]
+    src, tgt = (np.asarray(side, np.int32) for side in sides)
+    assert abs(parting_line(src, tgt) - (lost + 1)) <= 2
+
+
+def test_one_file_cannot_be_both_sides(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.en", lines(ENGLISH))
+    (tmp_path / "a.de").symlink_to(path)
+    assert "is both the source and the target; name two different files" in error_of(
+        FilesData(train=str(tmp_path / "a"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        ("A dog\n".encode("utf-16"), "is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8"),
+        ("ab\nA dog\n".encode("utf-16-le"), "line 1, byte 2 of the line (0x00) is a NUL character"),
+        (b"ok\na\0b\n", "line 2, byte 2 of the line (0x00) is a NUL character"),
+        ("ok\nlä\n".encode("latin-1"), "line 2, byte 2 of the line (0xe4) is not UTF-8; in Windows-1252"),
+        ("ok\nlä\n".encode("latin-1"), "that byte is 'ä'; if so, convert the file: iconv -f cp1252 -t UTF-8"),
+        (b"\xef\xbb\xbf\x81\n", "line 1, byte 1 of the line (0x81) is not UTF-8; find its encoding"),
+        (gzip.compress(gzip.compress(b"A dog\n", mtime=0), mtime=0), "is gzip-compressed twice; decompress"),
+        (gzip.compress(b"A dog runs.\n" * 99, mtime=0)[:-9], "is a damaged gzip file"),
+        (b"\x1f\x8b\x08garbage-garbage", "is a damaged gzip file"),
+    ],
+)
+def test_what_is_not_utf8_text_is_told(tmp_path: Path, raw: bytes, expected: str) -> None:
+    message = error_of(write_pair(tmp_path, raw, lines(GERMAN)))
+    assert expected in message
+    assert f"data.train: {tmp_path}/train.en" in message
+
+
+def test_a_false_gz_name_is_told(tmp_path: Path) -> None:
+    write(tmp_path, "a.en.gz", lines(ENGLISH))
+    write(tmp_path, "a.de.gz", lines(GERMAN))
+    message = error_of(FilesData(train=str(tmp_path / "a.{lang}.gz")))
+    assert "a.en.gz ends in .gz but is not gzip-compressed; remove .gz from its name" in message
+
+
+def test_a_missing_file_is_told_with_its_neighbours(tmp_path: Path) -> None:
+    write_pair(tmp_path, lines(ENGLISH), lines(GERMAN))
+    message = error_of(FilesData(train=str(tmp_path / "trian.{lang}")))
+    assert f"data.train: there is no file {tmp_path}/trian.en; did you mean 'train.en'?" in message
+    message = error_of(FilesData(train=str(tmp_path / "corpus" / "train")))
+    assert f"there is no file {tmp_path}/corpus/train.en, nor a directory {tmp_path}/corpus" in message
+
+
+def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    message = error_of(FilesData(train=str(tmp_path / "a.jsonl")))
+    assert "a.jsonl is a directory, not a file; data=hub data.path=" in message
+
+
+def test_one_file_of_unknown_format_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.txt", lines(ENGLISH))
+    assert "a.txt is one file of unknown format; pairs come from one .tsv or .jsonl file, or from two" in (
+        error_of(FilesData(train=str(path)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            "en\tdd\na\tb\n",
+            "data.tgt=de: {path} has no column 'de', only en, dd; set data.tgt or data.tgt_column; "
+            "without a header, give numbers: data.src_column=1 data.tgt_column=2",
+        ),
+        ("en\tde\na\tb\na\n", "data.train: {path}:3: 1 columns, but line 1 has 2"),
+        ("en\tde\na\tb\tc\n", "data.train: {path}:2: 3 columns, but line 1 has 2"),
+    ],
+)
+def test_errors_in_tsv(tmp_path: Path, content: str, expected: str) -> None:
+    path = write(tmp_path, "a.tsv", content)
+    assert error_of(FilesData(train=str(path))) == expected.format(path=path)
+
+
+def test_a_column_number_beyond_the_last_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "a\tb\n")
+    message = error_of(FilesData(train=str(path), src_column="1", tgt_column="3"))
+    assert message.endswith("has no column '3', only 1, 2; set data.tgt or data.tgt_column")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{", "data.train: {path}:2: not JSON: "),
+        ("[1]", "{path}:2 has no column 'en', only no keys"),
+        ('{"en": "a", "translation": {"ger": "b"}}', "{path}:2 has no column 'de', only en, translation.ger"),
+        ('{"en": null, "de": "b"}', "data.train: {path}:2: en must be text, but is null"),
+        ('{"en": "a", "de": 3}', "data.train: {path}:2: de must be text, but is 3"),
+    ],
+)
+def test_errors_in_jsonl(tmp_path: Path, line: str, expected: str) -> None:
+    path = write(tmp_path, "a.jsonl", '{"en": "a", "de": "b"}\n' + line + "\n")
+    assert expected.format(path=path) in error_of(FilesData(train=str(path)))
+
+
+def text_data(tmp_path: Path, lines: int, **changes: Any) -> TextData:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{i}\n" if i % 3 else "\n" for i in range(lines)), encoding="utf-8")
+    return TextData(train=str(path), **changes)
+
+
+def test_the_tails_of_blocks_are_held_out(tmp_path: Path) -> None:
+    cfg = text_data(tmp_path, 40, blocks=4, held_out=0.2)
+    train, held_out = (stream_text(cfg, split).read().tgt for split in (Split.train, Split.validation))
+    assert held_out == ["8", "", "", "19", "28", "29", "38", ""]  # a line may be blank
+    assert len(train) == 32
+    assert train[:9] == ["", "1", "2", "", "4", "5", "", "7", "10"]
+    assert stream_text(cfg, Split.train).read().src == [""] * 32
+
+
+def test_a_validation_text_leaves_the_training_text_whole(tmp_path: Path) -> None:
+    cfg = text_data(tmp_path, 40)
+    other = tmp_path / "other.txt"
+    other.write_text("a\nb\n", encoding="utf-8")
+    cfg = dataclasses.replace(cfg, validation=str(other), test=str(other))
+    assert len(stream_text(cfg, Split.train).read()) == 40
+    assert (
+        stream_text(cfg, Split.validation).read().tgt == stream_text(cfg, Split.test).read().tgt == ["a", "b"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "held_out", "part"),
+    [(Split.validation, 0.1, "held out"), (Split.train, 0.9, "left for training")],
+)
+def test_a_text_too_short_for_its_blocks_is_told(
+    tmp_path: Path, split: Split, held_out: float, part: str
+) -> None:
+    cfg = text_data(tmp_path, 9, blocks=9, held_out=held_out)
+    message = (
+        f"data.train={cfg.train} has 9 lines in data.blocks=9; none of them is {part} with "
+        f"data.held_out={held_out}; set data.validation, or fewer blocks"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        stream_text(cfg, split).read()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"held_out": 0.0}, "data.held_out must be in (0, 1), but is 0.0"),
+        ({"held_out": 1.0}, "data.held_out must be in (0, 1), but is 1.0"),
+        ({"blocks": 0}, "data.blocks must be at least 1, but is 0"),
+    ],
+)
+def test_text_values_out_of_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        TextData(**changes)
+
+
+def test_a_missing_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^data\.train: there is no file .*nothing\.txt"):
+        stream_text(TextData(train=str(tmp_path / "nothing.txt")), Split.validation)

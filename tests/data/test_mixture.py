@@ -1,0 +1,209 @@
+"""Several corpora: how often each is drawn from, the tags of its sources, and errors that name it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.data.batching import plan_epoch
+from nmt.data.encoded_pairs import Draws, EncodedPairs, Sentences, joined
+from nmt.data.mixture import CorpusConfig, MixtureData, shares, tagged
+from nmt.data.pairs import ParallelText, Split
+from nmt.data.sources import Account, has_split, load, stream, training_streams
+from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.training_split import MixedText, TrainingText, digest_of, train_tokenizer
+from nmt.errors import UserError
+
+SRC = [f"the {animal} {verb}" for animal in ("dog", "cat", "cow") for verb in ("sleeps", "runs", "sees us")]
+DE = [
+    f"{animal} {verb}"
+    for animal in ("der Hund", "die Katze", "die Kuh")
+    for verb in ("schläft", "rennt", "sieht uns")
+]
+FR = [
+    f"{animal} {verb}"
+    for animal in ("le chien", "le chat", "la vache")
+    for verb in ("dort", "court", "nous voit")
+]
+
+
+@pytest.fixture
+def two_languages(tmp_path: Path) -> MixtureData:
+    """The same nine sources with German and with French targets; German has a test split, too."""
+    for tgt, lines in (("de", DE), ("fr", FR)):
+        for name, text in (("en", SRC), (tgt, lines)):
+            (tmp_path / f"train-{tgt}.{name}").write_text("".join(f"{line}\n" for line in text))
+    place = f"{tmp_path}/train-"
+    return MixtureData(
+        corpora={
+            "german": CorpusConfig(train=f"{place}de", validation=f"{place}de", test=f"{place}de"),
+            "french": CorpusConfig(train=f"{place}fr", validation=f"{place}fr", tgt="fr", weight=3.0),
+        },
+        target_tags=True,
+    )
+
+
+def known(text: ParallelText, drawn: tuple[float, ...] = ()) -> TrainingText:
+    return TrainingText(Account(len(text)), digest_of(text), {"test": 1}, lambda: iter([text]), drawn)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [(1.0, [0.75, 0.25]), (2.0, [3**0.5 / (3**0.5 + 1), 1 / (3**0.5 + 1)]), (None, [0.5, 0.5])],
+)
+def test_shares_follow_size_and_temperature(temperature: float | None, expected: list[float]) -> None:
+    cfg = MixtureData(corpora={"a": CorpusConfig(), "b": CorpusConfig()}, temperature=temperature)
+    assert shares(cfg, [300, 100]) == pytest.approx(expected)
+
+
+def test_a_low_temperature_is_no_overflow() -> None:
+    cfg = MixtureData(corpora={"a": CorpusConfig(), "b": CorpusConfig()}, temperature=0.01)
+    assert shares(cfg, [10**6, 10**5]) == pytest.approx([1.0, 0.0])
+
+
+def test_a_weight_multiplies_a_share() -> None:
+    corpora = {"a": CorpusConfig(), "b": CorpusConfig(weight=2.0)}
+    assert shares(MixtureData(corpora=corpora), [100, 100]) == pytest.approx([1 / 3, 2 / 3])
+    assert shares(MixtureData(corpora=corpora, temperature=None), [1, 900]) == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_an_epoch_takes_of_each_corpus_what_is_asked_for() -> None:
+    lengths = np.arange(1, 31) % 7 + 2
+    draws = [Draws(10, 25), Draws(20, 5)]
+    plan = plan_epoch(lengths, lengths, seed=1, epoch=1, max_tokens=40, draws=draws)
+    counts = Counter(np.concatenate(list(plan)).tolist())
+    assert {counts[row] for row in range(10)} == {2, 3}
+    assert sum(counts[row] for row in range(10)) == 25
+    assert sum(counts[row] for row in range(10, 30)) == 5
+    assert max(counts[row] for row in range(10, 30)) == 1
+    other = plan_epoch(lengths, lengths, seed=1, epoch=2, max_tokens=40, draws=draws)
+    assert Counter(np.concatenate(list(other)).tolist()) != counts
+
+
+def test_joined_corpora_hold_what_each_of_them_does() -> None:
+    rng = np.random.default_rng(1)
+
+    def corpus(size: int, kind: str) -> EncodedPairs:
+        lengths = rng.integers(1, 9, size)
+        ids = rng.integers(4, 90, lengths.sum()).astype(kind)
+        return EncodedPairs(Sentences(ids, lengths), Sentences(ids[::-1], lengths[::-1]))
+
+    corpora = [corpus(70, "<u2"), corpus(1, "<i4"), corpus(130, "<i4")]
+    whole = joined(corpora, [0.5, 0.1, 0.4])
+    assert [draw.size for draw in whole.draws] == [70, 1, 130]
+    assert [draw.taken for draw in whole.draws] == [100, 20, 80]
+    expected = [side.tolist() for pairs in corpora for side in pairs.tgt.take(range(len(pairs)))]
+    assert [side.tolist() for side in whole.tgt.take(range(len(whole)))] == expected
+    assert whole.src[199].tolist() == corpora[2].src[128].tolist()
+
+
+def test_sources_are_tagged_and_blank_ones_stay_blank(two_languages: MixtureData) -> None:
+    assert list(tagged(["a dog", " ", ""], "<2de>")) == ["<2de> a dog", " ", ""]
+    text = load(two_languages, Split.validation)
+    assert text.src == [f"<2de> {line}" for line in SRC] + [f"<2fr> {line}" for line in SRC]
+    assert text.tgt == DE + FR
+    assert load(two_languages, Split.test).tgt == DE
+    assert set(training_streams(two_languages)) == {"german", "french"}
+
+
+def test_only_some_corpora_are_scored(two_languages: MixtureData) -> None:
+    two_languages.scored = ["french"]
+    assert load(two_languages, Split.validation).tgt == FR
+    assert not has_split(two_languages, Split.test)
+    assert stream(two_languages, Split.train).read().tgt == DE + FR
+
+
+def test_words_are_those_of_the_language_that_is_scored(two_languages: MixtureData) -> None:
+    assert two_languages.scored_language == "de"  # there are two; then data.tgt
+    two_languages.scored = ["french"]
+    assert two_languages.scored_language == "fr"
+
+
+def test_errors_name_the_keys_of_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
+    corpora = two_languages.corpora
+    corpora["german"] = CorpusConfig(path=str(tmp_path / "hub"), train="trian")
+    with pytest.raises(UserError, match=r"^data\.corpora\.german\.train=trian: .* has no split 'trian'"):
+        stream(two_languages, Split.train).read()
+    corpora["german"] = CorpusConfig(path=str(tmp_path / "hub"), tgt="fr")
+    with pytest.raises(
+        UserError, match=r"set data\.corpora\.german\.tgt or data\.corpora\.german\.tgt_column"
+    ):
+        stream(two_languages, Split.train).read()
+
+
+def test_the_stamp_depends_on_the_tags(two_languages: MixtureData) -> None:
+    before = stream(two_languages, Split.train).stamp()
+    assert stream(two_languages, Split.train).stamp() == before
+    two_languages.target_tags = False
+    assert stream(two_languages, Split.train).stamp() != before
+
+
+def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
+    two_languages.corpora["french"].train = "nowhere/at/all"
+    with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: there is no file"):
+        training_streams(two_languages)
+    two_languages.corpora["french"].train = None
+    with pytest.raises(UserError, match=r"data\.corpora\.french: a corpus needs train"):
+        training_streams(two_languages)
+    two_languages.corpora["french"].train = f"{tmp_path}/train-fr"
+    (tmp_path / "train-fr.fr").write_text("un\ndeux\n")
+    with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: .* has 9 lines but .* has 2"):
+        stream(two_languages, Split.train).read()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"temperature": 0.0}, "data.temperature must be positive"),
+        (
+            {"corpora": {"a": CorpusConfig(weight=-1.0)}},
+            r"data.corpora.a.weight must be positive, but is -1.0",
+        ),
+        ({"corpora": {"news": CorpusConfig()}, "scored": ["new"]}, "did you mean 'news'"),
+        (
+            {"corpora": {"a": CorpusConfig(tgt="d e")}, "target_tags": True},
+            "without spaces and brackets, not 'd e'",
+        ),
+    ],
+)
+def test_what_makes_no_mixture_is_refused(fields: dict[str, object], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        MixtureData(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", TokenizerKind)
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_tag_is_one_piece(kind: TokenizerKind, lowercase: bool) -> None:
+    text = ParallelText([*tagged(SRC, "<2de>"), *tagged(SRC, "<2zh_TW>")], DE + FR)
+    cfg = TokenizerConfig(kind, vocab_size=46, lowercase=lowercase)
+    tokenizer = Tokenizer.train(cfg, text, ["<2de>", "<2zh_TW>"])
+    for tag in ("<2de>", "<2zh_TW>"):
+        pieces = [
+            piece.text.strip("\N{LOWER ONE EIGHTH BLOCK}")
+            for piece in tokenizer.src_pieces([f"{tag} the dog runs"])[0]
+        ]
+        assert (tag.lower() if lowercase else tag) in pieces
+
+
+def test_a_tokenizer_sees_the_shares_of_a_mixture(tmp_path: Path) -> None:
+    large, small = (
+        known(ParallelText(["a b"] * 900, ["c"] * 900)),
+        known(ParallelText(["x y"] * 100, ["z"] * 100)),
+    )
+    mixed = MixedText([large, small], [0.4, 0.6])
+    assert len(mixed) == 1000
+    assert mixed.shared == {"test": 2}
+    drawn = Counter(mixed.sample(100, seed=1).tgt)
+    assert drawn == {"c": 40, "z": 60}
+    assert Counter(mixed.sample(5000, seed=1).tgt) == {"c": 900, "z": 100}
+    cfg = TokenizerConfig(TokenizerKind.char, max_sentences=200)
+    tokenizer = train_tokenizer(cfg, mixed, seed=1, cache=tmp_path)
+    assert train_tokenizer(cfg, mixed, seed=1, cache=tmp_path).fingerprint == tokenizer.fingerprint
+    assert len(list(tmp_path.iterdir())) == 1
+    train_tokenizer(cfg, MixedText([large, small], [0.5, 0.5]), seed=1, cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,160 @@
+"""One split from any source, and the filter for training pairs with its account."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.data import sources
+from nmt.data.preparation import prepare
+from nmt.data.sources import Account, DemoData, FilesData, HubData, Overlap, ParallelText, Split, ToyData
+from nmt.errors import UserError
+
+TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
+PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)
+
+
+def parallel(*pairs: tuple[str, str]) -> ParallelText:
+    return ParallelText([src for src, _ in pairs], [tgt for _, tgt in pairs])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FilesData:
+    for language, word in (("en", "house"), ("de", "Haus")):
+        (tmp_path / f"train.{language}").write_text(f"{word}\n" * 3, encoding="utf-8")
+    return FilesData(train=str(tmp_path / "train"))
+
+
+@given(PAIRS, st.integers(1, 60), st.floats(1, 5))
+def test_kept_and_dropped_are_what_was_read(
+    pairs: list[tuple[str, str]], max_chars: int, ratio: float
+) -> None:
+    text, cfg = parallel(*pairs), DemoData(max_chars=max_chars, max_ratio=ratio)
+    kept, account = sources.filter_pairs(text, cfg)
+    assert account.read == len(text)
+    assert account.kept == len(kept) == len(text) - sum(account.dropped.values())
+    remaining = iter(pairs)
+    assert all(pair in remaining for pair in zip(kept.src, kept.tgt, strict=True))  # in order
+    assert all(src.strip() and tgt.strip() for src, tgt in zip(kept.src, kept.tgt, strict=True))
+
+
+def test_every_reason_is_counted_once() -> None:
+    text = parallel(
+        ("a dog", "ein Hund"),
+        ("", "leer"),
+        ("blank", " \u2003\t"),
+        ("x" * 11, "y" * 5),
+        ("no", "überhaupt gar nicht!!"),
+        ("No.", "Nein, auf keinen Fall"[:20]),
+    )
+    kept, account = sources.filter_pairs(text, DemoData(max_chars=30, max_ratio=9))
+    assert account.dropped == {"empty": 2, "too long": 0, "uneven": 1}
+    assert kept.src == ["a dog", "x" * 11, "No."]
+    _, account = sources.filter_pairs(text, DemoData(max_chars=10, max_ratio=9))
+    assert account.dropped == {"empty": 2, "too long": 3, "uneven": 0}
+
+
+def test_an_account_reads_as_a_sentence() -> None:
+    account = Account(29000, {"empty": 2, "too long": 5, "uneven": 3})
+    assert str(account) == "29,000 pairs read, 28,990 kept (empty 2, too long 5, uneven 3)"
+    assert str(Account(1000, {"empty": 0})) == "1,000 pairs read, 1,000 kept"
+
+
+def test_accounts_add_up() -> None:
+    total = Account(0) + Account(3, {"empty": 1, "uneven": 0}) + Account(4, {"uneven": 2})
+    assert total == Account(7, {"empty": 1, "uneven": 2})
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"src": "de"}, "data.src and data.tgt must be two languages, not 'de' and 'de'"),
+        ({"tgt": ""}, "data.src and data.tgt must be two languages, not 'en' and ''"),
+        ({"max_chars": 0}, "data.max_chars must be at least 1, but is 0"),
+        ({"max_ratio": 0.5}, "data.max_ratio must be at least 1, but is 0.5"),
+        ({"max_tokens": 1}, "data.max_tokens must be at least 2, but is 1"),
+        ({"tgt": "fr"}, "data=demo has the languages en and de, not data.src=en data.tgt=fr"),
+    ],
+)
+def test_impossible_data_configs(fields: dict[str, object], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        DemoData(**fields)  # type: ignore[arg-type]
+    assert str(caught.value) == expected
+
+
+def test_the_demo_reads_in_both_directions() -> None:
+    there = sources.load(DemoData(), Split.test)
+    back = sources.load(DemoData(src="de", tgt="en"), Split.test)
+    assert (back.src, back.tgt) == (there.tgt, there.src)
+    assert there == sources.load(DemoData(), Split.test)
+    overlap = Overlap(there)
+    overlap.add(sources.load(DemoData(), Split.train))
+    assert overlap.count == 0
+
+
+def test_the_toy_is_ten_pairs_in_either_direction_and_every_split() -> None:
+    there = sources.load(ToyData(), Split.train)
+    back = sources.load(ToyData(src="fr", tgt="en"), Split.test)
+    assert (back.src, back.tgt) == (there.tgt, there.src)
+    assert len(set(there.src)) == len(set(there.tgt)) == len(there) == 10
+    assert sources.load(ToyData(), Split.validation) == there
+    for lines in (there.src, there.tgt):  # so that a translation can be the very reference
+        assert prepare(lines, lowercase=True, strip_punctuation=True) == lines
+    with pytest.raises(UserError) as caught:
+        ToyData(tgt="de")
+    assert str(caught.value) == "data=toy has the languages en and fr, not data.src=en data.tgt=de"
+
+
+def test_files_load_as_configured(files: FilesData) -> None:
+    assert sources.load(files, Split.train) == ParallelText(["house"] * 3, ["Haus"] * 3)
+    assert sources.has_split(files, Split.train)
+    assert not sources.has_split(files, Split.test)
+
+
+def test_a_split_that_is_not_set_is_told(files: FilesData) -> None:
+    with pytest.raises(UserError) as caught:
+        sources.load(files, Split.test)
+    assert str(caught.value) == (
+        "data.test is not set, but the test split is needed; the splits that are set: train"
+    )
+    with pytest.raises(UserError, match=r"data.validation_split is not set, .* set: train, test"):
+        sources.load(HubData(dataset="a/b", validation_split=None), Split.validation)
+
+
+def test_a_split_without_pairs_is_told(tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_text("en\tde\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"data.test=.*/test.tsv has no sentence pairs"):
+        sources.load(FilesData(test=str(tmp_path / "test.tsv")), Split.test)
+
+
+@pytest.mark.parametrize("name", ["hub", "nonsense"])
+def test_the_name_of_a_source_is_not_to_be_overridden(name: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"data.name={name} does not fit .* choose data=demo\|toy\|hub\|files"
+    ):
+        sources.load(DemoData(name=name), Split.train)
+
+
+def test_overlap_counts_the_pairs_of_the_test_that_were_trained_on() -> None:
+    overlap = Overlap(parallel(("a", "x"), ("a", "x"), ("b", "other"), ("d", "w")))
+    for chunk in (parallel(("a", "x"), ("b", "y")), parallel(("c", "z"), ("a", "w"))):
+        overlap.add(chunk)
+    assert overlap.count == 2
+
+
+def test_a_stamp_changes_with_the_content_alone(files: FilesData, tmp_path: Path) -> None:
+    stamps = [sources.stream(files, Split.train).stamp() for _ in range(2)]
+    path = tmp_path / "train.de"
+    before = path.stat().st_mtime_ns
+    path.write_text("Hund\n" * 3, encoding="utf-8")  # of the same size, and made to look as old
+    os.utime(path, ns=(before, before))
+    stamps.append(sources.stream(files, Split.train).stamp())
+    assert stamps[0] == stamps[1] != stamps[2]
+    there, back = (
+        sources.stream(cfg, Split.test).stamp() for cfg in (DemoData(), DemoData(src="de", tgt="en"))
+    )
+    assert there != back

@@ -1,0 +1,160 @@
+"""Training pairs that are read while training goes on: in which order, by whose share, and encoded when."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from nmt.data.encoded_pairs import EncodedPairs, Sentences
+from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.sources import Account, DemoData, filter_pairs
+from nmt.data.streaming import THREAD, Buffers, StreamedText, closed
+from nmt.data.training_split import streamed
+from nmt.errors import UserError
+
+
+class Source:
+    """A corpus of numbered pairs in chunks of three, which counts how often it is read from the start."""
+
+    def __init__(self, letter: str, size: int):
+        self.text = ParallelText([f"{letter}{i}" for i in range(size)], [f"{letter}{i}" for i in range(size)])
+        self.passes = 0
+
+    def chunks(self) -> Iterator[ParallelText]:
+        self.passes += 1
+        for first in range(0, len(self.text), 3):
+            yield ParallelText(self.text.src[first : first + 3], self.text.tgt[first : first + 3])
+
+
+def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedText:
+    return streamed(
+        [PairStream(lambda: "stamp", source.chunks) for source in sources], shares, DemoData(), filter_pairs
+    )
+
+
+def numbered(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+    """Pairs whose ids are the numbers in the text, and the number of the buffer."""
+    ids = np.asarray([int(line[1:]) for line in text.src] + [number], np.int32)
+    side = Sentences(ids, np.ones(len(ids), np.int64))
+    return EncodedPairs(side, side)
+
+
+def ids_of(pairs: EncodedPairs) -> list[int]:
+    return [int(i) for sentence in pairs.src.take(range(len(pairs))) for i in sentence]
+
+
+def test_buffers_follow_each_other_through_the_corpus_and_begin_anew() -> None:
+    source = Source("a", 10)
+    buffers = list(islice(text_of(source).buffers(4), 6))
+    assert [line for text, _ in buffers for line in text.src] == [f"a{i % 10}" for i in range(24)]
+    assert all(text.src == text.tgt for text, _ in buffers)
+    assert source.passes == 3
+    assert sum(account.read for _, account in buffers) == 26  # two chunks of the third pass
+
+
+def test_each_corpus_has_its_share_of_a_buffer() -> None:
+    for text, _ in islice(text_of(Source("a", 7), Source("b", 50), shares=(0.75, 0.25)).buffers(8), 5):
+        assert Counter(line[0] for line in text.src) == {"a": 6, "b": 2}
+
+
+def test_what_is_dropped_is_accounted_for_and_replaced() -> None:
+    source = Source("a", 6)
+    source.text.tgt[1] = ""
+    text, account = next(text_of(source).buffers(5))
+    assert text.src == ["a0", "a2", "a3", "a4", "a5"]
+    assert str(account) == "6 pairs read, 5 kept (empty 1)"
+
+
+def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
+    source = Source("a", 6)
+    source.text.tgt[:] = [""] * 6
+    for nothing in (source, Source("a", 0)):
+        with pytest.raises(UserError, match="no training pair is left"):
+            next(text_of(nothing).buffers(2))
+
+
+def test_a_tokenizer_sees_the_first_pairs() -> None:
+    text = text_of(Source("a", 10), Source("b", 3), shares=(0.5, 0.5))
+    assert text.sample(8, seed=1).src == ["a0", "a1", "a2", "a3", "b0", "b1", "b2"]
+    assert text.drawn(8, seed=1) == text.drawn(8, seed=2) != text.drawn(6, seed=1)
+
+
+def test_the_tokenizer_of_a_stream_depends_on_the_filter() -> None:
+    sources = [PairStream(lambda: "stamp", Source("a", 3).chunks)]
+    texts = [streamed(sources, [1.0], DemoData(max_chars=chars), filter_pairs) for chars in (10, 10, 11)]
+    assert texts[0].sha256 == texts[1].sha256 != texts[2].sha256
+
+
+def test_a_buffer_is_a_function_of_its_number() -> None:
+    straight = Buffers(text_of(Source("a", 10)), 4, numbered)
+    expected = [ids_of(straight(number)) for number in range(1, 6)]
+    assert expected[3] == [2, 3, 4, 5, 4]
+    resumed = Buffers(text_of(Source("a", 10)), 4, numbered)
+    assert [ids_of(resumed(number)) for number in (4, 5)] == expected[3:]
+    assert ids_of(resumed(2)) == expected[1]
+
+
+def test_the_next_buffer_is_prepared_meanwhile() -> None:
+    prepared = threading.Event()
+
+    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+        if number == 2:
+            prepared.set()
+        return numbered(text, account, number)
+
+    Buffers(text_of(Source("a", 10)), 4, prepare)(1)
+    assert prepared.wait(timeout=30)
+
+
+def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
+    def digests(source: Source, first: int) -> list[str]:
+        buffers = Buffers(text_of(source), 4, numbered)
+        return [buffers(number).digest for number in (first, first + 1)]
+
+    one, two = digests(Source("a", 10), 1)
+    assert one != two
+    assert digests(Source("a", 10), 2)[0] == two
+    other = Source("a", 10)
+    other.text.tgt[0] = "a00"
+    assert digests(other, 2)[0] != two
+    other = Source("a", 10)
+    other.text.tgt[9] = "a00"  # in the third buffer
+    assert digests(other, 1) == [one, two]
+
+
+def test_nothing_is_read_after_the_end() -> None:
+    source, started, gate = Source("a", 10), threading.Event(), threading.Event()
+
+    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+        if number == 2:
+            started.set()
+            gate.wait(timeout=30)
+        return numbered(text, account, number)
+
+    def is_reading() -> bool:
+        return any(thread.name == THREAD for thread in threading.enumerate())
+
+    buffers = Buffers(text_of(source), 4, prepare)
+    with closed(buffers):
+        buffers(1)
+        assert started.wait(timeout=30)
+        assert is_reading()
+        gate.set()
+    assert not is_reading()
+
+
+def test_an_error_of_the_thread_reaches_the_caller() -> None:
+    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+        if number == 2:
+            raise UserError("the second buffer is broken")
+        return numbered(text, account, number)
+
+    buffers = Buffers(text_of(Source("a", 10)), 4, prepare)
+    buffers(1)
+    with pytest.raises(UserError, match="the second buffer"):
+        buffers(2)

@@ -1,0 +1,158 @@
+"""What a start learns about the training split: once by reading it, then from the cache."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nmt.data.pairs import PairStream
+from nmt.data.sources import Account, DemoData, FilesData, ParallelText, Split, filter_pairs, stream
+from nmt.data.tokenizer import TokenizerConfig
+from nmt.data.training_split import TrainingText, digest_of, evaluation_split, survey, train_tokenizer
+from nmt.errors import UserError
+from nmt.runs.tasks import all_lines
+
+WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
+VALIDATION = ParallelText(["a new dog", "old"], ["ein neuer Hund", "alt"])
+
+
+def corpus(size: int = 300) -> ParallelText:
+    rng = random.Random(1)
+    sides = [[" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(size)] for _ in range(2)]
+    return ParallelText(["old", "", *sides[0]], ["alt", "leer", *sides[1]])
+
+
+class Source:
+    """A stream of some pairs that counts how often it is read."""
+
+    def __init__(self, text: ParallelText, size: int = 70):
+        self.text, self.size, self.reads, self.version = text, size, 0, "1"
+
+    @property
+    def stream(self) -> PairStream:
+        return PairStream(lambda: self.version, self.chunks)
+
+    def chunks(self) -> Iterator[ParallelText]:
+        self.reads += 1
+        for first in range(0, len(self.text), self.size):
+            part = slice(first, first + self.size)
+            yield ParallelText(self.text.src[part], self.text.tgt[part])
+
+
+def surveyed(source: Source, cache: Path) -> TrainingText:
+    return survey(source.stream, DemoData(), filter_pairs, {"validation": VALIDATION}, cache)
+
+
+def test_what_is_known_is_read_once(tmp_path: Path) -> None:
+    source = Source(corpus())
+    first, second = surveyed(source, tmp_path), surveyed(source, tmp_path)
+    assert source.reads == 1
+    kept, account = filter_pairs(source.text, DemoData())
+    for text in (first, second):
+        assert (text.account, len(text)) == (account, len(kept))
+        assert text.shared == {"validation": 1}
+        assert text.sha256 == digest_of(kept)
+    assert PairStream(lambda: "", first.chunks).read() == kept
+    source.version = "2"
+    surveyed(source, tmp_path)
+    assert source.reads == 3
+
+
+def test_the_hash_tells_pairs_apart_and_not_chunks(tmp_path: Path) -> None:
+    text = corpus()
+    hashes = [surveyed(Source(text, size), tmp_path / str(size)).sha256 for size in (1, 70, 1000)]
+    assert len(set(hashes)) == 1
+    moved = [ParallelText(["a b", "c"], ["x", "y"]), ParallelText(["a", "b c"], ["x", "y"])]
+    moved.append(ParallelText(moved[0].tgt, moved[0].src))
+    assert len({digest_of(text) for text in moved}) == 3
+
+
+def test_facts_depend_on_the_options_and_on_what_is_scored(tmp_path: Path) -> None:
+    source = Source(corpus())
+    surveyed(source, tmp_path)
+    other = survey(source.stream, DemoData(max_chars=9), filter_pairs, {"validation": VALIDATION}, tmp_path)
+    assert other.account.dropped["too long"] > 0
+    lines = survey(source.stream, DemoData(), all_lines, {"validation": VALIDATION}, tmp_path)
+    assert lines.account == Account(302)
+    kept, _ = filter_pairs(source.text, DemoData())
+    assert survey(source.stream, DemoData(), filter_pairs, {"test": kept}, tmp_path).shared == {
+        "test": len(kept)
+    }
+
+
+def test_other_pairs_than_those_that_are_known_are_an_error(tmp_path: Path) -> None:
+    source = Source(corpus())
+    text = surveyed(source, tmp_path)
+    source.text = corpus(299)
+    with pytest.raises(UserError) as caught:
+        list(text.chunks())
+    message = "the training data has changed while it was read; run the same command again"
+    assert str(caught.value) == message
+
+
+def test_data_that_changes_during_the_pass_is_not_remembered(tmp_path: Path) -> None:
+    source = Source(corpus())
+    stamps = iter("ab")
+    changing = source.stream._replace(stamp=lambda: next(stamps))
+    with pytest.raises(UserError, match="has changed while it was read"):
+        survey(changing, DemoData(), filter_pairs, {}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_filter_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
+    source = Source(ParallelText(["a" * 50], ["b" * 50]))
+    with pytest.raises(UserError) as caught:
+        survey(source.stream, DemoData(max_chars=9), filter_pairs, {}, tmp_path)
+    assert str(caught.value) == (
+        "no training pair is left: 1 pairs read, 0 kept (too long 1); see data.max_chars and data.max_ratio"
+    )
+
+
+def test_an_evaluation_split_comes_from_the_cache(tmp_path: Path) -> None:
+    source = Source(ParallelText(["", "a"], ["x", ""]))
+    assert (
+        evaluation_split(source.stream, tmp_path) == evaluation_split(source.stream, tmp_path) == source.text
+    )
+    assert source.reads == 1
+
+
+def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
+    cfg = FilesData(train=str(tmp_path / "train.tsv"))
+    counts = []
+    for rows in (2, 3):
+        (tmp_path / "train.tsv").write_text("en\tde\n" + "a dog\tein Hund\n" * rows, encoding="utf-8")
+        counts.append(len(survey(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")))
+    assert counts == [2, 3]
+
+
+def test_a_large_corpus_is_sampled(tmp_path: Path) -> None:
+    source = Source(corpus())
+    text = surveyed(source, tmp_path)
+    kept = filter_pairs(source.text, DemoData())[0]
+    assert text.sample(301, seed=1) == text.sample(10_000, seed=1) == kept
+    pairs = list(zip(kept.src, kept.tgt, strict=True))
+    samples = [text.sample(100, seed) for seed in (1, 1, 2)]
+    assert samples[0] == samples[1] != samples[2]
+    remaining = iter(pairs)
+    assert all(pair in remaining for pair in zip(samples[0].src, samples[0].tgt, strict=True))  # in order
+    assert len(samples[0]) == 100
+
+
+def test_a_tokenizer_is_trained_once_for_the_same_input(tmp_path: Path) -> None:
+    source = Source(corpus())
+    text = surveyed(source, tmp_path)
+    cfg = TokenizerConfig(vocab_size=28)
+    first = train_tokenizer(cfg, text, seed=1, cache=tmp_path)
+    reads = source.reads
+    again = train_tokenizer(TokenizerConfig(vocab_size=28, sampling_alpha=0.1), text, seed=2, cache=tmp_path)
+    assert again.fingerprint == first.fingerprint
+    assert source.reads == reads
+    train_tokenizer(TokenizerConfig(vocab_size=27), text, seed=1, cache=tmp_path)
+    assert source.reads == reads + 1
+    few = TokenizerConfig(vocab_size=28, max_sentences=60)
+    prints = [train_tokenizer(few, text, seed=seed, cache=tmp_path).fingerprint for seed in (1, 1, 2)]
+    assert prints[0] == prints[1] != prints[2]
+    assert source.reads == reads + 3

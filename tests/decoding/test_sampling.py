@@ -1,0 +1,182 @@
+"""Sampling: the right distribution, the same samples in every batch, and texts without end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.decoding.sampling import SamplingConfig, continuation, draw, sample
+from nmt.errors import UserError
+from nmt.models import TranslationModel, build_model
+from nmt.models.decoder_only import DecoderOnlyConfig
+from nmt.models.transformer import TransformerConfig
+
+CPU = torch.device("cpu")
+PROBS = [0.5, 0.3, 0.15, 0.05]
+
+
+def evenly(num: int) -> Tensor:
+    """Numbers that a perfect generator would give: the middles of `num` equal parts of [0, 1)."""
+    return (torch.arange(num) + 0.5) / num
+
+
+def shares(cfg: SamplingConfig, num: int = 10_000) -> list[float]:
+    """How often each of four tokens is drawn."""
+    logits = torch.tensor([PROBS[2], PROBS[0], PROBS[3], PROBS[1]]).log().expand(num, -1)
+    counts = Counter(draw(logits, evenly(num), cfg).tolist())
+    return [counts[token] / num for token in (1, 3, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("cfg", "expected"),
+    [
+        (SamplingConfig(), PROBS),
+        (SamplingConfig(temperature=0.5), [p * p / sum(q * q for q in PROBS) for p in PROBS]),
+        (SamplingConfig(temperature=0), [1, 0, 0, 0]),
+        (SamplingConfig(top_k=1), [1, 0, 0, 0]),
+        (SamplingConfig(top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(top_k=9), PROBS),
+        (SamplingConfig(top_p=0.7), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(top_p=0.4), [1, 0, 0, 0]),
+        (SamplingConfig(top_p=0.9, top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+    ],
+)
+def test_tokens_are_drawn_from_the_distribution(cfg: SamplingConfig, expected: list[float]) -> None:
+    assert shares(cfg) == pytest.approx(expected, abs=2e-4)
+
+
+def test_a_number_near_one_draws_a_possible_token() -> None:
+    logits = torch.tensor([[0.0, -torch.inf, 0.0]])
+    assert draw(logits, torch.tensor([1 - 2**-24]), SamplingConfig()).item() in (0, 2)
+
+
+@pytest.fixture
+def model() -> TranslationModel:
+    cfg = TransformerConfig(d_model=16, d_ff=32, num_heads=2, encoder_layers=1, decoder_layers=1)
+    return build_model(cfg, src_vocab_size=23, tgt_vocab_size=23).eval()
+
+
+SRC = torch.tensor([[5, 6, 7, EOS_ID], [8, 9, EOS_ID, PAD_ID], [10, EOS_ID, PAD_ID, PAD_ID]])
+CFG = SamplingConfig(num_best=3, max_length_ratio=1.0, max_length_offset=3)
+
+
+@torch.inference_mode()
+def test_a_batch_gives_what_its_sentences_give_one_by_one(model: TranslationModel) -> None:
+    together = sample(model, SRC, SRC != PAD_ID, CFG)
+    for row, found in zip(SRC, together, strict=True):
+        alone = row[row != PAD_ID][None]
+        (expected,) = sample(model, alone, alone != PAD_ID, CFG)
+        assert [h.ids for h in found] == [h.ids for h in expected]
+        assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-5)
+
+
+@torch.inference_mode()
+def test_samples_are_a_function_of_the_seed(model: TranslationModel) -> None:
+    ids = [
+        [[h.ids for h in found] for found in sample(model, SRC, SRC != PAD_ID, replace(CFG, seed=seed))]
+        for seed in (1, 1, 2)
+    ]
+    assert ids[0] == ids[1] != ids[2]
+    assert any(len({tuple(tokens) for tokens in found}) > 1 for found in ids[0])
+
+
+@torch.inference_mode()
+def test_scores_are_those_of_the_model(model: TranslationModel) -> None:
+    mask = SRC != PAD_ID
+    for cfg in (CFG, replace(CFG, temperature=0.3, top_k=5)):
+        for b, found in enumerate(sample(model, SRC, mask, cfg)):
+            assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+            for h in found:
+                tgt_in = torch.tensor([[BOS_ID, *h.ids]])
+                logits = model.project(model(SRC[b : b + 1], mask[b : b + 1], tgt_in))[0]
+                picked = logits.log_softmax(-1)[torch.arange(len(h.ids) + 1), [*h.ids, EOS_ID]]
+                assert h.log_prob == pytest.approx(float(picked.sum()), abs=1e-4)
+                assert h.score == pytest.approx(h.log_prob / (len(h.ids) + 1))
+
+
+@torch.inference_mode()
+def test_lengths_have_limits_and_no_special_id_is_drawn(model: TranslationModel) -> None:
+    cfg = SamplingConfig(num_best=20, temperature=5.0, max_length_ratio=0.0, max_length_offset=4)
+    samples = [h for found in sample(model, SRC, SRC != PAD_ID, cfg) for h in found]
+    assert max(len(h.ids) for h in samples) == 3
+    assert not {PAD_ID, BOS_ID, EOS_ID, UNK_ID} & {token for h in samples for token in h.ids}
+
+
+@pytest.fixture
+def language_model() -> TranslationModel:
+    cfg = DecoderOnlyConfig(d_model=16, d_ff=32, num_heads=2, num_layers=1, max_positions=8)
+    return build_model(cfg, src_vocab_size=23, tgt_vocab_size=23).eval()
+
+
+@torch.inference_mode()
+def test_a_continuation_has_no_end(language_model: TranslationModel) -> None:
+    def tokens(prompt: list[int], num: int, **changes: Any) -> list[int]:
+        cfg = SamplingConfig(**changes)
+        return list(itertools.islice(continuation(language_model, prompt, cfg, window=8, device=CPU), num))
+
+    found = tokens([5, 6], 50)
+    assert len(found) == 50
+    assert found == tokens([5, 6], 50) != tokens([5, 6], 50, seed=2)
+    assert found[:20] == tokens([5, 6], 20)
+    assert len(tokens(list(range(4, 23)), 5)) == 5  # a prompt longer than the window
+
+
+@torch.inference_mode()
+def test_a_continuation_sees_the_text_before_it(language_model: TranslationModel) -> None:
+    """The likeliest token each time, as long as all of the text fits the window."""
+    text = [5, 6, 7]
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+    found = continuation(language_model, text, SamplingConfig(temperature=0), window=8, device=CPU)
+    for token in itertools.islice(found, 4):
+        tgt_in = torch.tensor([[BOS_ID, *text]])
+        logits = language_model.project(language_model(nothing, nothing.bool(), tgt_in))[0, -1]
+        logits[[PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
+        assert token == int(logits.argmax())
+        text.append(token)
+
+
+@torch.inference_mode()
+def test_a_continuation_beyond_the_window_begins_anew_as_training_does(
+    language_model: TranslationModel,
+) -> None:
+    """BOS, then the last half of the window: the likeliest token of that follows."""
+    text = list(range(4, 23))
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+
+    def likeliest(seen: list[int]) -> int:
+        logits = language_model.project(language_model(nothing, nothing.bool(), torch.tensor([seen])))[0, -1]
+        logits[[PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
+        return int(logits.argmax())
+
+    found = continuation(language_model, text, SamplingConfig(temperature=0), window=8, device=CPU)
+    text.append(next(found))
+    assert text[-1] == likeliest([BOS_ID, *text[-8:-1]])  # the window is full of the prompt
+    for size in (4, 5, 6, 7):
+        text.append(next(found))
+        assert text[-1] == likeliest([BOS_ID, *text[-1 - size : -1]])
+    text.append(next(found))
+    assert text[-1] == likeliest([BOS_ID, *text[-5:-1]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": -1.0}, "decoding.temperature must be finite and not negative, but is -1.0"),
+        ({"temperature": math.inf}, "decoding.temperature must be finite and not negative, but is inf"),
+        ({"top_k": 0}, "decoding.top_k must be at least 1 or null, but is 0"),
+        ({"top_p": 0.0}, "decoding.top_p must be in (0, 1], but is 0.0"),
+        ({"top_p": 1.1}, "decoding.top_p must be in (0, 1], but is 1.1"),
+    ],
+)
+def test_values_out_of_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        SamplingConfig(**changes)

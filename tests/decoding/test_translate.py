@@ -1,0 +1,181 @@
+"""Lines in, translations out: order, blank lines, cuts, batches.
+
+The model copies its source, so that the right answer is known for every line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.decoding import BeamConfig
+from nmt.decoding.translate import Translation, translate, translate_stream
+from nmt.models.base import State, TranslationModel
+
+CPU = torch.device("cpu")
+LINES = [
+    "",
+    "two dogs run",
+    "a man in a red shirt stands in the snow",
+    "   ",
+    "a dog",
+    "\t",
+    "the snow is red and the man is in it",
+    "run",
+    "",
+]
+
+
+class CopyModel(TranslationModel):
+    """Gives nearly all probability to the source token at the same position."""
+
+    def __init__(self, vocab_size: int, max_length: int | None = None):
+        super().__init__()
+        self.output = cast(Any, nn.Identity())
+        self.vocab_size = vocab_size
+        self.max_length = max_length
+        self.seen: list[tuple[int, int]] = []
+        self.modes: set[tuple[bool, bool]] = set()
+
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        state = self.start(src, src_mask)
+        return torch.stack([self.advance(last, state) for last in tgt_in.unbind(1)], dim=1)
+
+    def start(self, src: Tensor, src_mask: Tensor) -> State:
+        self.seen.append((src.shape[0], src.shape[1]))
+        self.modes.add((self.training, torch.is_grad_enabled()))
+        return State({"src": src}, {})
+
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        src = state.source["src"]
+        copied = src[:, min(state.position, src.shape[1] - 1)]
+        state.position += 1
+        logits = 10.0 * torch.nn.functional.one_hot(copied, self.vocab_size).float()
+        logits[:, EOS_ID] -= 1.0  # of all mistakes, to end is the least likely
+        return logits.repeat_interleave(len(last) // len(src), dim=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    lines = [line for line in LINES if line.strip()]
+    text = ParallelText(lines * 10, lines * 10)
+    return Tokenizer.train(TokenizerConfig(kind=TokenizerKind.char, vocab_size=40), text)
+
+
+@pytest.fixture
+def model(tokenizer: Tokenizer) -> CopyModel:
+    return CopyModel(tokenizer.tgt_vocab_size)
+
+
+def texts(translations: list[Translation]) -> list[str]:
+    return [translation.text for translation in translations]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 100, 8192])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_one_translation_per_line_in_order(
+    tokenizer: Tokenizer, model: CopyModel, batch_tokens: int, beam_size: int
+) -> None:
+    cfg = BeamConfig(beam_size=beam_size, batch_tokens=batch_tokens)
+    translations = translate(LINES, model, tokenizer, cfg, device=CPU)
+    assert texts(translations) == [line.strip() for line in LINES]
+    assert all((t.score < 0.0) == bool(t.text) for t in translations)
+
+
+def test_batches_of_similar_lengths_keep_the_budget(tokenizer: Tokenizer, model: CopyModel) -> None:
+    translate(LINES * 20, model, tokenizer, BeamConfig(beam_size=4, batch_tokens=1600), device=CPU)
+    assert sum(num for num, _ in model.seen) == 20 * sum(bool(line.strip()) for line in LINES)
+    assert all(num * length * 4 <= 1600 for num, length in model.seen)
+    assert len(model.seen) < 20
+
+
+def test_nothing_to_translate(tokenizer: Tokenizer, model: CopyModel) -> None:
+    assert translate([], model, tokenizer, BeamConfig(), device=CPU) == []
+    blank = ["", " ", "\u200b"]  # the last only turns out blank when it is normalised
+    assert texts(translate(blank, model, tokenizer, BeamConfig(), device=CPU)) == ["", "", ""]
+    assert model.seen == []
+
+
+def test_alternatives_follow_the_best(tokenizer: Tokenizer, model: CopyModel) -> None:
+    cfg = BeamConfig(beam_size=4, num_best=3)
+    blank, best = translate(["", "a dog"], model, tokenizer, cfg, device=CPU)
+    assert blank.alternatives == []
+    assert best.text == "a dog"
+    assert len(best.alternatives) == 2
+    scores = [best.score, *(other.score for other in best.alternatives)]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokenizer, model: CopyModel) -> None:
+    warnings: list[str] = []
+    lines = ["run", "a man in the snow", "a dog"]
+    cfg = BeamConfig(max_source_tokens=8)
+    translations = translate(lines, model, tokenizer, cfg, device=CPU, warn=warnings.append)
+    kept = tokenizer.decode(tokenizer.encode_src([lines[1]])[0][:7])
+    assert texts(translations) == ["run", kept, "a dog"]
+    assert warnings == [
+        "only the first 8 tokens of line 2 are translated, because decoding.max_source_tokens=8"
+    ]
+
+    warnings.clear()
+    model.max_length = 6
+    translate(["dog", *lines * 4], model, tokenizer, cfg, device=CPU, warn=warnings.append)
+    assert warnings == [
+        "only the first 6 tokens of line 3, 4, 6, 7, 9 and 3 more are translated, "
+        "because the model has 6 positions"
+    ]
+
+
+def test_warnings_go_to_standard_error(
+    tokenizer: Tokenizer, model: CopyModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    translate(["a man in the snow"], model, tokenizer, BeamConfig(max_source_tokens=8), device=CPU)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("warning: only the first 8 tokens of line 1 are translated")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_search_is_in_eval_mode_and_the_mode_is_restored(
+    tokenizer: Tokenizer, model: CopyModel, training: bool
+) -> None:
+    model.train(training)
+    translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
+    assert model.modes == {(False, False)}
+    assert model.training is training
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 100])
+def test_a_stream_gives_what_one_call_gives(tokenizer: Tokenizer, model: CopyModel, chunk: int) -> None:
+    streamed = translate_stream(iter(LINES), model, tokenizer, BeamConfig(), device=CPU, chunk=chunk)
+    assert list(streamed) == translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
+
+
+def test_a_stream_reads_no_further_than_its_chunk_and_counts_lines_on(
+    tokenizer: Tokenizer, model: CopyModel
+) -> None:
+    taken = 0
+    warnings: list[str] = []
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "a man in the snow" if taken % 5 == 0 else "a dog"
+
+    cfg = BeamConfig(max_source_tokens=8)
+    stream = translate_stream(endless(), model, tokenizer, cfg, device=CPU, warn=warnings.append, chunk=4)
+    assert next(stream).text == "a dog"
+    assert taken == 4
+    for _ in range(4):
+        next(stream)
+    assert taken == 8
+    assert warnings == [
+        "only the first 8 tokens of line 5 are translated, because decoding.max_source_tokens=8"
+    ]

@@ -1,0 +1,338 @@
+"""The fused steps of training against their definitions in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmt import kernels
+from nmt.kernels import fused
+from nmt.layers.attention import Attention, Role
+from nmt.layers.blocks import Activation, Dropout, FeedForward, NormOrder, Residual
+from nmt.layers.loss import projected_nll, smoothed_nll
+from nmt.layers.positions import sinusoids
+
+pytestmark = pytest.mark.skipif(not kernels.load(), reason="the kernels cannot be built here")
+needs_tiles = pytest.mark.skipif(
+    not (kernels.load() and torch.ops.nmt.has_tiles()), reason="this machine has no AMX"
+)
+DTYPES = (torch.float32, torch.bfloat16)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+
+
+def gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """Those of a sum whose weights are the same for equal shapes."""
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+    return list(torch.autograd.grad(out, inputs, weights))
+
+
+def assert_near(actual: list[Tensor], expected: list[Tensor], share: float) -> None:
+    """Within a share of the largest element of each."""
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one.float(), other.float(), atol=share * other.abs().max().item() + 1e-6, rtol=0.0)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 100_003])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dropout_keeps_the_share_and_the_mean(size: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(size)
+    (x,) = leaves((size,), dtype=dtype)
+    with torch.no_grad():
+        x.fill_(1.0)
+    out = fused.dropout(x, 0.3)
+    assert out.dtype is dtype
+    kept = out != 0
+    assert_close(out[kept], torch.full_like(out[kept], 1 / 0.7))
+    if size > 1000:
+        assert kept.float().mean().item() == pytest.approx(0.7, abs=0.01)
+        neighbours = (kept[1:] & kept[:-1]).float().mean().item()
+        assert neighbours == pytest.approx(0.49, abs=0.01)
+    (grad,) = torch.autograd.grad(out.sum(), [x])
+    assert_close(grad, out.detach())  # of ones: what was dropped has no gradient, the rest is scaled alike
+
+
+def test_dropout_is_a_function_of_the_seed() -> None:
+    (x,) = leaves((1000,))
+    masks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        masks.append(fused.dropout(x, 0.5) != 0)
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_dropout_adds_what_dropout_keeps(dtype: torch.dtype) -> None:
+    residual, x = *leaves((7, 33)), *leaves((7, 33), dtype=dtype)
+    torch.manual_seed(3)
+    out = fused.add_dropout(residual, x, 0.4)
+    torch.manual_seed(3)
+    expected = residual + fused.dropout(x, 0.4)
+    assert_near([out], [expected], 1e-2 if dtype is torch.bfloat16 else 1e-5)
+    assert_near(gradients(out, [residual, x]), gradients(expected, [residual, x]), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_relu_dropout_is_dropout_of_relu(dtype: torch.dtype, rate: float) -> None:
+    (x,) = leaves((5, 37), dtype=dtype)
+    torch.manual_seed(3)
+    out = fused.relu_dropout(x, rate)
+    torch.manual_seed(3)
+    expected = fused.dropout(F.relu(x), rate)
+    assert torch.equal(out, expected)
+    assert_near(gradients(out, [x]), gradients(expected, [x]), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("width", [3, 16, 40, 257])
+@pytest.mark.parametrize("rows", [1, 600])
+def test_layer_norm_is_that_of_torch(rows: int, width: int) -> None:
+    inputs = leaves((rows, width), (width,), (width,))
+    with torch.no_grad():
+        inputs[0] += 3.0
+    x, weight, bias = inputs
+    out = fused.layer_norm(x, weight, bias, 1e-5, feeds_product=False)
+    expected = F.layer_norm(x, (width,), weight, bias, 1e-5)
+    assert_near([out], [expected], 1e-5)
+    assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-4)
+
+
+@pytest.mark.parametrize("norm_order", NormOrder)
+def test_the_residual_stream_stays_float32(norm_order: NormOrder) -> None:
+    around, x = Residual(32, norm_order, dropout=0.1), torch.randn(3, 32)
+    seen: list[torch.dtype] = []
+
+    def sublayer(y: Tensor) -> Tensor:
+        seen.append(y.dtype)
+        return y.bfloat16()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert around(x, sublayer).dtype is torch.float32
+    assert seen == [torch.bfloat16 if norm_order is NormOrder.pre else torch.float32]
+
+
+@needs_tiles
+@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 40, 50), (64, 64, 64), (300, 256, 100), (700, 33, 1030)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_linear_rounds_its_operands_and_nothing_else(shape: tuple[int, int, int], has_bias: bool) -> None:
+    rows, inner, cols = shape
+    x, weight, bias = leaves((rows, inner), (cols, inner), (cols,))
+    inputs = [x, weight, bias] if has_bias else [x, weight]
+    with torch.autocast("cpu", torch.bfloat16):
+        out = fused.linear(x, weight, bias if has_bias else None)
+    assert out.dtype is torch.bfloat16
+    expected = F.linear(x.bfloat16().float(), weight.bfloat16().float(), bias if has_bias else None)
+    assert_near([out], [expected], 5e-3)
+    assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-2)
+
+
+@needs_tiles
+@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 40, 50), (64, 64, 128), (700, 33, 1030)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_feed_forward_is_made_of_its_parts(shape: tuple[int, int, int], bias: bool, rate: float) -> None:
+    rows, width, hidden = shape
+    block = FeedForward(width, hidden, Activation.relu, dropout=rate, bias=bias)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter)
+    (x,) = leaves((rows, width))
+    inputs = [x, *block.parameters()]
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(3)
+        out = block(x)
+        torch.manual_seed(3)
+        between = fused.relu_dropout(fused.linear(x, block.inner.weight, block.inner.bias), rate)
+        expected = fused.linear(between, block.outer.weight, block.outer.bias)
+    assert_near([out], [expected], 1e-2)
+    assert_near(gradients(out, inputs), gradients(expected, inputs), 2e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(3, 7, 2, 8), (2, 17, 4, 64), (1, 1, 1, 2), (5, 40, 3, 34)])
+def test_points_are_turned_as_torch_turns_them(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    num, length, heads, width = sizes
+    (wide,) = leaves((num, length, 2 * heads * width), dtype=dtype)
+    x = wide[..., : heads * width].view(num, length, heads, width).transpose(1, 2)  # as packed maps leave it
+    table = sinusoids(length + 3, width)[3:]
+    out = fused.turned(x, table)
+    with kernels.disabled():
+        expected = fused.turned(x.float(), table)
+    assert out.dtype is dtype
+    assert_near([out], [expected], TOLERANCE[dtype])
+    assert_near(gradients(out, [wide]), gradients(expected, [wide]), TOLERANCE[dtype])
+    with torch.no_grad():
+        assert_near([fused.turned(x, table)], [expected], TOLERANCE[dtype])
+
+
+def test_a_table_of_another_type_is_left_to_torch() -> None:
+    x, table = torch.randn(2, 2, 5, 8).bfloat16(), sinusoids(5, 8).bfloat16()
+    with kernels.disabled():
+        expected = fused.turned(x, table)
+    assert_close(fused.turned(x, table), expected, rtol=0, atol=0)
+
+
+@needs_tiles
+def test_linear_takes_rows_that_lie_apart() -> None:
+    x, weight = torch.randn(50, 3, 64).bfloat16(), torch.randn(32, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = fused.linear(x[:, 1], weight, None)
+    assert_near([out], [F.linear(x[:, 1].float(), weight.bfloat16().float())], 5e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(3, 5, 7, 2, 8), (2, 17, 33, 4, 64), (1, 1, 1, 1, 5)])
+@pytest.mark.parametrize("masked", ["nothing", "padding", "causal"])
+def test_attention_is_that_of_torch(
+    sizes: tuple[int, int, int, int, int], dtype: torch.dtype, masked: str
+) -> None:
+    num, length, num_keys, heads, width = sizes
+    if masked == "causal":
+        length = num_keys
+    inputs = leaves((num, heads, length, width), *[(num, heads, num_keys, width)] * 2, dtype=dtype)
+    mask = None
+    if masked == "padding":
+        mask = torch.rand(num, 1, 1, num_keys) > 0.3
+        mask[..., 0] = True
+    elif masked == "causal":
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+    assert fused.can_attend(inputs[0], inputs[1], inputs[2], mask)
+    out = fused.attention(inputs[0], inputs[1], inputs[2], mask, 0.0)
+    query, key, value = (x.float() for x in inputs)
+    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    assert_near([out], [expected], TOLERANCE[dtype])
+    assert_near(gradients(out, inputs), gradients(expected, inputs), TOLERANCE[dtype])
+
+
+def test_attention_drops_weights_and_knows_it_in_backward() -> None:
+    """With values of one channel per key, the output is the row of weights."""
+    queries, keys = leaves((1, 1, 50, 4), (1, 1, 50, 4))
+    values = torch.eye(50)[None, None].requires_grad_()
+    weights = fused.attention(queries, keys, values, None, 0.0)
+    dropped = fused.attention(queries, keys, values, None, 0.5)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.5, abs=0.05)
+    assert_close(dropped, 2.0 * weights * kept)
+    inputs = [queries, keys]  # the values were used to see the weights
+    assert_near(gradients(dropped, inputs), gradients(2.0 * weights * kept, inputs), 1e-4)
+
+
+@needs_tiles
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [1, 1300])
+def test_projected_nll_is_that_of_its_logits(rows: int, smoothing: float) -> None:
+    output = torch.nn.Linear(48, 101, bias=False)
+    (hidden,) = leaves((rows, 48))
+    targets = torch.randint(101, (rows,))
+    inputs = [hidden, output.weight]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, nll = projected_nll(hidden, output, targets, smoothing)
+    expected, expected_nll = smoothed_nll(output(hidden), targets, smoothing)
+    assert_near([loss, nll], [expected, expected_nll], 2e-3)
+    assert_near(
+        list(torch.autograd.grad(2.0 * loss, inputs)), list(torch.autograd.grad(2.0 * expected, inputs)), 2e-2
+    )
+
+
+def assert_blocks_agree(block: Callable[[], Tensor], parameters: list[Tensor]) -> None:
+    """A block in bf16 with kernels, and in float32 without."""
+    with torch.autocast("cpu", torch.bfloat16):
+        out = block()
+    with kernels.disabled():
+        expected = block()
+    assert_near([out], [expected], 3e-2)
+    assert_near(gradients(out.float(), parameters), gradients(expected, parameters), 5e-2)
+
+
+def test_feed_forward_and_attention_agree_with_plain_torch() -> None:
+    feed_forward = FeedForward(32, 64, Activation.relu, dropout=0.0)
+    around = Residual(32, NormOrder.pre, dropout=0.0)
+    attention = Attention(32, 4, dropout=0.0, role=Role.encoder)
+    x = torch.randn(3, 9, 32)
+    mask = torch.ones(3, 1, 1, 9, dtype=torch.bool)
+    mask[0, ..., 5:] = False
+    for block, module in (
+        (lambda: around(x, feed_forward), feed_forward),
+        (lambda: around(x, lambda y: attention(y, *attention.attended(y), mask)), attention),
+    ):
+        assert_blocks_agree(block, [*module.parameters(), *around.parameters()])
+
+
+def test_a_layer_that_is_wrapped_or_hooked_is_called() -> None:
+    """Its weights alone would not be what it computes."""
+    block, seen = FeedForward(32, 64, Activation.relu, dropout=0.0), []
+    x = torch.randn(3, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        block.inner.register_forward_hook(lambda *_: seen.append("hook"))
+        block(x)
+
+        class Shifted(torch.nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) + 1.0
+
+        plain = FeedForward(32, 64, Activation.relu, dropout=0.0)
+        before = plain(x)
+        plain.outer.__class__ = Shifted  # type: ignore[assignment]
+        assert_near([plain(x)], [before + 1.0], 1e-2)
+    assert seen == ["hook"]
+
+
+@needs_tiles
+def test_products_of_several_parts_that_stay_in_the_cache() -> None:
+    """More columns than are taken at a time, forward and in the gradient of the weight."""
+    x, weight = leaves((70, 600), (1100, 600))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = fused.linear(x, weight, None)
+    expected = x.bfloat16().float() @ weight.bfloat16().float().T
+    assert_near([out], [expected], 5e-3)
+    assert_near(gradients(out, [x, weight]), gradients(expected, [x, weight]), 1e-2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 90, 2, 40, 24), (2, 33, 5, 1, 16, 64), (1, 70, 70, 3, 48, 48)])
+def test_attention_with_dropout_is_the_same_in_bfloat16(sizes: tuple[int, ...]) -> None:
+    """T, S and widths of all kinds, with the same weights dropped."""
+    num, queries, keys, heads, d_k, d_v = sizes
+    shapes = (num, heads, queries, d_k), (num, heads, keys, d_k), (num, heads, keys, d_v)
+    exact = leaves(*shapes)
+    rounded = [x.detach().bfloat16().requires_grad_() for x in exact]
+    results = []
+    for inputs in (exact, rounded):
+        torch.manual_seed(5)
+        out = fused.attention(inputs[0], inputs[1], inputs[2], None, 0.3)
+        results.append([out, *gradients(out, inputs)])
+    assert_near(results[1], results[0], 3e-2)
+
+
+def test_without_kernels_the_definition_runs() -> None:
+    (x,) = leaves((4, 16))
+    with kernels.disabled():
+        assert not kernels.load()
+        assert "runtime.kernels=false" in kernels.status()
+        torch.manual_seed(1)
+        plain = Dropout(0.25)(x)
+    assert kernels.status() == "with kernels in C++"
+    torch.manual_seed(1)
+    assert not torch.equal(plain, Dropout(0.25)(x))  # other masks, of the same kind
+
+
+def test_second_derivatives_are_refused() -> None:
+    """They would lack what the kernels have no derivative of."""
+    (x,) = leaves((4, 16))
+    scale, shift = torch.ones(16, requires_grad=True), torch.zeros(16, requires_grad=True)
+    outs = [
+        fused.dropout(x, 0.3),
+        fused.layer_norm(x, scale, shift, 1e-5, feeds_product=False),
+        projected_nll(x, torch.nn.Linear(16, 11), torch.arange(4), 0.1)[0],
+    ]
+    for out in outs:
+        (gradient,) = torch.autograd.grad(out.square().sum(), [x], create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            torch.autograd.backward(gradient.sum())

@@ -1,0 +1,218 @@
+"""The kernels of search against plain torch, and search that uses them against search that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmt import kernels
+from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.decoding import continuations
+from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.decoding.continuations import Continuations
+from nmt.decoding.sampling import SamplingConfig, sample
+from nmt.layers.low_precision import RoundedLinear, rounded
+from nmt.layers.positions import Positions
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.decoder_only import DecoderOnlyConfig
+from nmt.models.transformer import TransformerConfig
+from nmt.runtime import Precision
+
+VOCAB_SIZE = 203
+
+pytestmark = pytest.mark.skipif(not kernels.load(), reason="the kernels cannot be built here")
+needs_tiles = pytest.mark.skipif(
+    not (kernels.load() and torch.ops.nmt.has_tiles()), reason="this machine has no AMX"
+)
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("d_k", [1, 7, 8, 16, 24, 33, 64, 128])
+@pytest.mark.parametrize("d_v", [5, 32, 128])
+@pytest.mark.parametrize(("lengths", "num_rows"), [([1], 1), ([9], 6), ([4, 1, 1], 5)])
+@pytest.mark.parametrize(("has_mask", "has_bias"), [(False, False), (True, False), (True, True)])
+def test_attention(
+    d_k: int, d_v: int, lengths: list[int], num_rows: int, has_mask: bool, has_bias: bool
+) -> None:
+    num, heads, total = 7, 3, sum(lengths)
+    keys = [torch.randn(num_rows, n, heads, d_k).transpose(1, 2) for n in lengths]
+    values = [torch.randn(num_rows, n, heads, d_v).transpose(1, 2) for n in lengths]
+    rows = torch.randint(num_rows, (num, len(lengths)), dtype=torch.int32)
+    queries = torch.randn(num, 1, heads, d_k).transpose(1, 2)
+    mask = torch.rand(num_rows, lengths[0]) < 0.5
+    mask[:, 0] = True
+    bias = torch.randn(1, heads, 1, total)
+
+    added = torch.zeros(num, heads, 1, total) + (bias if has_bias else 0.0)
+    if has_mask:
+        allowed = F.pad(mask[rows[:, 0].long()], (0, total - lengths[0]), value=True)
+        added = added.masked_fill(~allowed[:, None, None], -torch.inf)
+    gathered_keys, gathered_values = (
+        torch.cat([chunk[rows[:, i].long()] for i, chunk in enumerate(chunks)], dim=2)
+        for chunks in (keys, values)
+    )
+    expected = F.scaled_dot_product_attention(queries, gathered_keys, gathered_values, attn_mask=added)
+    found = torch.ops.nmt.attend(
+        queries, keys, values, rows, mask if has_mask else None, bias if has_bias else None
+    )
+    assert_close(found, expected.transpose(1, 2).flatten(2))
+
+
+@needs_tiles
+@pytest.mark.parametrize("num_rows", [1, 5, 16, 17, 32, 100])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (31, 33), (32, 32), (64, 100), (200, 16)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_of_rounded_numbers(num_rows: int, inputs: int, outputs: int, has_bias: bool) -> None:
+    linear = nn.Linear(inputs, outputs, bias=has_bias)
+    x = torch.randn(num_rows, inputs)
+    bias = linear.bias if has_bias else torch.zeros(outputs)
+    expected = x.bfloat16().double() @ linear.weight.bfloat16().double().t() + bias
+    found = RoundedLinear(linear, torch.bfloat16, tiles=True)(x[:, None])
+    assert_close(found[:, 0], expected.float(), atol=1e-5, rtol=1e-5)
+    plain = RoundedLinear(linear, torch.bfloat16, tiles=False)(x)
+    assert plain.dtype is torch.float32
+    assert_close(plain, expected.float(), atol=2e-2, rtol=2e-2)
+
+
+class Projection(nn.Module):
+    """As much of a model as choosing continuations asks for."""
+
+    def __init__(self, width: int, vocab_size: int, *, tiles: bool):
+        super().__init__()
+        linear = nn.Linear(width, vocab_size)
+        linear.weight.data = linear.weight.bfloat16().float()
+        self.output = RoundedLinear(linear, torch.bfloat16, tiles=True) if tiles else linear
+
+    def project(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.output(hidden)
+        return logits
+
+
+def best_without_kernels(
+    projection: Projection, hidden: Tensor, before: Tensor, ending: Tensor, num: int
+) -> Continuations:
+    log_probs = projection.project(hidden).log_softmax(-1).view(*before.shape, -1)
+    for b, k, v in torch.cartesian_prod(*map(torch.arange, log_probs.shape)).tolist():
+        if v in (PAD_ID, BOS_ID) or (ending[b] and v != EOS_ID):
+            log_probs[b, k, v] = -torch.inf
+    sums, places = (log_probs + before[:, :, None]).flatten(1).topk(num)
+    return Continuations(sums, places // log_probs.shape[2], places % log_probs.shape[2])
+
+
+@pytest.mark.parametrize("tiles", [False, pytest.param(True, marks=needs_tiles)])
+@pytest.mark.parametrize("num_beams", [1, 3, 5, 40])
+@pytest.mark.parametrize("vocab_size", [11, 64, 203])
+def test_the_best_continuations(tiles: bool, num_beams: int, vocab_size: int) -> None:
+    num_sentences, width, num = 9, 24, min(2 * num_beams, num_beams * vocab_size)
+    projection = Projection(width, vocab_size, tiles=tiles)
+    hidden = torch.randn(num_sentences * num_beams, width).bfloat16().float()
+    before = -5 * torch.rand(num_sentences, num_beams)
+    before[0, 1:] = -torch.inf
+    ending = torch.arange(num_sentences) % 3 == 1
+    arguments = (hidden, before, ending, num)
+    expected = best_without_kernels(projection, *arguments)
+    found = continuations.continuations(projection, *arguments)  # type: ignore[arg-type]
+    assert_close(found.log_probs, expected.log_probs, atol=1e-5, rtol=1e-5)
+    real = expected.log_probs > -torch.inf
+    assert torch.equal(found.parents[real], expected.parents[real])
+    assert torch.equal(found.tokens[real], expected.tokens[real])
+    assert not (found.tokens[~real] == EOS_ID).any()
+
+
+def peaked(model: TranslationModel) -> TranslationModel:
+    """The model with larger weights, so that its translations are not all alike, and end sometimes."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(1.5)
+    return model.eval()
+
+
+def transformer(positions: Positions) -> TranslationModel:
+    cfg = TransformerConfig(
+        d_model=24, d_ff=40, num_heads=3, encoder_layers=2, decoder_layers=2, positions=positions
+    )
+    return peaked(build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE))
+
+
+def decoder_only(positions: Positions) -> TranslationModel:
+    cfg = DecoderOnlyConfig(d_model=24, d_ff=40, num_heads=3, num_layers=2, positions=positions)
+    return peaked(build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE))
+
+
+Sentences = tuple[Tensor, Tensor]
+
+
+@pytest.fixture
+def batch() -> Sentences:
+    src, lengths = torch.randint(4, VOCAB_SIZE, (12, 9)), torch.arange(12) % 9 + 1
+    return src, torch.arange(9) < lengths[:, None]
+
+
+@pytest.mark.parametrize("make", [transformer, decoder_only])
+@pytest.mark.parametrize("positions", Positions)
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_search_with_kernels_equals_search_without(
+    make: Callable[[Positions], TranslationModel],
+    positions: Positions,
+    beam_size: int,
+    batch: Sentences,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, cfg = make(positions), BeamConfig(beam_size=beam_size, num_best=beam_size)
+    fast = beam_search(model, *batch, cfg)
+    monkeypatch.setattr(kernels, "load", lambda: False)
+    plain = beam_search(model, *batch, cfg)
+    assert [[h.ids for h in found] for found in fast] == [[h.ids for h in found] for found in plain]
+    assert [len(found) for found in fast] == [beam_size] * 12
+    for one, other in zip(fast, plain, strict=True):
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
+
+
+def test_sampling_with_kernels_equals_sampling_without(
+    batch: Sentences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cfg = transformer(Positions.rotary), SamplingConfig(num_best=3)
+    fast = sample(model, *batch, cfg)
+    monkeypatch.setattr(kernels, "load", lambda: False)
+    assert [[h.ids for h in x] for x in fast] == [[h.ids for h in x] for x in sample(model, *batch, cfg)]
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize("make", [transformer, decoder_only])
+def test_search_in_bf16_stays_close(
+    make: Callable[[Positions], TranslationModel],
+    has_kernels: bool,
+    batch: Sentences,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, cfg = make(Positions.sinusoidal), BeamConfig(beam_size=4)
+    exact = beam_search(model, *batch, cfg)
+    if not has_kernels:
+        monkeypatch.setattr(kernels, "load", lambda: False)
+    copied = rounded(model, Precision.bf16)
+    rough = beam_search(copied, *batch, cfg)
+    assert rounded(model, Precision.fp32) is model
+    same = [(one, other) for [one], [other] in zip(rough, exact, strict=True) if one.ids == other.ids]
+    assert len(same) >= 8  # a near tie may be decided otherwise
+    assert [one.score for one, _ in same] == pytest.approx([other.score for _, other in same], abs=0.05)
+
+
+def test_a_rounded_copy_shares_what_it_does_not_round() -> None:
+    model = transformer(Positions.learned)
+    copied = rounded(model, Precision.bf16)
+    assert not any(isinstance(module, nn.Linear) for module in copied.modules())
+    shared = {id(x) for x in model.parameters()}
+    assert {id(x) for x in copied.parameters()} <= shared
+    assert isinstance(model.output, nn.Linear)
+    assert rounded(copied, Precision.bf16) is copied

@@ -1,0 +1,274 @@
+"""Attention against its definition and that of torch, with and without distances; its weights on request."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+from nmt.layers.attention import Attention, Role, recorded_attention
+from nmt.layers.blocks import NormOrder, Residual
+from nmt.layers.positions import Positions
+from nmt.layers.relative_positions import (
+    AlibiPositions,
+    BucketPositions,
+    ClippedPositions,
+    RotaryPositions,
+    offset_buckets,
+)
+from nmt.models.base import State
+from nmt.models.stack import SelfAttention, StackConfig, build_attention
+
+RELATIVE = [Positions.rotary, Positions.alibi, Positions.relative, Positions.t5]
+MAX_DISTANCE = 4
+
+
+def naive_attention(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    """One pair of a query and a key at a time; x (B, T, D), source (B, S, D), mask (B, T, S).
+
+    Where distances count, x is the last T columns of the source.
+    """
+    H, (d_k, d_v) = layer.num_heads, (width // layer.num_heads for width in layer.widths)
+    queries = layer.query(x).unflatten(-1, (H, d_k))
+    keys = layer.key_value(source)[..., : H * d_k].unflatten(-1, (H, d_k))
+    values = layer.key_value(source)[..., H * d_k :].unflatten(-1, (H, d_v))
+    context = torch.zeros(*x.shape[:2], H, d_v)
+    first = source.shape[1] - x.shape[1]
+    for b, t, h in itertools.product(range(len(x)), range(x.shape[1]), range(H)):
+        allowed = mask[b, t].nonzero().flatten().tolist()
+        scores = [score(layer, h, queries[b, t, h], keys[b, s, h], first + t, s) for s in allowed]
+        for weight, s in zip(torch.stack(scores).softmax(0), allowed, strict=True):
+            value = values[b, s, h]
+            if isinstance(layer.positions, ClippedPositions):
+                value = value + layer.positions.values.weight[clipped_row(first + t, s)]
+            context[b, t, h] += weight * value
+    output: Tensor = layer.output(context.flatten(2))
+    return output
+
+
+def score(layer: Attention, head: int, query: Tensor, key: Tensor, t: int, s: int) -> Tensor:
+    """The score of a query in column t and a key in column s, as the papers define it."""
+    positions, bias = layer.positions, torch.zeros(())
+    if isinstance(positions, RotaryPositions):
+        query, key = rotated(query, t), rotated(key, s)
+    if isinstance(positions, ClippedPositions):
+        key = key + positions.keys.weight[clipped_row(t, s)]
+    if isinstance(positions, AlibiPositions):
+        bias -= 2.0 ** (-8 * (head + 1) / layer.num_heads) * abs(s - t)
+    if isinstance(positions, BucketPositions):
+        bucket = offset_buckets(
+            torch.tensor(s - t),
+            num_buckets=len(positions.table.weight),
+            max_distance=positions.max_distance,
+            bidirectional=layer.role is Role.encoder,
+        )
+        bias = positions.table.weight[bucket, head]
+    return query @ key / math.sqrt(len(query)) + bias
+
+
+def rotated(x: Tensor, position: int) -> Tensor:
+    """Pairs of channels as complex numbers, times e^(i angle)."""
+    angles = position * 10000 ** (-torch.arange(0, len(x), 2) / len(x))
+    return torch.view_as_real(torch.view_as_complex(x.view(-1, 2)) * torch.exp(1j * angles)).flatten()
+
+
+def clipped_row(t: int, s: int) -> int:
+    """Shaw et al. 2018, equation 4: the tables begin with the vector of the furthest key before the query."""
+    return max(-MAX_DISTANCE, min(MAX_DISTANCE, s - t)) + MAX_DISTANCE
+
+
+def check_all_ways(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -> None:
+    """The written-out, the fused and the recorded way give what the definition gives."""
+    for parameter in layer.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    expected = naive_attention(layer, x, source, mask)
+    attended = layer.attended(source)
+    written_out = layer.train()(x, *attended, mask[:, None])
+    fused = layer.eval()(x, *attended, mask[:, None])
+    with recorded_attention(layer) as recorded:
+        shown = layer(x, *attended, mask[:, None])
+    for context in (written_out, fused, shown):
+        assert_close(context, expected)
+    (weights,) = recorded[""]
+    assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert not weights.masked_select(~mask[:, None]).any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_heads": 1},
+        {"num_heads": 3},
+        {"num_heads": 3, "bias": False, "output_bias": False},
+        {"num_heads": 2, "d_k": 5, "d_v": 7},
+        {"num_heads": 5, "d_k": 3, "d_v": 2, "bias": False},
+        {"num_heads": 3, "d_v": 1, "output_bias": False},
+    ],
+    ids=str,
+)
+def test_attention_is_softmax_of_scaled_products(options: dict[str, Any]) -> None:
+    layer = Attention(12, dropout=0.0, role=Role.cross, **options)
+    mask = torch.rand(2, 4, 5) < 0.6
+    mask[:, :, 0] = True
+    check_all_ways(layer, torch.randn(2, 4, 12), torch.randn(2, 5, 12), mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_queries", [1, 4, 9])
+@pytest.mark.parametrize("role", [Role.encoder, Role.decoder])
+@pytest.mark.parametrize("positions", RELATIVE)
+def test_attention_knows_distances(positions: Positions, role: Role, num_queries: int) -> None:
+    """Of the last queries of a sequence to all of it, up to far beyond the distances that differ."""
+    cfg = StackConfig(
+        d_model=16,
+        num_heads=4,
+        d_k=6,
+        d_v=3,
+        attention_bias=False,
+        positions=positions,
+        max_distance=MAX_DISTANCE,
+        num_buckets=6,
+    )
+    mask = torch.rand(2, num_queries, 9) < 0.7
+    mask[:, :, 0] = True
+    if role is Role.decoder:
+        mask = mask.tril(9 - num_queries)
+    source = torch.randn(2, 9, 16)
+    check_all_ways(build_attention(cfg, role), source[:, -num_queries:], source, mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", [Positions.none, *RELATIVE])
+def test_a_mask_that_is_causal_may_be_said_to_be(
+    positions: Positions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fused function then gets no mask, where there is no bias either."""
+    cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20)
+    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(2, 6, 16)
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    expected, fused_function, said = layer(x, causal), functional.scaled_dot_product_attention, []
+
+    def listening(*args: Any, **options: Any) -> Tensor:
+        said.append((options["is_causal"], options["attn_mask"] is None))
+        return fused_function(*args, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", listening)
+    assert_close(layer(x, causal, is_causal=True), expected)
+    has_bias = positions in (Positions.alibi, Positions.t5)
+    assert said == ([] if positions is Positions.relative else [(not has_bias, not has_bias)])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
+    layer = Attention(12, 3, dropout=0.0, role=Role.cross, bias=bias, output_bias=bias).train(training)
+    twin = nn.MultiheadAttention(12, 3, bias=bias, batch_first=True)
+    weights = {"out_proj.weight": layer.output.weight}
+    weights["in_proj_weight"] = torch.cat([layer.query.weight, layer.key_value.weight])
+    if bias:
+        for linear in (layer.query, layer.key_value, layer.output):
+            nn.init.normal_(linear.bias)
+        weights["out_proj.bias"] = layer.output.bias
+        weights["in_proj_bias"] = torch.cat([layer.query.bias, layer.key_value.bias])
+    twin.load_state_dict(weights)
+    x, source = torch.randn(2, 4, 12), torch.randn(2, 5, 12)
+    mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
+    expected, _ = twin(x, source, source, key_padding_mask=~mask)
+    assert_close(layer(x, *layer.attended(source), mask[:, None, None, :]), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", Positions)
+@pytest.mark.parametrize("norm_order", NormOrder)
+def test_cached_steps_equal_the_full_pass(positions: Positions, norm_order: NormOrder) -> None:
+    cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20, norm_order=norm_order)
+    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(3, 30, 16)
+    state = State()
+    steps = [layer.step(x[:, t : t + 1], replace(state, position=t), "0") for t in range(30)]
+    assert_close(torch.cat(steps, dim=1), layer(x, torch.ones(30, 30, dtype=torch.bool).tril()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", [Positions.none, *RELATIVE])
+def test_columns_of_padding_at_the_front_change_nothing(positions: Positions) -> None:
+    """Neither in a full pass nor in steps: where nothing is added to embeddings, only distances count."""
+    cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20)
+    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(2, 6, 16)
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    expected = layer(x, causal)
+
+    padded = torch.cat([torch.randn(2, 3, 16), x], dim=1)
+    real = torch.arange(9) >= 3
+    mask = torch.ones(9, 9, dtype=torch.bool).tril() & (real | torch.eye(9, dtype=torch.bool))
+    assert_close(layer(padded, mask)[:, 3:], expected)
+    state = State()
+    steps = [
+        layer.step(
+            padded[:, t : t + 1],
+            replace(state, position=t),
+            "0",
+            mask[None, t : t + 1, : t + 1].expand(2, 1, 1, -1),
+        )
+        for t in range(9)
+    ]
+    assert_close(torch.cat(steps[3:], dim=1), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("positions", [Positions.none, *RELATIVE])
+def test_distances_in_half_precision(positions: Positions, training: bool) -> None:
+    cfg = StackConfig(d_model=16, num_heads=2, positions=positions)
+    layer, x = build_attention(cfg, Role.decoder).train(training), torch.randn(2, 5, 16)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = layer(x, *layer.attended(x), causal)
+    assert rough.dtype is torch.bfloat16
+    assert_close(rough.float(), layer(x, *layer.attended(x), causal), atol=0.05, rtol=0.05)
+    torch.autograd.backward(rough.float().sum())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("positions", RELATIVE)
+def test_attention_to_another_sequence_knows_no_distances(positions: Positions) -> None:
+    cfg = StackConfig(d_model=16, num_heads=2, positions=positions)
+    assert build_attention(cfg, Role.cross).positions is None
+
+
+def test_attention_without_a_mask_sees_everything() -> None:
+    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder), torch.randn(2, 5, 8)
+    everything = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    for training in (True, False):
+        layer.train(training)
+        assert_close(layer(x, *layer.attended(x), None), layer(x, *layer.attended(x), everything))
+
+
+@torch.no_grad()
+def test_attention_dropout_drops_whole_weights() -> None:
+    """With values of one each, what comes out is the sum of the weights that are left."""
+    layer = Attention(4, 1, dropout=0.5, role=Role.encoder)
+    nn.init.eye_(layer.output.weight)
+    x, keys, values = torch.zeros(1, 1, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 4)
+    sums = {float(layer(x, keys, values, None)[0, 0, 0]) for _ in range(20)}
+    assert len(sums) > 5
+    assert all((32 * value) % 1 == 0 for value in sums)  # each of 64 equal weights is 0 or 2 / 64
+    assert float(layer.eval()(x, keys, values, None)[0, 0, 0]) == 1.0
+
+
+@pytest.mark.parametrize("norm_order", NormOrder)
+@pytest.mark.parametrize("training", [True, False])
+def test_recording_ends_with_its_block(norm_order: NormOrder, training: bool) -> None:
+    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder).train(training), torch.randn(1, 3, 8)
+    residual = Residual(8, norm_order, dropout=0.0)
+    with recorded_attention(layer) as recorded:
+        for _ in range(2):
+            residual(x, lambda y: layer(y, *layer.attended(y), None))
+    residual(x, lambda y: layer(y, *layer.attended(y), None))
+    assert len(recorded[""]) == 2

@@ -1,0 +1,386 @@
+"""What search, training and evaluation rely on, for every family of models and its variations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from nmt.data.tokenizer import BOS_ID
+from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.layers.blocks import Activation, Norm, NormOrder
+from nmt.layers.loss import smoothed_nll
+from nmt.layers.positions import Positions
+from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
+from nmt.models.convolutional import ConvolutionalConfig
+from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
+from nmt.models.recurrence import Cell
+from nmt.models.rnn import RnnConfig
+from nmt.models.rnn_attention import RnnAttention
+from nmt.models.stack import Init
+from nmt.models.transformer import TransformerConfig
+from nmt.models.vocabulary import EmbeddingInit, Tying
+
+VOCAB_SIZE = 23
+D_MODEL = 16
+
+Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
+
+transformer = partial(
+    TransformerConfig,
+    d_model=D_MODEL,
+    d_ff=32,
+    num_heads=2,
+    encoder_layers=2,
+    decoder_layers=2,
+    dropout=0.0,
+    max_positions=32,
+)
+decoder_only = partial(
+    DecoderOnlyConfig, d_model=D_MODEL, d_ff=32, num_heads=2, num_layers=2, dropout=0.0, max_positions=32
+)
+convolutional = partial(
+    ConvolutionalConfig,
+    d_model=D_MODEL,
+    encoder_layers=2,
+    decoder_layers=2,
+    dropout=0.0,
+    tying=Tying.none,
+    max_positions=32,
+)
+post, rms = NormOrder.post, Norm.rms_norm
+rnn = partial(RnnConfig, d_model=D_MODEL, dropout=0.0)
+deep = partial(rnn, encoder_layers=2, decoder_layers=2)
+one_way = partial(rnn, bidirectional=False)
+deep_one_way = partial(deep, bidirectional=False)
+VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
+    "transformer": {
+        "plain": transformer,
+        "post_norm": partial(transformer, norm_order=post),
+        "original": partial(
+            transformer,
+            norm_order=post,
+            norm_eps=1e-6,
+            attention_bias=False,
+            tying=Tying.none,
+            embedding_init=EmbeddingInit.xavier,
+        ),
+        "llama": partial(
+            transformer,
+            norm=rms,
+            positions=Positions.rotary,
+            activation=Activation.swiglu,
+            attention_bias=False,
+            attention_output_bias=False,
+            feed_forward_bias=False,
+            embedding_scale=False,
+        ),
+        "gpt": partial(
+            transformer,
+            positions=Positions.learned,
+            activation=Activation.selu,
+            embedding_scale=False,
+            embedding_norm=True,
+            init=Init.depth_scaled,
+        ),
+        "t5": partial(
+            transformer,
+            norm=rms,
+            positions=Positions.t5,
+            num_buckets=8,
+            max_distance=6,
+            activation=Activation.geglu,
+            d_k=4,
+        ),
+        "learned_post": partial(transformer, positions=Positions.learned, norm_order=post, final_norm=True),
+        "rotary_post": partial(
+            transformer, positions=Positions.rotary, norm_order=post, activation=Activation.gelu, d_v=3
+        ),
+        "rotary_wide_heads": partial(
+            transformer, positions=Positions.rotary, num_heads=3, d_k=6, d_v=4, embedding_norm=True
+        ),
+        "alibi": partial(transformer, positions=Positions.alibi, num_heads=4, activation=Activation.silu),
+        "alibi_post": partial(
+            transformer,
+            positions=Positions.alibi,
+            num_heads=3,
+            d_k=5,
+            d_v=6,
+            norm_order=post,
+            norm=rms,
+            final_norm=True,
+            activation=Activation.reglu,
+        ),
+        "relative": partial(transformer, positions=Positions.relative, max_distance=2, attention_bias=False),
+        "relative_post": partial(
+            transformer,
+            positions=Positions.relative,
+            d_k=6,
+            norm_order=post,
+            embedding_norm=True,
+            activation=Activation.glu,
+        ),
+        "t5_post": partial(
+            transformer,
+            positions=Positions.t5,
+            norm_order=post,
+            init=Init.depth_scaled,
+            attention_output_bias=False,
+            embedding_scale=False,
+        ),
+        "no_positions": partial(
+            transformer, positions=Positions.none, activation=Activation.seglu, final_norm=False
+        ),
+        "rms_norm": partial(transformer, norm=rms, final_norm=False, feed_forward_bias=False),
+        **{
+            f"tying_{tying.value}": partial(transformer, tying=tying)
+            for tying in (Tying.src_tgt, Tying.src_output, Tying.tgt_output)
+        },
+        "deep_encoder": partial(
+            transformer, encoder_layers=3, decoder_layers=1, init=Init.depth_scaled, tying=Tying.none
+        ),
+        "deep_decoder": partial(
+            transformer, encoder_layers=1, decoder_layers=3, norm_order=post, positions=Positions.none
+        ),
+        "one_head": partial(transformer, num_heads=1, positions=Positions.alibi, embedding_norm=True),
+        "dropouts": partial(transformer, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
+        "dropouts_relative": partial(
+            transformer,
+            attention_dropout=0.3,
+            activation_dropout=0.3,
+            positions=Positions.relative,
+            activation=Activation.swiglu,
+        ),
+    },
+    "decoder_only": {
+        "plain": decoder_only,
+        "causal": partial(decoder_only, prefix=Prefix.causal),
+        "source_learned": partial(decoder_only, prefix=Prefix.causal, loss_on=LossOn.both),
+        "post_norm": partial(decoder_only, norm_order=NormOrder.post, positions=Positions.sinusoidal),
+        "rotary": partial(decoder_only, positions=Positions.rotary, norm=rms, prefix=Prefix.causal),
+        "alibi": partial(decoder_only, positions=Positions.alibi, final_norm=False, d_k=4),
+        "relative": partial(decoder_only, positions=Positions.relative, norm_order=post, final_norm=True),
+        "t5": partial(decoder_only, positions=Positions.t5, activation=Activation.geglu),
+        "no_positions": partial(decoder_only, positions=Positions.none, prefix=Prefix.causal),
+        "own_output": partial(decoder_only, tying=Tying.src_tgt, activation=Activation.swiglu),
+        "deep": partial(decoder_only, num_layers=4, num_heads=4),
+        "dropouts": partial(decoder_only, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
+    },
+    "convolutional": {
+        "plain": convolutional,
+        "sinusoidal": partial(convolutional, positions=Positions.sinusoidal, tying=Tying.src_output),
+        "kernel_1": partial(convolutional, kernel_size=1),
+        "kernel_5": partial(convolutional, kernel_size=5, tying=Tying.src_tgt),
+        "one_layer_each": partial(convolutional, encoder_layers=1, decoder_layers=1),
+        "deep_encoder": partial(convolutional, encoder_layers=3, decoder_layers=1),
+        "deep_decoder": partial(convolutional, encoder_layers=1, decoder_layers=3, kernel_size=5),
+        "tying_all": partial(convolutional, encoder_layers=1, kernel_size=5, tying=Tying.all),
+        "dropouts": partial(convolutional, dropout=0.3),
+    },
+    "rnn": {
+        "plain_rnn": partial(rnn, attention=RnnAttention.none, cell=Cell.rnn),
+        "plain_gru": partial(deep_one_way, attention=RnnAttention.none, cell=Cell.gru),
+        "plain_lstm": partial(one_way, attention=RnnAttention.none, cell=Cell.lstm),
+        "plain_lstm_unfed": partial(rnn, attention=RnnAttention.none, cell=Cell.lstm, input_feeding=False),
+        "additive_rnn": partial(deep, attention=RnnAttention.additive, cell=Cell.rnn),
+        "additive_gru": partial(rnn, attention=RnnAttention.additive, cell=Cell.gru),
+        "additive_lstm": partial(deep_one_way, attention=RnnAttention.additive, cell=Cell.lstm),
+        "dot_rnn": partial(one_way, attention=RnnAttention.dot, cell=Cell.rnn, input_feeding=False),
+        "dot_gru": partial(rnn, attention=RnnAttention.dot, cell=Cell.gru, decoder_layers=2),
+        "dot_lstm": partial(deep, attention=RnnAttention.dot, cell=Cell.lstm, input_feeding=False),
+        "general_rnn": partial(one_way, attention=RnnAttention.general, cell=Cell.rnn, encoder_layers=2),
+        "general_gru": partial(deep, attention=RnnAttention.general, cell=Cell.gru, input_feeding=False),
+        "general_lstm": partial(rnn, attention=RnnAttention.general, cell=Cell.lstm),
+        **{
+            f"tying_{tying.value}": partial(rnn, tying=tying, cell=cell, attention=attention)
+            for tying, cell, attention in (
+                (Tying.none, Cell.lstm, RnnAttention.additive),
+                (Tying.src_tgt, Cell.gru, RnnAttention.none),
+                (Tying.src_output, Cell.gru, RnnAttention.general),
+                (Tying.tgt_output, Cell.gru, RnnAttention.dot),
+            )
+        },
+        "dropouts": partial(deep, dropout=0.3),
+    },
+}
+CASES = [
+    pytest.param(make, id=f"{family}-{label}")
+    for family, variations in VARIATIONS.items()
+    for label, make in variations.items()
+]
+
+
+@pytest.fixture(params=CASES)
+def model(request: pytest.FixtureRequest) -> TranslationModel:
+    """A model in eval mode: dropout must not show."""
+    return build(request.param()).eval()
+
+
+def build(cfg: ModelConfig) -> TranslationModel:
+    return build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE)
+
+
+def logits_of(model: TranslationModel, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+    logits = model.project(model(src, src_mask, tgt_in))
+    assert isinstance(logits, Tensor)
+    return logits
+
+
+def test_every_family_is_tested() -> None:
+    assert set(VARIATIONS) == set(MODELS)
+
+
+def test_shapes(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(3, 5, 4)
+    hidden = model(src, src_mask, tgt_in)
+    assert hidden.shape == (3, 4, D_MODEL)
+    assert model.project(hidden).shape == (3, 4, VOCAB_SIZE)
+    state = model.start(src, src_mask)
+    assert all(len(tensor) == 3 for tensor in (*state.source.values(), *state.target.values()))
+    assert state.position == 0
+    assert model.step(tgt_in[:, 0], state).shape == (3, VOCAB_SIZE)
+    assert state.position == 1
+
+
+def test_a_gradient_reaches_every_parameter(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(3, 5, 4)
+    logits = logits_of(model.train(), src, src_mask, tgt_in)
+    loss, _ = smoothed_nll(logits.flatten(0, 1), torch.randint(VOCAB_SIZE, (12,)), 0.1)
+    torch.autograd.backward(loss)
+    untouched = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert untouched == []
+
+
+def test_a_position_does_not_see_the_target_after_it(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(3, 5, 6)
+    changed = tgt_in.clone()
+    changed[:, 4:] = (changed[:, 4:] + 1) % VOCAB_SIZE
+    before, after = model(src, src_mask, tgt_in), model(src, src_mask, changed)
+    assert_close(before[:, :4], after[:, :4])
+    assert not torch.allclose(before[:, 4:], after[:, 4:], atol=1e-3)
+
+
+def test_every_source_token_matters(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(1, 5, 3)
+    hidden = model(src, src_mask, tgt_in)
+    for s in range(5):
+        changed = src.clone()
+        changed[0, s] = (changed[0, s] + 1) % VOCAB_SIZE
+        assert not torch.allclose(model(changed, src_mask, tgt_in), hidden, atol=1e-4)
+
+
+def test_padding_changes_nothing(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(3, 5, 4)
+    longer_src = torch.cat([src, torch.randint(VOCAB_SIZE, (3, 3))], dim=1)  # whatever stands there
+    longer_mask = torch.cat([src_mask, torch.zeros(3, 3, dtype=torch.bool)], dim=1)
+    longer_tgt = torch.cat([tgt_in, torch.randint(VOCAB_SIZE, (3, 2))], dim=1)
+    expected = logits_of(model, src, src_mask, tgt_in)
+    assert_close(logits_of(model, longer_src, longer_mask, longer_tgt)[:, :4], expected)
+    state = model.start(longer_src, longer_mask)
+    assert_close(model.step(tgt_in[:, 0], state), expected[:, 0])
+
+
+def test_step_by_step_equals_forward(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(4, 6, 9)
+    state = model.start(src, src_mask)
+    steps = [model.step(last, state) for last in tgt_in.unbind(1)]
+    assert_close(torch.stack(steps, dim=1), logits_of(model, src, src_mask, tgt_in))
+
+
+def test_reorder_equals_reading_the_prefixes_again(model: TranslationModel, sentences: Sentences) -> None:
+    """Three beams a sentence that move at random, while sentences leave the batch."""
+    B, K = 5, 3
+    src, src_mask, _ = sentences(B, 6, 1)
+    state = model.start(src, src_mask)
+    prefixes = torch.full((B, 1), BOS_ID)
+    beams, leaving = 1, {2: [1], 4: [0, 2]}
+    for position in range(7):
+        logits = model.step(prefixes[:, -1], state)
+        rows = torch.arange(len(src)).repeat_interleave(beams)
+        assert_close(logits, logits_of(model, src[rows], src_mask[rows], prefixes)[:, -1])
+
+        gone = leaving.get(position, [])
+        staying = torch.tensor([b for b in range(len(src)) if b not in gone])
+        parents = staying[:, None] * beams + torch.randint(beams, (len(staying), K))
+        state = model.reorder(state, parents.flatten(), staying if gone else None)
+        src, src_mask, beams = src[staying], src_mask[staying], K
+        last = torch.randint(4, VOCAB_SIZE, (len(src) * K, 1))
+        prefixes = torch.cat([prefixes[parents.flatten()], last], dim=1)
+    assert len(src) == B - 3
+
+
+@pytest.mark.parametrize("rows", [None, [2, 2, 0]])
+def test_reorder_leaves_the_old_state_as_it_was(
+    model: TranslationModel, sentences: Sentences, rows: list[int] | None
+) -> None:
+    src, src_mask, tgt_in = sentences(3, 5, 2)
+    state = model.start(src, src_mask)
+    model.step(tgt_in[:, 0], state)
+    moved: State = model.reorder(state, None if rows is None else torch.tensor(rows))
+    model.step(tgt_in[:, 1], moved)
+    expected = logits_of(model, src, src_mask, tgt_in)[:, 1]
+    assert_close(model.step(tgt_in[:, 1], state), expected)
+
+
+@pytest.mark.parametrize("make", CASES)
+def test_state_dict_round_trip(make: Callable[[], ModelConfig], sentences: Sentences) -> None:
+    batch = sentences(3, 5, 4)
+    first, second = build(make()).eval(), build(make()).eval()
+    assert not torch.equal(logits_of(first, *batch), logits_of(second, *batch))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(logits_of(first, *batch), logits_of(second, *batch))
+
+
+def test_bf16_stays_close(model: TranslationModel, sentences: Sentences) -> None:
+    batch = sentences(3, 5, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = logits_of(model, *batch)
+    assert rough.dtype is torch.bfloat16
+    assert_close(rough.float(), logits_of(model, *batch), atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("make", [case for case in CASES if "dropouts" not in str(case.id)])
+def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Sentences) -> None:
+    model = build(make()).train()
+    src, _, tgt_out = sentences(8, 5, 5)
+    src_mask = torch.ones_like(src, dtype=torch.bool)
+    tgt_in = torch.cat([torch.full((8, 1), BOS_ID), tgt_out[:, :-1]], dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        logits = logits_of(model, src, src_mask, tgt_in).flatten(0, 1)
+        loss, nll = smoothed_nll(logits, tgt_out.flatten(), 0.0)
+        torch.autograd.backward(loss / len(logits))
+        optimizer.step()
+    assert float(nll) / len(logits) < 0.1
+
+
+@torch.inference_mode()
+def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sentences: Sentences) -> None:
+    cfg = BeamConfig(beam_size=3, num_best=2, max_length_ratio=1.5, max_length_offset=2)
+    src, src_mask, _ = sentences(4, 6, 1)
+    for b, together in enumerate(beam_search(model, src, src_mask, cfg)):
+        length = int(src_mask[b].sum())
+        (alone,) = beam_search(model, src[b : b + 1, :length], src_mask[b : b + 1, :length], cfg)
+        assert [found.ids for found in together] == [found.ids for found in alone]
+        assert_close([found.score for found in together], [found.score for found in alone], atol=1e-4, rtol=0)
+
+
+def test_attention_maps(model: TranslationModel, sentences: Sentences) -> None:
+    src, src_mask, tgt_in = sentences(3, 6, 5)
+    maps = model.attention(src, src_mask, tgt_in)
+    blind = getattr(model, "decoder", None).__class__.__name__ == "PlainDecoder"
+    assert bool(maps.cross) != blind  # whatever attends at all attends to the source
+    for layers, rows, columns in ((maps.encoder, 6, 6), (maps.decoder, 5, 5), (maps.cross, 5, 6)):
+        for weights in layers:
+            assert (weights.dtype, weights.dim()) == (torch.float32, 4)
+            assert (weights.shape[0], *weights.shape[2:]) == (3, rows, columns)
+            assert bool((weights >= 0).all() and (weights.sum(-1) <= 1 + 1e-5).all())
+    for weights in (*maps.encoder, *maps.cross):
+        assert not weights.masked_select(~src_mask[:, None, None, :]).any()
+    for weights in maps.decoder:
+        assert not weights.triu(1).any()

@@ -1,0 +1,169 @@
+"""What differs between translation and language modelling."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+from torch.nn import functional as F
+
+from nmt.config.roots import Task, TrainConfig
+from nmt.data.pairs import DataConfig
+from nmt.data.sources import Account, DemoData, ParallelText
+from nmt.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.training_split import TrainingText, digest_of
+from nmt.decoding import BeamConfig, SamplingConfig
+from nmt.decoding.evaluate import Metric
+from nmt.models import build_model
+from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
+from nmt.runs.tasks import TASKS, Evaluation, Trained, continued, decoded_text
+from nmt.training.optimizer import NoamConfig
+from nmt.training.tracking import Tracker
+from nmt.training.trainer import TrainerConfig
+
+LINES = ["a man rides", "", "two men ride a horse", "no"] * 5
+TEXT = ParallelText([""] * len(LINES), LINES)
+TOKENIZER = Tokenizer.train(TokenizerConfig(TokenizerKind.char, vocab_size=60), TEXT)
+CPU = torch.device("cpu")
+
+
+def config(task: Task, **model: Any) -> TrainConfig:
+    sizes: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_layers": 1, "max_positions": 64}
+    return TrainConfig(
+        task=task,
+        model=DecoderOnlyConfig(**(sizes | model)),
+        data=DemoData(max_tokens=16),
+        optimizer=NoamConfig(),
+        trainer=TrainerConfig(num_samples=2, batch_tokens=64),
+        decoding=BeamConfig(),
+    )
+
+
+def training_text(text: ParallelText) -> TrainingText:
+    return TrainingText(Account(len(text)), digest_of(text), {}, lambda: iter([text]))
+
+
+def trained(cfg: TrainConfig) -> Trained:
+    size = TOKENIZER.tgt_vocab_size
+    return Trained(cfg, TOKENIZER, build_model(cfg.model, src_vocab_size=size, tgt_vocab_size=size), CPU)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path))
+
+
+def test_every_task_has_its_code() -> None:
+    assert set(TASKS) == set(Task)
+
+
+def test_a_language_model_learns_from_all_lines_of_the_target() -> None:
+    parts = TASKS[Task.language_model]
+    text = parts.part(ParallelText(["x", "y"], ["one", ""]))
+    assert text == ParallelText(["", ""], ["one", ""])
+    kept, account = parts.filter(text, DataConfig())
+    assert (kept, account.read, account.kept) == (text, 2, 2)
+
+
+def test_the_windows_of_an_epoch_hold_the_text_once_and_begin_elsewhere_in_the_next() -> None:
+    parts, cfg, notes = TASKS[Task.language_model], config(Task.language_model), list[str]()
+    pairs_of_epoch = parts.training_pairs(cfg, training_text(TEXT), TOKENIZER, notes.append)
+    whole = [token for line in TOKENIZER.encode_tgt(LINES) for token in line]
+    assert notes == [f"encoded: 20 lines, {len(whole)} tokens"]
+    firsts = set()
+    for epoch in range(1, 9):
+        pairs = pairs_of_epoch(epoch)
+        assert np.concatenate([pairs.tgt[i] for i in range(len(pairs))]).tolist() == whole
+        assert (int(pairs.src_lengths.max()), int(pairs.tgt_lengths.max())) == (0, 16)
+        firsts.add(int(pairs.tgt_lengths[0]))
+    assert len(firsts) > 3
+    again = parts.training_pairs(cfg, training_text(TEXT), TOKENIZER, notes.append)(8)
+    assert again.tgt_lengths.tolist() == pairs.tgt_lengths.tolist()
+
+
+def test_a_model_of_both_sides_is_trained_on_joined_pairs() -> None:
+    text = ParallelText(["a man", "two men"], ["no", "a horse"])
+    cfg = config(Task.translation, prefix=Prefix.causal, loss_on=LossOn.both)
+    pairs = TASKS[Task.translation].training_pairs(cfg, training_text(text), TOKENIZER, list[str]().append)(1)
+    src, tgt = TOKENIZER.encode_src(text.src), TOKENIZER.encode_tgt(text.tgt)
+    assert [pairs.tgt[i].tolist() for i in (0, 1)] == [
+        [*s, BOS_ID, *t] for s, t in zip(src, tgt, strict=True)
+    ]
+    assert pairs.src_lengths.tolist() == [0, 0]
+
+
+def test_the_perplexity_is_that_of_every_token_given_its_window() -> None:
+    opened = trained(config(Task.language_model))
+    scores = Evaluation(opened, TEXT, list[str]().append).scores(BeamConfig(), [Metric.bleu])
+    whole = torch.tensor([token for line in TOKENIZER.encode_tgt(LINES) for token in line])
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+    total = 0.0
+    for window in torch.split(whole, 16):
+        tgt_in = torch.cat([torch.tensor([BOS_ID]), window[:-1]])[None]
+        with torch.inference_mode():
+            logits = opened.model.eval().project(opened.model(nothing, nothing.bool(), tgt_in))[0]
+        total += float(F.cross_entropy(logits, window, reduction="sum"))
+    assert scores.values == pytest.approx(
+        {"loss": total / len(whole), "perplexity": math.exp(total / len(whole))}, rel=1e-5
+    )
+    assert scores.signatures == {}
+    assert [sample.split("\n")[0] for sample in scores.hypotheses] == LINES[:2]
+
+
+def test_translations_are_scored_beside_the_loss_and_shown(tmp_path: Path) -> None:
+    opened = trained(config(Task.translation))
+    text = ParallelText(["a man", "two men"], ["no", "a horse"])
+    scores = Evaluation(opened, text, list[str]().append).scores(BeamConfig(beam_size=1), [Metric.chrf])
+    assert list(scores.values) == ["loss", "perplexity", "chrf"]
+    with Tracker(tmp_path, resume_step=0, total_steps=1) as tracker:
+        TASKS[Task.translation].show(opened, text, scores, tracker, 1)
+    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert sorted(shown.Tags()["images"]) == ["valid/attention_1", "valid/attention_2"]
+    assert sorted(shown.Tags()["tensors"]) == [
+        "valid/sample_1/text_summary",
+        "valid/sample_2/text_summary",
+    ]
+
+
+def test_pairs_beyond_the_positions_are_told() -> None:
+    notes: list[str] = []
+    long = ParallelText(["a man", "a man " * 20], ["no", "no"])
+    evaluation = Evaluation(trained(config(Task.translation)), long, notes.append)
+    assert notes == ["loss without what exceeds model.max_positions: 2 pairs read, 1 kept (over 31 pieces 1)"]
+    assert len(evaluation.pairs) == 1
+
+
+def ids(line: str) -> list[int]:
+    return TOKENIZER.encode_tgt([line])[0][:-1]
+
+
+@pytest.mark.parametrize(
+    ("before", "tokens", "text"),
+    [
+        ([], ids("a man"), "a man"),
+        (ids("a"), ids("a man")[len(ids("a")) :], " man"),
+        (ids("a ma"), [*ids("a man")[len(ids("a ma")) :], EOS_ID, *ids("no"), EOS_ID], "n\nno\n"),
+        ([*ids("a man"), EOS_ID], ids("no"), "no"),
+        (ids("a"), [EOS_ID, EOS_ID, *ids("no")], "\n\nno"),
+        (ids("a"), [], ""),
+    ],
+)
+def test_a_continuation_is_text_from_where_the_prompt_ends(
+    before: list[int], tokens: list[int], text: str
+) -> None:
+    assert decoded_text(TOKENIZER, before, tokens) == text
+
+
+@pytest.mark.parametrize("prompt", ["", "a man", "no\n", "no\na man"])
+def test_a_prompt_may_have_any_shape(prompt: str) -> None:
+    opened = trained(config(Task.language_model))
+    first = continued(opened, prompt, SamplingConfig(), 30)
+    assert first == continued(opened, prompt, SamplingConfig(), 30)
+    assert first != continued(opened, prompt, SamplingConfig(seed=2), 30)

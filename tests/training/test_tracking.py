@@ -1,0 +1,430 @@
+"""Tracking: each step exactly once, readable lines, and text from strangers that stays text."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from nmt.errors import TrainingStopped
+from nmt.training.tracking import (
+    Tracker,
+    describe,
+    duration,
+    literal_markdown,
+    printable,
+    rewind,
+    shown_perplexity,
+)
+
+TRAIN = {
+    "train/loss": 3.214,
+    "train/nll": 2.5,
+    "train/lr": 7e-4,
+    "train/tgt_tokens_per_second": 9812.4,
+    "train/grad_norm": 1.5,
+}
+HOSTILE = (
+    "<script>alert(1)</script> **bold** [link](http://x) `code` <img src=x onerror=y>\n\n# title\n* item"
+)
+
+
+@pytest.fixture(autouse=True)
+def _outside_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CI", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+def plain() -> Console:
+    return Console(file=io.StringIO(), width=80)
+
+
+def terminal(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, height=25)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def train_log(run_dir: Path) -> list[str]:
+    """The lines of train.log without their times."""
+    lines = (run_dir / "train.log").read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+    return [line[20:] for line in lines]
+
+
+def tensorboard(run_dir: Path) -> Any:
+    """The scalars as any reader of event files sees them."""
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    return EventAccumulator(str(run_dir / "tensorboard")).Reload()
+
+
+def texts(run_dir: Path, tag: str) -> list[tuple[int, str]]:
+    """The texts as the TensorBoard server sees them; it removes steps that a resumed run repeats."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    events = EventAccumulator(str(run_dir / "tensorboard")).Reload().Tensors(f"{tag}/text_summary")
+    return [(event.step, event.tensor_proto.string_val[0].decode()) for event in events]
+
+
+# Recording
+
+
+def test_one_log_reaches_every_file(tmp_path: Path) -> None:
+    console = plain()
+    with Tracker(tmp_path, total_steps=100, console=console) as tracker:
+        tracker.log(50, TRAIN)
+        tracker.log(50, {"valid/bleu": 18.34, "valid/loss": 2.5})
+        tracker.log(100, TRAIN | {"train/padding": 0.1})
+        assert metrics(tmp_path)[-1]["step"] == 100  # at once, not at the end
+    assert metrics(tmp_path) == [
+        {"step": 50, **TRAIN},
+        {"step": 50, "valid/bleu": 18.34, "valid/loss": 2.5},
+        {"step": 100, **TRAIN, "train/padding": 0.1},
+    ]
+    events = tensorboard(tmp_path)
+    assert [(event.step, round(event.value, 3)) for event in events.Scalars("train/loss")] == [
+        (50, 3.214),
+        (100, 3.214),
+    ]
+    assert [event.step for event in events.Scalars("valid/bleu")] == [50]
+    assert train_log(tmp_path) == shown(console).splitlines()
+    assert len(train_log(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_null(tmp_path: Path, value: float) -> None:
+    with Tracker(tmp_path, console=plain()) as tracker:
+        tracker.log(1, {"train/loss": value, "train/lr": 0.5})
+    assert metrics(tmp_path) == [{"step": 1, "train/loss": None, "train/lr": 0.5}]
+    assert tensorboard(tmp_path).Tags()["scalars"] == ["train/lr"]
+
+
+def test_resume_gives_each_step_exactly_once(tmp_path: Path) -> None:
+    def train(first: int, last: int) -> None:
+        with Tracker(tmp_path, resume_step=first, total_steps=9, console=plain()) as tracker:
+            tracker.config_text("seed: 1")
+            for step in range(first + 1, last + 1):
+                tracker.log(step, {"train/loss": 10.0 * first + step})
+                if step % 2 == 0:
+                    tracker.log(step, {"valid/bleu": float(step)})
+                    tracker.text(step, "samples", f"step {step} from {first}")
+
+    for first, last in [(0, 3), (0, 5), (4, 7), (4, 9)]:
+        train(first, last)
+    assert [(r["step"], r["train/loss"]) for r in metrics(tmp_path) if "train/loss" in r] == [
+        *((step, float(step)) for step in range(1, 5)),
+        *((step, 40.0 + step) for step in range(5, 10)),
+    ]
+    assert [r["step"] for r in metrics(tmp_path) if "valid/bleu" in r] == [2, 4, 6, 8]
+    events = tensorboard(tmp_path)
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 10))
+    assert [event.value for event in events.Scalars("train/loss")][3:5] == [4.0, 45.0]
+    assert [event.step for event in events.Scalars("valid/bleu")] == [2, 4, 6, 8]
+    assert texts(tmp_path, "samples") == [(n, f"    step {n} from {4 * (n > 4)}") for n in (2, 4, 6, 8)]
+    assert texts(tmp_path, "config") == [(0, "    seed: 1")]
+    assert len(train_log(tmp_path)) == 3 + 5 + 3 + 5  # what was shown stays in the log
+
+
+def test_images_reach_tensorboard_as_they_are(tmp_path: Path) -> None:
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    with Tracker(tmp_path, console=plain()) as tracker:
+        tracker.image(5, "valid/attention_1", pixels)
+        (event,) = tensorboard(tmp_path).Images("valid/attention_1")  # at once, not at the end
+    assert (event.step, event.width, event.height) == (5, 6, 4)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(event.encoded_image_string))), pixels)
+
+
+def test_killed_without_close_loses_no_step(tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path, console=plain())  # never closed
+    tracker.log(1, {"train/loss": 1.0})
+    tracker.log(2, {"train/loss": 0.5})
+    assert [record["step"] for record in metrics(tmp_path)] == [1, 2]
+    assert [event.step for event in tensorboard(tmp_path).Scalars("train/loss")] == [1, 2]
+    with tracker:
+        pass
+
+
+def test_rewind_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert rewind(path, 5) == []
+    path.write_bytes(
+        b'{"step": 0, "x": 1}\n{"step": 2, "x": 0.1}\n\n[1]\n{"y": 1}\n\xff\n{"step": 3}\n{"step": 2, "to'
+    )
+    expected = [{"step": 0, "x": 1}, {"step": 2, "x": 0.1}]
+    assert rewind(path, 2) == expected
+    assert path.read_text() == '{"step": 0, "x": 1}\n{"step": 2, "x": 0.1}\n'
+    assert rewind(path, 2) == expected
+    assert rewind(path, 0) == []
+    assert path.read_text() == ""
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rewind_that_is_interrupted_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+
+    def killed(*paths: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rewind(path, 1)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_last_bleu_is_shown_again_after_a_resume(tmp_path: Path) -> None:
+    with Tracker(tmp_path, console=plain()) as tracker:
+        tracker.log(4, {"valid/bleu": 18.3})
+        tracker.log(4, {"valid/bleu": math.nan})
+        tracker.log(8, {"valid/bleu": 20.0})
+    console = plain()
+    with Tracker(tmp_path, resume_step=4, console=console) as tracker:
+        tracker.log(5, {"train/loss": 1.0})
+    assert shown(console) == "step 5  loss 1.000  bleu 18.3\n"
+
+
+def test_full_disk_stops_training_with_a_readable_error(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Tracker(tmp_path, console=plain()) as tracker:
+        tracker.log(1, TRAIN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+            with pytest.raises(TrainingStopped) as raised:
+                tracker.log(2, TRAIN)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised.value.exit_code == 4
+    assert str(raised.value) == (
+        f"cannot write to {tmp_path}: File too large; its checkpoints are intact; "
+        "make room or fix the permissions, then run the same command again"
+    )
+    assert metrics(tmp_path)[0] == {"step": 1, **TRAIN}
+
+
+# Lines
+
+
+def test_plain_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    console = plain()
+    with Tracker(tmp_path, total_steps=8000, console=console) as tracker:
+        tracker.advance(1, fraction=1 / 8000)
+        tracker.log(1, {"valid/bleu": 18.34})
+        now += 499 * 0.1
+        tracker.advance(500, fraction=500 / 8000)
+        tracker.log(500, TRAIN)
+    line = "step 500/8000  loss 3.214  ppl 12.2  lr 7.0e-04  9,812 tok/s  bleu 18.3  left 12:30"
+    assert shown(console) == line + "\n"  # longer than 80 columns and yet one line
+    assert train_log(tmp_path) == [line]
+
+
+def test_time_left_counts_from_the_resumed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    console = plain()
+    with Tracker(tmp_path, resume_step=900, total_steps=1000, console=console) as tracker:
+        for step, now in ((901, 0.0), (950, 49.0), (1000, 99.0)):  # noqa: B007 - read by the clock
+            tracker.advance(step, fraction=step / 1000)
+            tracker.log(step, {"train/loss": 0.0})
+    ends = [line.partition("loss 0.000")[2] for line in shown(console).splitlines()]
+    assert ends == ["", "  left 0:50", "  left 0:00"]
+
+
+def test_time_left_without_a_limit_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    console = plain()
+    with Tracker(tmp_path, console=console) as tracker:
+        tracker.log(1, {"train/loss": 0.0})
+        tracker.advance(2, fraction=0.25)
+        now = 600.0
+        tracker.advance(3, fraction=0.5)
+        tracker.log(3, {"train/loss": 0.0})
+    assert shown(console) == "step 1  loss 0.000\nstep 3  loss 0.000  left 20:00\n"
+
+
+def test_advance_alone_shows_and_writes_nothing(tmp_path: Path) -> None:
+    console = plain()
+    with Tracker(tmp_path, console=console) as tracker:
+        tracker.advance(1, TRAIN)
+    assert shown(console) == ""
+    assert (tmp_path / "metrics.jsonl").read_text() == (tmp_path / "train.log").read_text() == ""
+
+
+def test_notes_are_lines_without_markup(tmp_path: Path) -> None:
+    console = plain()
+    long = "word " * 40 + "end"
+    with Tracker(tmp_path, console=console) as tracker:
+        tracker.note(f"two [red]lines[/red] :smile:\n{long}")
+    assert shown(console) == f"two [red]lines[/red] :smile:\n{long}\n"
+    assert train_log(tmp_path) == ["two [red]lines[/red] :smile:", long]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[2J\x1b[1;1Htop", "top"),
+        ("\x9b31mred", "red"),
+        ("\x1b]0;title\x07text", "]0;titletext"),
+        ("a\rb\x08c\x00d\x7fe\x85f", "abcdef"),
+        ("tab\tnew\nline äöü 中文 \u2028", "tab\tnew\nline äöü 中文 \u2028"),
+    ],
+)
+def test_printable(text: str, expected: str) -> None:
+    assert printable(text) == expected
+
+
+def test_escape_codes_reach_neither_screen_nor_files(tmp_path: Path) -> None:
+    console = terminal()
+    hostile = "\x1b[2J\x1b]0;owned\x07text\r\x9b1m"
+    with Tracker(tmp_path, console=console) as tracker:
+        tracker.note(hostile)
+        tracker.text(1, "samples", hostile)
+    assert "\x1b[2J" not in shown(console)
+    assert "\x1b]" not in shown(console)
+    assert "\x9b" not in shown(console)
+    assert train_log(tmp_path) == ["]0;ownedtext"]
+    assert texts(tmp_path, "samples") == [(1, "    ]0;ownedtext")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [HOSTILE, "```\n<script>x</script>\n```", "\n<b>x</b>", "a\r\n\r\n<b>x</b>", "</pre></code><b>"],
+    ids=["mixed", "fence", "blank line", "carriage return", "end of block"],
+)
+def test_text_is_inert_in_tensorboard(text: str) -> None:
+    from tensorboard.plugin_util import markdown_to_safe_html  # type: ignore[import-untyped]
+
+    html = markdown_to_safe_html(literal_markdown(text))
+    assert set(re.findall(r"</?(\w+)", html)) <= {"pre", "code"}
+
+
+def test_hostile_text_is_shown_as_it_is() -> None:
+    from html import unescape
+
+    from tensorboard.plugin_util import markdown_to_safe_html
+
+    html = markdown_to_safe_html(literal_markdown(HOSTILE))
+    assert unescape(re.sub(r"</?\w+>", "", html)).strip() == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "0:00"),
+        (59.6, "1:00"),
+        (760, "12:40"),
+        (3599.7, "1:00:00"),
+        (3723, "1:02:03"),
+        (360000, "100:00:00"),
+    ],
+)
+def test_duration(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [(0.0, "1.0"), (3.214, "24.9"), (9.0, "8,103"), (20.0, "4.9e+08"), (1e9, "1.0e+304"), (math.nan, "nan")],
+)
+def test_perplexity(loss: float, expected: str) -> None:
+    assert shown_perplexity(loss) == expected
+
+
+def test_describe_shows_what_is_known() -> None:
+    assert describe({}) == ""
+    assert describe({"valid/bleu": 9.96, "train/lr": 0.000123, "other": 1.0}) == "lr 1.2e-04  bleu 10.0"
+
+
+# The live display
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_live_display_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    console = terminal(width)
+    with Tracker(tmp_path, total_steps=100000, console=console) as tracker:
+        tracker.advance(1, fraction=0.0)
+        last = TRAIN | {"train/tgt_tokens_per_second": 1234567.0, "valid/bleu": 100.0}
+        tracker.advance(99999, last, fraction=0.99999)
+        tracker.log(99999, TRAIN)
+        tracker.note("a note")
+    output = shown(console)
+    assert "step 99999/100000 " in output
+    assert "0:00 left" in output
+    assert "a note\n" in output
+    visible = printable(output.replace("\r", "\n")).split("\n")
+    assert max(map(len, visible)) == width  # the bar fills the line and nothing is wider
+    assert "loss 3.214  ppl 12.2  lr 7.0e-04  9,812 tok/s  bleu 100.0" in output
+    assert not any(line.startswith("step 99999/100000  loss") for line in visible)  # the bar shows it instead
+    assert train_log(tmp_path)[0].startswith("step 99999/100000  loss 3.214")
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1  # the cursor is hidden and comes back
+
+
+def test_live_display_before_the_first_step(tmp_path: Path) -> None:
+    console = terminal()
+    with Tracker(tmp_path, console=console):
+        pass
+    assert "step 0" in shown(console)
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("CI", "1"), ("TERM", "dumb")])
+def test_no_live_display_in_ci_or_a_dumb_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    console = terminal()
+    with Tracker(tmp_path, total_steps=10, console=console) as tracker:
+        tracker.log(5, {"train/loss": 1.0})
+    assert shown(console) == "step 5/10  loss 1.000\n"
+
+
+def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = terminal()
+    with Tracker(tmp_path, total_steps=10, console=console) as tracker:
+        tracker.log(5, {"train/loss": 1.0})
+    assert "step 5/10" in shown(console)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", shown(console))
+
+
+def test_display_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Tracker(tmp_path) as tracker:
+        tracker.note("hello")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "hello\n")
+
+
+def test_stdout_stays_stdout_while_the_display_is_live(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = terminal()
+    with Tracker(tmp_path, console=console):
+        print("a result")
+    assert capsys.readouterr().out == "a result\n"
+    assert "a result" not in shown(console)

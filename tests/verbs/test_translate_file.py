@@ -1,0 +1,313 @@
+"""Several workers give what one stream gives, whatever ends them in between."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from nmt.config.compose import compose
+from nmt.config.roots import TranslateConfig
+from nmt.config.stored import save_config
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import Tokenizer
+from nmt.decoding import BeamConfig
+from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
+from nmt.errors import NmtError, TrainingStopped, UserError
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import decoded, initial_model, open_run, output_lines
+from nmt.runtime import RuntimeConfig
+from nmt.training.checkpoint import Checkpoint
+from nmt.training.progress import Progress
+from nmt.verbs import translate_file as translate_file_module
+from nmt.verbs import translation_job
+from nmt.verbs.translate_file import LineCounter, translate_file, worker_settings
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
+NUM_BLOCKS = 12
+"""Of a file that takes long enough to be interrupted."""
+SIZES = ("d_model=8", "d_ff=8", "num_heads=2", "encoder_layers=1", "decoder_layers=1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory whose model has learnt nothing, but always answers the same."""
+    directory = RunDirectory(tmp_path_factory.mktemp("runs") / "untrained")
+    directory.path.mkdir()
+    (composed,) = compose(
+        "train",
+        ["data=toy", "model=transformer_tiny", "tokenizer=char", *(f"model.{size}" for size in SIZES)],
+    )
+    cfg, _ = composed.to_training()
+    cfg.decoding = SEARCH
+    save_config(cfg, directory.config_file)
+    words = [f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "abcdefgh"]
+    Tokenizer.train(cfg.tokenizer, ParallelText(words, words)).save(directory.path)
+    model = initial_model(cfg, directory.tokenizer(cfg.tokenizer))
+    directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(Progress())}))
+    return directory.path
+
+
+def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
+    files = {"input": str(folder / "in"), "output": str(folder / "out")}
+    values: dict[str, Any] = {"runtime": CPU, "decoding": SEARCH, **files}
+    return TranslateConfig(run=str(run), **(values | fields))
+
+
+def streamed(run: Path, text: bytes, search: BeamConfig = SEARCH, chunk: int = LINES_AT_ONCE) -> bytes:
+    """What standard output is for `text` on standard input."""
+    opened = open_run(run, runtime_cfg=CPU)
+    found = translate_stream(
+        decoded(io.BytesIO(text)), opened.model, opened.tokenizer, search, device=opened.device, chunk=chunk
+    )
+    lines = [line for i, one in enumerate(found) for line in output_lines(i, one, search.num_best)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def test_two_workers_give_what_a_stream_gives(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of n-best lists, blank lines, both line ends, a line that is cut, and a last line without an end."""
+    text = b"ab ba\n\nca\r\n   \nabc d\n" * 3 + b"a b c d e f g h\nhg"
+    (tmp_path / "in").write_bytes(text)
+    search = BeamConfig(
+        beam_size=3, num_best=2, max_source_tokens=8, max_length_offset=3, max_length_ratio=1.0
+    )
+    expected = streamed(run, text, search, chunk=4)
+    capsys.readouterr()
+    monkeypatch.setattr(translation_job, "LINES_AT_ONCE", 4)
+    translate_file(config(run, tmp_path, workers=2, decoding=search))
+    shown = capsys.readouterr()
+    assert (tmp_path / "out").read_bytes() == expected
+    assert b"16 ||| " in expected
+    assert shown.out == f"written     {tmp_path}/out\n"
+    assert "workers: 2 on cpu, threads of each: 1\n" in shown.err
+    assert (
+        "warning: only the first 8 tokens of line 16 are translated, because decoding.max_source_tokens=8\n"
+        in shown.err
+    )
+    assert "17 of 17 lines  " in shown.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"")
+    translate_file(config(run, tmp_path))
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def begin(run: Path, folder: Path) -> subprocess.Popen[str]:
+    """A process that translates, in a group of its own like that of a terminal."""
+    files = [f"input={folder}/in", f"output={folder}/out"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "nmt", "translate", f"run={run}", *files, "workers=1", "runtime.device=cpu"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("out.parts/block_*"))
+
+
+def await_parts(process: subprocess.Popen[str], folder: Path, more_than: int) -> None:
+    while len(parts(folder)) <= more_than:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C, then a kill -9, then a damaged part."""
+    text = b"".join(b"abcdefgh"[: 1 + i % 8] + b"\n" for i in range(LINES_AT_ONCE))
+    (tmp_path / "in").write_bytes(text * NUM_BLOCKS)
+
+    process = begin(run, tmp_path)
+    await_parts(process, tmp_path, more_than=0)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    lines = f"{LINES_AT_ONCE * len(parts(tmp_path)):,} of {NUM_BLOCKS * LINES_AT_ONCE:,} lines"
+    message = f"stopped by SIGINT; {lines} are translated; the same command goes on from there\n"
+    assert message in errors
+    assert "Traceback" not in errors
+    kept = {part: part.stat().st_mtime_ns for part in parts(tmp_path)}
+    assert len(kept) < NUM_BLOCKS
+
+    process = begin(run, tmp_path)
+    await_parts(process, tmp_path, more_than=len(kept))
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.communicate(timeout=60)  # the worker has its stderr, so this waits until that has ended, too
+    assert not (tmp_path / "out").exists()
+    assert {part: part.stat().st_mtime_ns for part in kept} == kept
+    assert len(parts(tmp_path)) < NUM_BLOCKS
+
+    damaged = parts(tmp_path)[0]
+    damaged.write_bytes(damaged.read_bytes()[:-2])
+    translate_file(config(run, tmp_path, workers=1))
+    shown = capsys.readouterr()
+    assert f"warning: {damaged} is damaged; its lines are translated again\ngoing on: " in shown.err
+    assert (tmp_path / "out").read_bytes() == streamed(run, text) * NUM_BLOCKS
+    with pytest.raises(UserError, match="out is there already and stays; remove it, or choose another"):
+        translate_file(config(run, tmp_path, workers=1))
+
+
+def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\n")
+
+    def kill_the_first() -> None:
+        while not (workers := multiprocessing.active_children()):
+            time.sleep(0.01)
+        assert workers[0].pid is not None
+        os.kill(workers[0].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_first)
+    killer.start()
+    with pytest.raises(TrainingStopped) as caught:
+        translate_file(config(run, tmp_path))
+    killer.join()
+    assert str(caught.value) == (
+        "a worker was ended by SIGKILL, perhaps for lack of memory; what is translated is kept, and the same "
+        "command goes on; fewer workers=... or a lower decoding.batch_tokens=... needs less memory"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def copied(run: Path, folder: Path) -> RunDirectory:
+    other = folder / "run"
+    other.mkdir()
+    for file in run.glob("*.*"):
+        (other / file.name).write_bytes(file.read_bytes())
+    return RunDirectory(other)
+
+
+def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> None:
+    other = copied(run, tmp_path)
+    other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(Progress())}))
+    weights = other.checkpoints.folder(7) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (tmp_path / "in").write_bytes(b"a\n")
+    with pytest.raises(UserError, match=r"step_00000007 is damaged: model\.safetensors has"):
+        translate_file(config(other.path, tmp_path, checkpoint="7"))
+
+
+def test_a_bug_in_a_worker_ends_the_job(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = copied(run, tmp_path)
+    other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(Progress())}))
+    (tmp_path / "in").write_bytes(b"a\n")
+    with pytest.raises(NmtError, match="a worker failed with exit code 1, for the reason above; what is"):
+        translate_file(config(other.path, tmp_path, checkpoint="7"))
+    assert "Error(s) in loading state_dict" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"output": None}, "input=a needs output=..., too; without both, standard input is translated"),
+        ({"input": None}, "output=b needs input=..., too; without both, standard input is translated"),
+        (
+            {"input": None, "output": None, "workers": 2},
+            "workers=2 needs input=... and output=...; a stream has one worker",
+        ),
+        ({"workers": -1}, "workers must not be negative, but is -1"),
+        ({"input": " "}, "input must name a file, but is empty"),
+        ({"output": ""}, "output must name a file, but is empty"),
+    ],
+)
+def test_keys_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        TranslateConfig(**({"run": "r", "input": "a", "output": "b"} | fields))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "num_blocks", "expected"),
+    [
+        (0, 0, 100, [1] * 6),
+        (0, 3, 100, [3, 3]),
+        (0, 8, 100, [8]),
+        (0, 0, 2, [3, 3]),
+        (4, 0, 100, [1] * 4),
+        (2, 1, 100, [1, 1]),
+        (0, 0, 0, []),
+    ],
+)
+def test_each_worker_has_its_share_of_the_cores(
+    workers: int, threads: int, num_blocks: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    cfg = TranslateConfig("r", runtime=RuntimeConfig("cpu", threads=threads), input="a", output="b")
+    cfg.workers = workers
+    assert [one.runtime.threads for one in worker_settings(cfg, num_blocks)] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "expected"),
+    [
+        ("cuda", 0, ["cuda:0", "cuda:1"]),
+        ("cuda", 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda:1", 0, ["cuda:1"]),
+        ("cuda:1", 2, ["cuda:1"] * 2),
+    ],
+)
+def test_workers_are_spread_over_the_gpus(
+    device: str, workers: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cfg = TranslateConfig("r", runtime=RuntimeConfig(device), input="a", output="b", workers=workers)
+    assert [one.runtime.device for one in worker_settings(cfg, 100)] == expected
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the counter reads."""
+    now = [0.0]
+    monkeypatch.setattr(translate_file_module, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_of_progress_now_and_then(clock: list[float]) -> None:
+    out = io.StringIO()
+    counter = LineCounter(10_000, Console(file=out, width=20))
+    counter.done = 4_000
+    with counter:
+        counter.start()
+        for seconds in (10.0, 31.0, 60.0):
+            clock[0] = seconds
+            counter.add(1_000)
+            counter.show()
+    assert out.getvalue().splitlines() == [
+        "6,000 of 10,000 lines  64.5 lines/s  1:02 left",
+        "7,000 of 10,000 lines  50.0 lines/s  1:00 left",
+    ]
+
+
+def test_a_bar_in_a_terminal(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    out = io.StringIO()
+    with LineCounter(2_000, Console(file=out, force_terminal=True, width=100, _environ={})) as counter:
+        assert "0 of 2,000 lines" in out.getvalue()
+        assert "opening the model" in out.getvalue()
+        counter.start()
+        clock[0] = 10.0
+        counter.add(1_000)
+        counter.show()
+        assert "1,000 of 2,000 lines" in out.getvalue()
+        assert "100.0 lines/s  0:10 left" in out.getvalue()
