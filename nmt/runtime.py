@@ -232,7 +232,7 @@ class Stepper:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`, scaled against underflow in fp16."""
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
 
     def clip(self) -> Tensor:
         """Unscale the gradients, clip their global norm and return what it was before."""

@@ -62,8 +62,7 @@ def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
         "print(json.dumps({p: found[p.lower()] for p in sys.argv[1:] if p.lower() in found}))"
     )
     answer = subprocess.run([str(python), "-c", code, *packages], capture_output=True, text=True, check=True)
-    found: dict[str, str] = json.loads(answer.stdout)
-    return found
+    return json.loads(answer.stdout)
 
 
 def session(benchmark: str, peers: Path, facts: Mapping[str, Any]) -> Record:

@@ -24,8 +24,7 @@ Link = tuple[int, int]
 def mean_weights(layers: Sequence[Weights], layer: int | None = None) -> Weights:
     """The mean (T, S) over the heads of one layer, counted from 1, or over those of all layers."""
     chosen = layers if layer is None else layers[layer - 1 : layer]
-    mean: Weights = np.concatenate(chosen).mean(axis=0)
-    return mean
+    return np.concatenate(chosen).mean(axis=0)
 
 
 def words_of(surfaces: Sequence[str]) -> list[int | None]:

@@ -53,8 +53,7 @@ class FilesData(ColumnsConfig):
 
     def place(self, split: Split) -> str | None:
         """The path of the split."""
-        path: str | None = getattr(self, split.value)
-        return path
+        return getattr(self, split.value)
 
 
 @dataclass
@@ -90,8 +89,7 @@ class TextData(DataConfig):
         """The path of the split."""
         if split is Split.validation and self.validation is None:
             return self.train or "held out"  # what is missing then is the training text
-        path: str | None = getattr(self, split.value)
-        return path
+        return getattr(self, split.value)
 
 
 def stream(cfg: FilesData, split: Split) -> PairStream:

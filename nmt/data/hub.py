@@ -69,8 +69,7 @@ class HubData(ColumnsConfig):
 
     def place(self, split: Split) -> str | None:
         """The name of the split in the dataset."""
-        name: str | None = getattr(self, f"{split.value}_split")
-        return name
+        return getattr(self, f"{split.value}_split")
 
     @property
     def where(self) -> str:

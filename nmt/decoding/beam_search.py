@@ -104,8 +104,7 @@ def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
         LengthPenalty.average: length,
         LengthPenalty.none: 1.0,
     }
-    power: Tensor | float = base[cfg.length_penalty] ** cfg.alpha
-    return power
+    return base[cfg.length_penalty] ** cfg.alpha
 
 
 class Open(NamedTuple):

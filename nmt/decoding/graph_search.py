@@ -55,7 +55,7 @@ class Graphs:
     """
 
     def __init__(self, device: torch.device):
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self) -> Replay:

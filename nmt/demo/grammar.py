@@ -114,8 +114,7 @@ class Clause:
     @property
     def opening(self) -> Filler | None:
         """What fills the front."""
-        filler: Filler | None = getattr(self, self.front) if self.front else None
-        return filler
+        return getattr(self, self.front) if self.front else None
 
     def inside(self, slot: str) -> bool:
         """Tell whether `slot` is filled and has not moved to the front."""

@@ -82,8 +82,7 @@ class Draw:
     def weighted(self, *choices: tuple[T, int]) -> T:
         """Draw one item from (item, weight) pairs."""
         items, weights = zip(*choices, strict=True)
-        drawn: T = self.rng.choices(items, weights)[0]
-        return drawn
+        return self.rng.choices(items, weights)[0]
 
     def fresh(self, words: list[Word]) -> Word:
         """Draw a word that the sentence has not used, or any where all are used."""

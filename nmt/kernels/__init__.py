@@ -91,7 +91,7 @@ def problem() -> str:
     try:
         if not library.exists():
             _build(compiler, library)
-        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+        torch.ops.load_library(str(library))
     except subprocess.CalledProcessError as error:
         reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
         return f"{compiler} failed with {reasons[0]}"

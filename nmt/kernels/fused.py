@@ -46,8 +46,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     if kernels.usable_in_training(x):
-        out: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
-        return out
+        return _Dropout.apply(x, rate)
     threshold = min(max(round(rate * 256), 1), 255)
     num_words = (x.numel() + 7) // 8
     random_bytes = torch.empty(num_words, dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
@@ -59,16 +58,14 @@ def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
     """residual + dropout(x)"""
     if not rate or residual.dtype is not torch.float32 or not kernels.usable_in_training(x):
         return residual + dropout(x, rate)
-    out: Tensor = _AddDropout.apply(residual, x, rate)  # type: ignore[no-untyped-call]
-    return out
+    return _AddDropout.apply(residual, x, rate)
 
 
 def relu_dropout(x: Tensor, rate: float) -> Tensor:
     """dropout(relu(x))"""
     if not kernels.usable_in_training(x):
         return dropout(F.relu(x), rate)
-    out: Tensor = _ReluDropout.apply(x, rate)  # type: ignore[no-untyped-call]
-    return out
+    return _ReluDropout.apply(x, rate)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_product: bool) -> Tensor:
@@ -76,8 +73,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
     dtype = product_dtype(x) if feeds_product else x.dtype
     if not kernels.usable_in_training(x) or dtype is torch.float16:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
-    out: Tensor = _LayerNorm.apply(x, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
-    return out
+    return _LayerNorm.apply(x, weight, bias, eps, dtype)
 
 
 def turned(x: Tensor, table: Tensor) -> Tensor:
@@ -90,7 +86,7 @@ def turned(x: Tensor, table: Tensor) -> Tensor:
         and table.dtype is torch.float32
         and (kernels.usable_in_training(x) or kernels.usable(x))
     ):
-        out: Tensor = _Turned.apply(x.transpose(1, 2), table)  # type: ignore[no-untyped-call]
+        out: Tensor = _Turned.apply(x.transpose(1, 2), table)
         return out.transpose(1, 2)
     sine, cosine = table[:, 0::2], table[:, 1::2]
     even, odd = x[..., 0::2], x[..., 1::2]
@@ -102,8 +98,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(..., N) of x (..., K), weight (N, K) and bias (N,)."""
     if not _can_multiply(x, weight):
         return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return out
+    return _Linear.apply(x, weight, bias)
 
 
 def can_feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> bool:
@@ -114,8 +109,7 @@ def can_feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> bool:
 def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, rate: float) -> Tensor:
     """outer(dropout(relu(inner(x)))) of x (..., D), where `can_feed_forward` says so."""
     weights = (inner.weight, inner.bias, outer.weight, outer.bias)
-    out: Tensor = _FeedForward.apply(x, *weights, rate)  # type: ignore[no-untyped-call]
-    return out
+    return _FeedForward.apply(x, *weights, rate)
 
 
 def _can_multiply(x: Tensor, weight: Tensor) -> bool:
@@ -140,7 +134,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     if mask is not None and mask.dim() == 4:
         mask = mask[:, 0]
     rows = (x.transpose(1, 2) for x in (queries, keys, values))
-    out: Tensor = _Attention.apply(*rows, mask, rate)  # type: ignore[no-untyped-call]
+    out: Tensor = _Attention.apply(*rows, mask, rate)
     return out.transpose(1, 2)
 
 
@@ -154,7 +148,7 @@ def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: fl
 
     `hidden` (M, D), `weight` (V, D), `targets` (M,). The logits of some rows exist at a time, never all.
     """
-    loss, nll = _ProjectedNLL.apply(hidden, weight, targets, smoothing)  # type: ignore[no-untyped-call]
+    loss, nll = _ProjectedNLL.apply(hidden, weight, targets, smoothing)
     return loss, nll
 
 

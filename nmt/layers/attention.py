@@ -128,8 +128,7 @@ class Attention(Recorder):
             context = F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=mask, dropout_p=rate, is_causal=is_causal
             )
-        output: Tensor = self.output(context.transpose(1, 2).flatten(2))
-        return output
+        return self.output(context.transpose(1, 2).flatten(2))
 
     @property
     def can_look_up(self) -> bool:
@@ -153,8 +152,7 @@ class Attention(Recorder):
             bias = self.positions.bias(queries, num_keys)
             bias = None if bias is None else bias.contiguous()
         context = torch.ops.nmt.attend(queries, keys, values, rows, mask, bias)
-        output: Tensor = self.output(context)
-        return output
+        return self.output(context)
 
     def _written_out(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """The definition: shows its weights, and on CPU it trains faster than the fused function.

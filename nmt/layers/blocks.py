@@ -144,8 +144,7 @@ class FeedForward(nn.Module):
             hidden = fused.relu_dropout(hidden, self.dropout.current_rate)
         else:
             hidden = self.dropout(self.activation(hidden))
-        output: Tensor = self.outer(hidden)
-        return output
+        return self.outer(hidden)
 
 
 NORMS: dict[Norm, Callable[[int, float], nn.Module]] = {

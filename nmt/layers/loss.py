@@ -35,7 +35,7 @@ def projected_nll(
         return smoothed_nll(output(hidden), targets, smoothing)
     factors = (hidden, output.weight, bias)
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
-    loss, nll = _ProjectedNLL.apply(*factors, targets, smoothing, wanted)  # type: ignore[no-untyped-call]
+    loss, nll = _ProjectedNLL.apply(*factors, targets, smoothing, wanted)
     return loss, nll
 
 
@@ -49,7 +49,7 @@ def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Ten
         targets: (M,) token ids.
         smoothing: share of the target probability that is spread evenly over the vocabulary.
     """
-    loss, nll = _SmoothedNLL.apply(logits, targets, smoothing)  # type: ignore[no-untyped-call]
+    loss, nll = _SmoothedNLL.apply(logits, targets, smoothing)
     return loss, nll
 
 

@@ -142,8 +142,7 @@ class TranslationModel(nn.Module, ABC):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
-        logits: Tensor = self.output(hidden)
-        return logits
+        return self.output(hidden)
 
     @abstractmethod
     def start(self, src: Tensor, src_mask: Tensor) -> State:

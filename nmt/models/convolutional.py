@@ -129,8 +129,7 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, start: int | Tensor = 0) -> Tensor:
         """(B, T, D) of ids (B, T) at the positions from `start` on."""
         positions = self.positions.at(start, ids.shape[1])
-        x: Tensor = self.dropout(self.tokens(ids) + positions * self.position_scale)
-        return x
+        return self.dropout(self.tokens(ids) + positions * self.position_scale)
 
 
 class GatedConvolution(nn.Module):
@@ -182,8 +181,7 @@ class Attention(Recorder):
         scores = merged(self.query(x), embedded) @ memory.keys.transpose(1, 2)
         weights = scores.masked_fill(~memory.mask[:, None, :], -torch.inf).softmax(dim=-1)
         self.record(weights)
-        context: Tensor = weights.to(memory.values.dtype) @ memory.values
-        return context
+        return weights.to(memory.values.dtype) @ memory.values
 
 
 class DecoderLayer(nn.Module):
@@ -247,8 +245,7 @@ class Convolutional(TranslationModel):
         x = self.decoder_input(embedded)
         for layer in self.decoder:  # padding stands at the end, where no real position looks
             x = layer(x, embedded, memory)
-        hidden: Tensor = self.dropout(self.decoder_output(x))
-        return hidden
+        return self.dropout(self.decoder_output(x))
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Encode the source; before the first target token, every layer of the decoder has seen zeros."""
@@ -269,8 +266,7 @@ class Convolutional(TranslationModel):
         for i, layer in enumerate(self.decoder):
             x, state.target[str(i)] = layer.step(x, embedded, memory, state.target[str(i)])
         state.position += 1
-        hidden: Tensor = self.dropout(self.decoder_output(x[:, 0]))
-        return hidden
+        return self.dropout(self.decoder_output(x[:, 0]))
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """Keys and values of source ids (B, S)."""

@@ -141,8 +141,7 @@ class DecoderOnly(TranslationModel):
         mask = self._mask(padding, columns, x.shape[1])
         for layer in self.layers:
             x = layer(x, mask, is_causal=not columns)
-        hidden: Tensor = self.norm(x[:, columns:])
-        return hidden
+        return self.norm(x[:, columns:])
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Read the prefix; its keys and values begin the cache that each hypothesis continues for itself."""
@@ -170,8 +169,7 @@ class DecoderOnly(TranslationModel):
         for i, layer in enumerate(self.layers):
             x = layer.step(x, state, str(i), mask)
         state.position += 1
-        hidden: Tensor = self.norm(x[:, 0])
-        return hidden
+        return self.norm(x[:, 0])
 
     def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
         """The weights of each layer, cut into the parts of the contract; BOS before the source is left out.

@@ -100,8 +100,7 @@ def attend_to_past(
             keys, values = (state.kept[name] for name in names)
             of_prefix = state.kept.get("prefix_mask", [None])[0]
             return attention.look_up(x, keys, values, state.target[PLACES], of_prefix)
-        context: Tensor = attention(x, *new, mask)
-        return context
+        return attention(x, *new, mask)
     for name, tensor in zip(names, new, strict=True):
         if name in state.target:
             before = state.target[name][:, :, 1 if state.window else 0 :]

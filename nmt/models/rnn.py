@@ -273,5 +273,4 @@ class Rnn(TranslationModel):
 
     def _decode(self, ids: Tensor, state: State) -> Tensor:
         words = self.dropout(self.tgt_embedding(ids))
-        hidden: Tensor = self.dropout(self.decoder(words, state))
-        return hidden
+        return self.dropout(self.decoder(words, state))

@@ -63,8 +63,7 @@ class AdditiveAttention(RecurrentAttention):
         nn.init.zeros_(self.key.bias)
 
     def keys(self, memory: Tensor) -> Tensor:
-        keys: Tensor = self.key(memory)
-        return keys
+        return self.key(memory)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         compared = torch.tanh(self.query(queries)[:, :, None] + keys[:, None])  # (B, Q, S, D)
@@ -91,5 +90,4 @@ class GeneralAttention(DotAttention):
         nn.init.xavier_uniform_(self.key.weight)
 
     def keys(self, memory: Tensor) -> Tensor:
-        keys: Tensor = self.key(memory)
-        return keys
+        return self.key(memory)

@@ -168,16 +168,13 @@ class SelfAttention(nn.Module):
         """x (B, T, D); mask broadcasts to (B, H, T, T), and may be just causal."""
 
         def attend(y: Tensor) -> Tensor:
-            attended: Tensor = self.attention(y, *self.attention.attended(y), mask, is_causal=is_causal)
-            return attended
+            return self.attention(y, *self.attention.attended(y), mask, is_causal=is_causal)
 
-        out: Tensor = self.residual(x, attend)
-        return out
+        return self.residual(x, attend)
 
     def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None = None) -> Tensor:
         """The same for x (N, T, D) after the columns that `state` holds; see `cache.attend_to_past`."""
-        out: Tensor = self.residual(x, lambda y: attend_to_past(self.attention, y, state, layer, mask))
-        return out
+        return self.residual(x, lambda y: attend_to_past(self.attention, y, state, layer, mask))
 
 
 class CrossAttention(nn.Module):
@@ -190,13 +187,11 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """x (B, T, D), keys and values (B, H, S, C), mask broadcasts to (B, H, T, S)."""
-        out: Tensor = self.residual(x, lambda y: self.attention(y, keys, values, mask))
-        return out
+        return self.residual(x, lambda y: self.attention(y, keys, values, mask))
 
     def step(self, x: Tensor, state: State, layer: str) -> Tensor:
         """The same for x (N, 1, D), one position of every hypothesis; see `cache.attend_to_source`."""
-        out: Tensor = self.residual(x, lambda y: attend_to_source(self.attention, y, state, layer))
-        return out
+        return self.residual(x, lambda y: attend_to_source(self.attention, y, state, layer))
 
 
 class FeedForwardSublayer(nn.Module):
@@ -215,8 +210,7 @@ class FeedForwardSublayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        out: Tensor = self.residual(x, self.block)
-        return out
+        return self.residual(x, self.block)
 
 
 class SelfAttentionLayer(nn.Module):
@@ -229,13 +223,11 @@ class SelfAttentionLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
         """x (B, S, D); mask broadcasts to (B, H, S, S), and may be just causal."""
-        out: Tensor = self.feed_forward(self.self_attention(x, mask, is_causal=is_causal))
-        return out
+        return self.feed_forward(self.self_attention(x, mask, is_causal=is_causal))
 
     def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:
         """The same for x (N, T, D) after the columns that `state` holds."""
-        out: Tensor = self.feed_forward(self.self_attention.step(x, state, layer, mask))
-        return out
+        return self.feed_forward(self.self_attention.step(x, state, layer, mask))
 
 
 class Embedding(nn.Module):

@@ -63,8 +63,7 @@ class DecoderLayer(nn.Module):
         """x (B, T, D), memory (B, S, D); the masks broadcast to (B, H, T, T) and (B, H, T, S)."""
         x = self.self_attention(x, causal, is_causal=True)
         x = self.cross_attention(x, *self.read(memory), src_mask)
-        out: Tensor = self.feed_forward(x)
-        return out
+        return self.feed_forward(x)
 
     def read(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, H, S, C) of memory (B, S, D): the same at every target position."""
@@ -76,8 +75,7 @@ class DecoderLayer(nn.Module):
         `mask` (1, 1, 1, S) says which of them there are, where not all.
         """
         x = self.self_attention.step(x, state, layer, mask)
-        out: Tensor = self.feed_forward(self.cross_attention.step(x, state, layer))
-        return out
+        return self.feed_forward(self.cross_attention.step(x, state, layer))
 
 
 class Transformer(TranslationModel):
@@ -112,8 +110,7 @@ class Transformer(TranslationModel):
         causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
         for layer in self.decoder:
             x = layer(x, memory, causal, src_mask[:, None, None, :])
-        hidden: Tensor = self.decoder_norm(x)
-        return hidden
+        return self.decoder_norm(x)
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Encode the source and keep its keys and values for every layer of the decoder."""
@@ -131,13 +128,11 @@ class Transformer(TranslationModel):
         for i, layer in enumerate(self.decoder):
             x = layer.step(x, state, str(i), mask)
         state.position += 1
-        hidden: Tensor = self.decoder_norm(x[:, 0])
-        return hidden
+        return self.decoder_norm(x[:, 0])
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Memory (B, S, D) of source ids (B, S)."""
         x = self.src_embedding(src)
         for layer in self.encoder:
             x = layer(x, src_mask[:, None, None, :])
-        memory: Tensor = self.encoder_norm(x)
-        return memory
+        return self.encoder_norm(x)

@@ -40,7 +40,7 @@ class SummedLoss(nn.Module):
         # Its chunks and kernels are code of its own, not for the compiler.
         self.nll = projected_nll
         if compiled:
-            self.nll = torch.compiler.disable(projected_nll)  # type: ignore[no-untyped-call]
+            self.nll = torch.compiler.disable(projected_nll)
             symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
             self.compile(dynamic=True)
 
@@ -81,7 +81,7 @@ class Learner:
         elif world.size > 1:
             ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
             tables = [name for name, _ in self.module.named_buffers()]  # each rank's grow as it needs them
-            ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)  # type: ignore[no-untyped-call]
+            ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)
             self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
 
     def __call__(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -147,7 +147,4 @@ def _part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
     if not isinstance(like, DTensor):
         return tensor
-    part: Tensor = distribute_tensor(
-        tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
-    return part
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

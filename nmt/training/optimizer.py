@@ -238,8 +238,7 @@ SCHEDULES: dict[str, tuple[type[OptimizerConfig], Callable[..., float]]] = {
 
 def rate(step: int, cfg: OptimizerConfig, context: ScheduleContext) -> float:
     """Learning rate of update `step` (from 1)."""
-    learning_rate: float = SCHEDULES[cfg.schedule][1](step, cfg, context)
-    return learning_rate
+    return SCHEDULES[cfg.schedule][1](step, cfg, context)
 
 
 def peak(cfg: OptimizerConfig, context: ScheduleContext) -> float:
@@ -273,10 +272,7 @@ def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optim
         )
     kinds = {Algorithm.adam: torch.optim.Adam, Algorithm.adamw: torch.optim.AdamW}
     groups = parameter_groups(model, cfg.weight_decay)
-    optimizer: torch.optim.Optimizer = kinds[cfg.algorithm](
-        groups, lr=0.0, betas=betas, eps=cfg.eps, fused=True
-    )
-    return optimizer
+    return kinds[cfg.algorithm](groups, lr=0.0, betas=betas, eps=cfg.eps, fused=True)
 
 
 def parameter_groups(

@@ -65,8 +65,7 @@ def read(content: str) -> dict[str, Any]:
 
 def unpacked(layer: dict[str, Any], rows: int, columns: int) -> Weights:
     scaled = np.frombuffer(base64.b64decode(layer["weights"]), dtype=np.uint8)
-    restored: Weights = scaled.reshape(layer["heads"], rows, columns).astype(np.float32) / np.float32(255)
-    return restored
+    return scaled.reshape(layer["heads"], rows, columns).astype(np.float32) / np.float32(255)
 
 
 def test_the_weights_on_the_page_are_those_of_the_sentence() -> None:

@@ -51,8 +51,7 @@ def sacrebleu_command(
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", langs]
     command += ["-m", "bleu", "chrf", "ter", "-w", "10", "--format", "json"]
     output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    reported: list[dict[str, object]] = json.loads(output)
-    return reported
+    return json.loads(output)
 
 
 @pytest.mark.parametrize(("tgt_lang", "tokenizer_name"), [("de", "13a"), ("zh", "zh")])

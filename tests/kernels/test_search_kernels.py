@@ -95,8 +95,7 @@ class Projection(nn.Module):
         self.output = RoundedLinear(linear, torch.bfloat16, tiles=True) if tiles else linear
 
     def project(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
+        return self.output(hidden)
 
 
 def best_without_kernels(

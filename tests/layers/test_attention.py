@@ -49,8 +49,7 @@ def naive_attention(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -
             if isinstance(layer.positions, ClippedPositions):
                 value = value + layer.positions.values.weight[clipped_row(first + t, s)]
             context[b, t, h] += weight * value
-    output: Tensor = layer.output(context.flatten(2))
-    return output
+    return layer.output(context.flatten(2))
 
 
 def score(layer: Attention, head: int, query: Tensor, key: Tensor, t: int, s: int) -> Tensor:

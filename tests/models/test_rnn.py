@@ -132,8 +132,7 @@ class NaiveCells:
 
     def _hidden(self, layer: int) -> Tensor:
         state = self.states[layer]
-        hidden: Tensor = state[0] if isinstance(state, tuple) else state
-        return hidden
+        return state[0] if isinstance(state, tuple) else state
 
 
 def naive(model: Rnn, cfg: RnnConfig, src: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:

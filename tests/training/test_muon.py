@@ -35,8 +35,7 @@ def muon_of(model: nn.Module, **fields: Any) -> Muon:
 
 
 def spectrum(matrix: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.svdvals(matrix)
-    return values
+    return torch.linalg.svdvals(matrix)
 
 
 def names_of(model: nn.Module, parameters: object) -> set[str]:
@@ -92,7 +91,7 @@ def test_updates_are_those_of_torch(steps: int) -> None:
             mine.grad = torch.randn_like(mine)
             other.grad = mine.grad.clone()
         optimizer.step()
-        expected.step()  # type: ignore[no-untyped-call]
+        expected.step()
     for name, parameter in ours.named_parameters():
         if name.endswith("weight"):
             moved = parameter.detach() - before[name]
