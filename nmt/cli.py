@@ -171,10 +171,10 @@ def generate(trial: Composed) -> dict[str, Any]:
 
 def attention(trial: Composed) -> dict[str, Any]:
     """Show what a model attends to for the sentences on standard input."""
-    from nmt.config.roots import AttentionConfig
+    from nmt.config.roots import AttentionVerbConfig
     from nmt.runs import opened
 
-    opened.attention(trial.to_config(AttentionConfig))
+    opened.attention(trial.to_config(AttentionVerbConfig))
     return {}
 
 

@@ -55,13 +55,13 @@ class World:
         """Whether this is rank 0, the one that writes."""
         return self.rank == 0
 
-    def total(self, x: Tensor) -> Tensor:
+    def all_reduce_sum(self, x: Tensor) -> Tensor:
         """Sum `x` over the ranks, in place; a GPU does it without making the host wait."""
         if self.size > 1:
             dist.all_reduce(x)
         return x
 
-    def highest(self, value: float) -> float:
+    def all_reduce_max(self, value: float) -> float:
         """The largest `value` of all ranks."""
         if self.size == 1:
             return value
@@ -69,45 +69,45 @@ class World:
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self.control)
         return float(x)
 
-    def collect(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """The `value` (JSON) of every rank, by rank."""
         if self.size == 1:
             return [value]
         data = json.dumps(value).encode()
-        longest = int(self.highest(len(data)))
+        longest = int(self.all_reduce_max(len(data)))
         own = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)  # JSON may end in blanks
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own, group=self.control)
         return [json.loads(part.numpy().tobytes()) for part in parts]
 
-    def share(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """What rank 0 calls `value` (JSON); that of the others is not looked at."""
-        return value if self.size == 1 else self.collect(value if self.is_main else None)[0]  # type: ignore[return-value]
+        return value if self.size == 1 else self.all_gather(value if self.is_main else None)[0]  # type: ignore[return-value]
 
-    def deal(self, items: Iterable[T]) -> Iterator[T]:
+    def shard(self, items: Iterable[T]) -> Iterator[T]:
         """Every item of some rank, in turn: those of this one."""
         return itertools.islice(items, self.rank, None, self.size)
 
-    def undeal(self, results: list[T]) -> list[T]:
+    def unshard(self, results: list[T]) -> list[T]:
         """What all ranks made of the items `deal` gave them (JSON), in the order of the items."""
         if self.size == 1:
             return results
-        parts = self.collect(results)
+        parts = self.all_gather(results)
         rounds = itertools.zip_longest(*parts, fillvalue=_NOTHING)
         return [result for turn in rounds for result in turn if result is not _NOTHING]
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all ranks are here."""
-        self.highest(0.0)
+        self.all_reduce_max(0.0)
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:
         """Rank 0 runs the block alone, then the others do, which find what it has written."""
         if not self.is_main:
-            self.wait()
+            self.barrier()
         yield
         if self.is_main:
-            self.wait()
+            self.barrier()
 
 
 _NOTHING: Any = object()

@@ -7,7 +7,11 @@ value and the way out. Anything that is not an `NmtError` is a bug of ours and k
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+
+Log = Callable[[str], None]
+"""Takes one remark for the user: a line of a training's log, or of standard error."""
 
 
 class NmtError(Exception):
@@ -34,6 +38,11 @@ class Interrupted(NmtError):
     def __init__(self, number: int, message: str):
         super().__init__(message)
         self.exit_code = 128 + number
+
+
+def warn(message: str) -> None:
+    """Write `message` to standard error as a warning."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """Device, threads, seeds and mixed precision: everything that depends on the machine.
 
-The only module with autocast and loss scaling: `Stepper` scales the loss, unscales and clips the gradients
-and updates the weights, unless it is told not to. It knows no model and no batch; whether a loss or a norm is
-finite is the trainer's to judge. Mixed precision: Micikevicius et al. 2018.
+The only module with autocast and loss scaling: `MixedPrecisionStep` scales the loss, unscales and clips the
+gradients and updates the weights, unless it is told not to. It knows no model and no batch; whether a loss or
+a norm is finite is the trainer's to judge. Mixed precision: Micikevicius et al. 2018.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class StopRequest:
         self.signal = signal.Signals(number)
 
 
-class Stepper:
+class MixedPrecisionStep:
     """One optimizer update in mixed precision: `backward` for each micro-batch, then `clip`, then `step`.
 
     `precision` is one that `resolve_precision` returned; a `clip_norm` of 0 turns clipping off.

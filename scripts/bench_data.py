@@ -29,7 +29,7 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from nmt.data.batching import collate, plan_epoch
-from nmt.data.encode import Layout, encode_stream
+from nmt.data.encode import EncodingOptions, encode_stream
 from nmt.data.encoded_pairs import EncodedPairs, Sentences
 from nmt.data.sources import FilesData, Split, filter_pairs, stream
 from nmt.data.tokenizer import TokenizerConfig
@@ -69,7 +69,7 @@ def opened(kind: str, folder: Path, facts: dict[str, Any]) -> EncodedPairs:
     with measured(facts, "tokenizer"):
         tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache)
     with measured(facts, "encoding"):
-        pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, Layout(256, True), cache)
+        pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, EncodingOptions(256, True), cache)
     facts["pairs"] = len(pairs)
     if kind == "pass":
         tokenizer.save(folder)

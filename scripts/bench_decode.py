@@ -53,7 +53,7 @@ from nmt.layers.blocks import Activation, Norm, NormOrder
 from nmt.layers.positions import Positions, sinusoids
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import Tying
-from nmt.runs.opened import OpenRun, evaluation_text, open_run
+from nmt.runs.opened import Run, evaluation_text, open_run
 
 OURS = "nmt"
 PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -69,7 +69,7 @@ SPEED = "sentences_per_second"
 POSITIONS = 1024
 
 
-def export(opened: OpenRun, folder: Path, num_lines: int) -> Record:
+def export(opened: Run, folder: Path, num_lines: int) -> Record:
     """Write weights, tokenizer, sources and references of a run to `folder`; return what its jobs share."""
     require_convertible(opened)
     cfg = opened.cfg
@@ -100,7 +100,7 @@ def export(opened: OpenRun, folder: Path, num_lines: int) -> Record:
     }
 
 
-def require_convertible(opened: OpenRun) -> None:
+def require_convertible(opened: Run) -> None:
     """Raise `UserError` for a model that the other toolkits cannot express as it is."""
     model, tokenizer = opened.cfg.model, opened.cfg.tokenizer
     wanted: dict[str, Any] = {
@@ -132,7 +132,7 @@ def require_convertible(opened: OpenRun) -> None:
 
 def translate_ours(job: Record) -> Record:
     """Translate the lines of a job as `nmt translate` does."""
-    search = [f"decoding.beam_size={job['beam_size']}", f"decoding.alpha={job['alpha']}"]
+    search = [f"decoding.beam_size={job['beam_size']}", f"decoding.length_penalty_alpha={job['alpha']}"]
     settings = ["decoding=beam", *search, "decoding.length_penalty=average", *job["settings"]]
     threads = f"runtime.threads={job['threads']}"
     (composed,) = compose("translate", [f"run={job['run']}", "runtime.device=cpu", threads, *settings])

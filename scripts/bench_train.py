@@ -48,8 +48,8 @@ from nmt.data.batching import plan_epoch
 from nmt.data.sources import Split
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from nmt.data.training_split import survey, train_tokenizer
-from nmt.decoding.translate import print_warning
 from nmt.disk_cache import cache_dir
+from nmt.errors import warn
 from nmt.models.transformer import TransformerConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
@@ -84,7 +84,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     task = TASKS[cfg.task]
     text = survey(sources.stream(cfg.data, Split.train), cfg.data, task.filter, {}, cache_dir())
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
-    pairs = task.training_pairs(cfg, text, tokenizer, print_warning)(1)
+    pairs = task.training_pairs(cfg, text, tokenizer, warn)(1)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)
     arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}
@@ -149,7 +149,7 @@ def train_ours(job: Record) -> Record:
             sys.exit(code)
         run = RunDirectory(Path(folder, "run"))
         lines = read([run.path / "metrics.jsonl"])
-        checkpoint = run.checkpoints.latest(print_warning)
+        checkpoint = run.checkpoints.latest(warn)
     assert checkpoint is not None
     trained_on = checkpoint.state["progress"]["tokens"]
     if trained_on != sum(job["tokens"]):

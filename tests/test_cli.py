@@ -304,8 +304,8 @@ def test_errors_are_one_readable_message(
             f"there is no data=wmt99; did you mean 'wmt19'?; data can be {offered('data', 'from_run')}",
         ),
         (
-            "evaluate run=outputs/mine decoding.num_best=9",
-            "decoding.num_best must not exceed decoding.beam_size, but 9 > 5; try decoding.beam_size=9",
+            "evaluate run=outputs/mine decoding.n_best=9",
+            "decoding.n_best must not exceed decoding.beam_size, but 9 > 5; try decoding.beam_size=9",
         ),
     ],
 )

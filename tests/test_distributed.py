@@ -30,12 +30,12 @@ from nmt.errors import Interrupted, UserError
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.models.rnn import RnnConfig
-from nmt.models.rnn_attention import RnnAttention
-from nmt.runtime import Parallel, Precision, RuntimeConfig, Stepper, StopRequest, seed_everything
+from nmt.models.rnn_attention import AttentionScore
+from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.learner import Learner
 from nmt.training.optimizer import ConstantConfig, ScheduleContext, build_optimizer
-from nmt.training.tracking import Silence
+from nmt.training.parallel_model import ParallelModel
+from nmt.training.tracking import NullTracker
 from nmt.training.trainer import BestMetric, Trainer, TrainerConfig
 
 pytestmark = pytest.mark.skipif(
@@ -104,19 +104,19 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
         cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.loss} | fields))
         seed_everything(1)
-        learner = Learner(tiny_model(), RuntimeConfig(parallel=parallel), world=world)
+        parallel_model = ParallelModel(tiny_model(), RuntimeConfig(parallel=parallel), world=world)
         batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
-        optimizer = build_optimizer(RATE, learner.trained)
+        optimizer = build_optimizer(RATE, parallel_model.trained)
 
         def validate(step: int) -> dict[str, float]:
-            return {"valid/loss": validation_loss(learner.model, batches, device=CPU, world=world)}
+            return {"valid/loss": validation_loss(parallel_model.model, batches, device=CPU, world=world)}
 
         return Trainer(
             cfg,
             RATE,
             ScheduleContext(d_model=16),
-            learner=learner,
-            stepper=Stepper(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
+            parallel_model=parallel_model,
+            amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
             pairs_of_epoch=lambda epoch: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
@@ -129,10 +129,10 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
 
 def outcome(trainer: Trainer) -> dict[str, Any]:
     """Weights, moments and progress, without the time."""
-    weights, state = trainer.learner.tensors(trainer.stepper.optimizer)
+    weights, state = trainer.parallel_model.tensors(trainer.amp_step.optimizer)
     tensors = {**weights, **state}
-    progress = {k: v for k, v in vars(trainer.progress).items() if "seconds" not in k and k != "window"}
-    window = {k: v for k, v in trainer.progress.window.items() if k not in ("seconds", "positions")}
+    progress = {k: v for k, v in vars(trainer.train_state).items() if "seconds" not in k and k != "window"}
+    window = {k: v for k, v in trainer.train_state.window.items() if k not in ("seconds", "positions")}
     return {
         "tensors": {name: x.flatten().tolist() for name, x in tensors.items()},
         "progress": progress,
@@ -176,7 +176,7 @@ def test_a_training_goes_on_in_another_number_of_processes(
         checkpoint = made.store.latest(pytest.fail)
         if checkpoint:
             made.resume(checkpoint)
-        with Silence() as tracker:
+        with NullTracker() as tracker:
             made.fit(tracker, StopRequest())
         return outcome(made)
 
@@ -201,16 +201,16 @@ def losses(
     model: TranslationModel, batches: Sequence[Batch], world: World, parallel: Parallel
 ) -> list[float]:
     """Those of a model that learns from `batches`, one after the other."""
-    learner = Learner(model.train(), RuntimeConfig(parallel=parallel), world=world)
-    stepper = Stepper(
-        build_optimizer(RATE, learner.trained), device=CPU, precision=Precision.fp32, clip_norm=0.0
+    parallel_model = ParallelModel(model.train(), RuntimeConfig(parallel=parallel), world=world)
+    amp_step = MixedPrecisionStep(
+        build_optimizer(RATE, parallel_model.trained), device=CPU, precision=Precision.fp32, clip_norm=0.0
     )
     found = []
     for batch in batches:
-        loss, _ = learner(batch, 0.1)
-        stepper.backward(loss / batch.num_tokens)
-        stepper.clip()
-        stepper.step(1e-2, torch.zeros(()))
+        loss, _ = parallel_model(batch, 0.1)
+        amp_step.backward(loss / batch.num_tokens)
+        amp_step.clip()
+        amp_step.step(1e-2, torch.zeros(()))
         found.append(float(loss.detach()) / batch.num_tokens)
     return found
 
@@ -228,9 +228,9 @@ def test_a_table_of_positions_may_grow_on_one_rank_alone(
 
 
 @pytest.mark.parametrize("parallel", Parallel)
-@pytest.mark.parametrize("attention", RnnAttention)
+@pytest.mark.parametrize("attention", AttentionScore)
 def test_recurrent_models_learn_in_two_processes(
-    attention: RnnAttention, parallel: Parallel, tmp_path: Path
+    attention: AttentionScore, parallel: Parallel, tmp_path: Path
 ) -> None:
     """Whose layers are stepped through, not called."""
 
@@ -258,7 +258,7 @@ def test_translations_are_those_of_one_process(
     cfg = TokenizerConfig(kind=TokenizerKind.word, vocab_size=23)
     tokenizer = Tokenizer.train(cfg, ParallelText(lines, lines))
     model = tiny_model()
-    search = BeamConfig(beam_size=2, batch_tokens=64, num_best=2)
+    search = BeamConfig(beam_size=2, batch_tokens=64, n_best=2)
 
     def translated(world: World) -> list[Any]:
         found = translate(lines, model, tokenizer, search, device=CPU, world=world)
@@ -270,9 +270,15 @@ def test_translations_are_those_of_one_process(
 
 def test_what_is_dealt_comes_back_in_order(tmp_path: Path) -> None:
     def pass_around(world: World) -> list[Any]:
-        rank, dealt = world.rank, list(world.deal(range(5)))
-        together = world.undeal([[i, "é"] for i in dealt])
-        return [dealt, together, world.share(f"from {rank}"), world.highest(rank), world.collect(rank)]
+        rank, dealt = world.rank, list(world.shard(range(5)))
+        together = world.unshard([[i, "é"] for i in dealt])
+        return [
+            dealt,
+            together,
+            world.broadcast(f"from {rank}"),
+            world.all_reduce_max(rank),
+            world.all_gather(rank),
+        ]
 
     items = [[i, "é"] for i in range(5)]
     assert results_of_two(pass_around, tmp_path) == [
@@ -306,7 +312,7 @@ def launched(body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch) -> B
 
 
 def wait_for_the_other(world: World) -> int:
-    world.wait()
+    world.barrier()
     return 0
 
 
@@ -365,7 +371,7 @@ def test_a_signal_to_one_is_granted_by_all_after_the_same_step(
 ) -> None:
     def fit(world: World) -> int:
         made = trainer(world, max_steps=10**6, save_every_steps=10**6, eval_every_steps=10**6)
-        with StopRequest() as stop, Silence() as tracker:
+        with StopRequest() as stop, NullTracker() as tracker:
             (tmp_path / f"ready.{world.rank}").touch()
             made.fit(tracker, stop)
         return 0

@@ -19,10 +19,10 @@ from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.layers.loss import smoothed_nll
 from nmt.models.base import TranslationModel
 from nmt.runtime import (
+    MixedPrecisionStep,
     Parallel,
     Precision,
     RuntimeConfig,
-    Stepper,
     StopRequest,
     derive_seed,
     prepare,
@@ -184,18 +184,18 @@ def test_a_second_control_c_ends_at_once() -> None:
 
 def sgd(
     parameters: list[nn.Parameter], precision: Precision = Precision.fp32, clip_norm: float = 1.0
-) -> Stepper:
+) -> MixedPrecisionStep:
     """A stepper whose update is minus the gradient; Adam would hide its scale."""
     optimizer = torch.optim.SGD(parameters, lr=0.0)
-    return Stepper(optimizer, device=CPU, precision=precision, clip_norm=clip_norm)
+    return MixedPrecisionStep(optimizer, device=CPU, precision=precision, clip_norm=clip_norm)
 
 
-def update_of(stepper: Stepper, weight: nn.Parameter, gradient: Tensor) -> tuple[float, Tensor]:
+def update_of(amp_step: MixedPrecisionStep, weight: nn.Parameter, gradient: Tensor) -> tuple[float, Tensor]:
     """One update by minus the gradient: its norm before clipping, and what it changed."""
     before = weight.detach().clone()
-    stepper.backward((weight * gradient).sum())
-    norm = float(stepper.clip())
-    stepper.step(1.0, torch.zeros(()))
+    amp_step.backward((weight * gradient).sum())
+    norm = float(amp_step.clip())
+    amp_step.step(1.0, torch.zeros(()))
     assert weight.grad is None
     return norm, weight.detach() - before
 
@@ -206,52 +206,52 @@ def update_of(stepper: Stepper, weight: nn.Parameter, gradient: Tensor) -> tuple
 @pytest.mark.parametrize("scale", [1.0, 65536.0])
 def test_gradients_are_clipped_after_unscaling(scale: float, clip_norm: float, factor: float) -> None:
     weight, gradient = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, -4.0])
-    stepper = sgd([weight], Precision.fp16, clip_norm)
-    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    norm, update = update_of(stepper, weight, gradient)
+    amp_step = sgd([weight], Precision.fp16, clip_norm)
+    amp_step.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    norm, update = update_of(amp_step, weight, gradient)
     assert norm == pytest.approx(5.0)
     assert_close(update, -factor * gradient)
 
 
 def test_the_norm_is_that_of_all_parameters() -> None:
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    stepper = sgd(weights)
-    stepper.backward(3.0 * weights[0].sum() + 4.0 * weights[1].sum())
-    assert float(stepper.clip()) == pytest.approx(5.0)
-    stepper.step(2.0, torch.zeros(()))
+    amp_step = sgd(weights)
+    amp_step.backward(3.0 * weights[0].sum() + 4.0 * weights[1].sum())
+    assert float(amp_step.clip()) == pytest.approx(5.0)
+    amp_step.step(2.0, torch.zeros(()))
     assert [float(weight.detach()) for weight in weights] == pytest.approx([-2 * 3 / 5, -2 * 4 / 5])
 
 
 def test_an_overflow_leaves_the_update_out() -> None:
     weight = nn.Parameter(torch.ones(2))
     optimizer = build_optimizer(ConstantConfig(), nn.ParameterList([weight]))
-    stepper = Stepper(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
+    amp_step = MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
     for scale_after, gradient in ((32768.0, 1e35), (32768.0, 1.0)):
         before = weight.detach().clone()
-        stepper.backward((weight * gradient).sum())
-        overflowed = ~stepper.clip().isfinite()
-        stepper.step(0.1, overflowed.float())
+        amp_step.backward((weight * gradient).sum())
+        overflowed = ~amp_step.clip().isfinite()
+        amp_step.step(0.1, overflowed.float())
         updated = not overflowed
         assert updated == (gradient == 1.0)
         assert torch.equal(weight, before) == (not updated)
         assert weight.isfinite().all()
-        assert stepper.scaler.get_scale() == scale_after
+        assert amp_step.scaler.get_scale() == scale_after
     assert float(optimizer.state[weight]["step"]) == 1.0
 
 
 def test_an_overflow_that_no_scale_avoids_stops_training() -> None:
     weight = nn.Parameter(torch.ones(2))
-    stepper = sgd([weight], Precision.fp16)
-    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-13)
+    amp_step = sgd([weight], Precision.fp16)
+    amp_step.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-13)
     message = (
         "the fp16 loss scale fell to 3.1e-05: the gradients overflow whatever the scale; "
         "use runtime.precision=bf16 or fp32, or a lower learning rate"
     )
 
     def overflow() -> None:
-        stepper.backward((weight * torch.inf).sum())
-        stepper.step(0.1, (~stepper.clip().isfinite()).float())
-        stepper.require_loss_scale()
+        amp_step.backward((weight * torch.inf).sum())
+        amp_step.step(0.1, (~amp_step.clip().isfinite()).float())
+        amp_step.require_loss_scale()
 
     overflow()
     with pytest.raises(TrainingStopped, match=f"^{re.escape(message)}$"):
@@ -265,11 +265,11 @@ def test_an_overflow_that_no_scale_avoids_stops_training() -> None:
 )
 def test_precision_of_the_matrix_products(precision: Precision, dtype: torch.dtype) -> None:
     layer = nn.Linear(3, 2)
-    stepper = sgd(list(layer.parameters()), precision)
-    with stepper.autocast():
+    amp_step = sgd(list(layer.parameters()), precision)
+    with amp_step.autocast():
         output = layer(torch.randn(4, 3))
     assert output.dtype is dtype
-    stepper.backward(output.float().square().sum())
+    amp_step.backward(output.float().square().sum())
     assert layer.weight.grad is not None
     assert layer.weight.grad.dtype is torch.float32
 
@@ -290,14 +290,14 @@ def test_micro_batches_equal_one_batch(
     def updated(num_parts: int) -> dict[str, Any]:
         seed_everything("weights")
         model = tiny_model()
-        stepper = sgd(list(model.parameters()), precision)
+        amp_step = sgd(list(model.parameters()), precision)
         for part in torch.arange(8).chunk(num_parts):
-            with stepper.autocast():
+            with amp_step.autocast():
                 hidden = model(src[part], src_mask[part], tgt_in[part])[real[part]]
                 loss, _ = smoothed_nll(model.project(hidden), tgt_out[part][real[part]], 0.1)
-            stepper.backward(loss / int(real.sum()))
-        stepper.clip()
-        stepper.step(1.0, torch.zeros(()))
+            amp_step.backward(loss / int(real.sum()))
+        amp_step.clip()
+        amp_step.step(1.0, torch.zeros(()))
         return model.state_dict()
 
     tolerance = 1e-5 if precision is Precision.fp32 else 2e-2

@@ -19,8 +19,8 @@ from nmt.attention_views.alignment import Weights
 from nmt.data.batching import pad
 from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
 from nmt.decoding import DecodingConfig
-from nmt.decoding.translate import cut_message, evaluating, longest_source, print_warning, translate
-from nmt.errors import UserError
+from nmt.decoding.translate import cut_message, evaluating, longest_source, translate
+from nmt.errors import Log, UserError, warn
 from nmt.models.base import TranslationModel
 
 BATCH_TOKENS = 2048
@@ -67,7 +67,7 @@ def attend(
     cfg: DecodingConfig,
     *,
     device: torch.device,
-    warn: Callable[[str], None] = print_warning,
+    warn: Log = warn,
     chunk: int = 4096,
 ) -> Iterator[SentenceMaps]:
     """Yield what the model attends to for each line, in order; a line is SOURCE or SOURCE, TAB, TARGET.
@@ -88,7 +88,7 @@ def attend_pairs(
     cfg: DecodingConfig,
     *,
     device: torch.device,
-    warn: Callable[[str], None] = print_warning,
+    warn: Log = warn,
     first_line: int = 1,
 ) -> Iterator[SentenceMaps]:
     """The same for pairs of a source and its target, None where it is to be searched for.

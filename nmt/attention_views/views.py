@@ -24,8 +24,7 @@ from nmt.attention_views import heatmap
 from nmt.attention_views.alignment import mean_weights, pharaoh, word_links, words_of
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.page import page, page_data
-from nmt.decoding.translate import print_warning
-from nmt.errors import UserError
+from nmt.errors import UserError, warn
 from nmt.files import write_atomically, written_atomically
 
 MAX_SHOWN_TOKENS = 128
@@ -123,7 +122,7 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
         written.insert(0, output / "attention.html")
         write_atomically(written[0], page(title, on_page).encode())
     elif View.page in cfg.views:
-        print_warning("no page is written, because there is no sentence to show")
+        warn("no page is written, because there is no sentence to show")
     return written
 
 
@@ -133,16 +132,12 @@ def _is_shown(sentence: SentenceMaps, cfg: ViewsConfig) -> bool:
         return False
     if sentence.line > cfg.max_sentences:
         if sentence.line == cfg.max_sentences + 1:
-            print_warning(
-                f"page and images show the first {cfg.max_sentences} lines; max_sentences=... shows more"
-            )
+            warn(f"page and images show the first {cfg.max_sentences} lines; max_sentences=... shows more")
         return False
     if not sentence.src:  # a blank line
         return False
     if not is_readable(sentence):
-        print_warning(
-            f"line {sentence.line} is not shown: a side of it has more than {MAX_SHOWN_TOKENS} tokens"
-        )
+        warn(f"line {sentence.line} is not shown: a side of it has more than {MAX_SHOWN_TOKENS} tokens")
         return False
     return True
 

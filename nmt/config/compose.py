@@ -32,7 +32,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config import help
-from nmt.config.explain import CHOSEN_BY, SCHEMA_PREFIX, explain
+from nmt.config.explain import SCHEMA_PREFIX, VARIANTS, explain
 from nmt.config.overrides import (
     FROM_RUN,
     GROUPS,
@@ -45,7 +45,7 @@ from nmt.config.overrides import (
     run_of,
 )
 from nmt.config.roots import (
-    AttentionConfig,
+    AttentionVerbConfig,
     EvaluateConfig,
     GenerateConfig,
     Root,
@@ -150,7 +150,7 @@ def register(stored: TrainConfig | None) -> None:
     """Give Hydra the schema of every choice, and what a verb takes over from the config of a run."""
     store = ConfigStore.instance()
     store.store(name=f"{SCHEMA_PREFIX}train", node=TrainConfig)
-    for part, (_, classes) in CHOSEN_BY.items():
+    for part, (_, classes) in VARIANTS.items():
         for name, cls in classes.items():
             store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=_with_open_mappings(cls))
     if stored is None:  # help and completion need no run
@@ -161,7 +161,7 @@ def register(stored: TrainConfig | None) -> None:
     store.store(name=f"{SCHEMA_PREFIX}evaluate", node=EvaluateConfig(runtime=runtime, metrics=stored.metrics))
     store.store(name=f"{SCHEMA_PREFIX}translate", node=TranslateConfig(runtime=runtime))
     store.store(name=f"{SCHEMA_PREFIX}generate", node=GenerateConfig(runtime=runtime))
-    store.store(name=f"{SCHEMA_PREFIX}attention", node=AttentionConfig(runtime=runtime))
+    store.store(name=f"{SCHEMA_PREFIX}attention", node=AttentionVerbConfig(runtime=runtime))
     store.store(group="data", name=FROM_RUN, node=_with_open_mappings(stored.data))
     store.store(group="decoding", name=FROM_RUN, node=stored.decoding)
 

@@ -35,7 +35,7 @@ from nmt.training.optimizer import SCHEDULES
 SCHEMA_PREFIX = "base_"
 """Choices of a group that only say which dataclass it has; the YAML choices build on them."""
 
-CHOSEN_BY: dict[str, tuple[str, dict[str, type]]] = {
+VARIANTS: dict[str, tuple[str, dict[str, type]]] = {
     "model": ("name", {name: cls for name, (cls, _) in MODELS.items()}),
     "optimizer": ("schedule", {name: cls for name, (cls, _) in SCHEDULES.items()}),
     "data": ("name", {name: cls for name, (cls, _) in SOURCES.items()}),
@@ -116,7 +116,7 @@ def explain_key(error: OmegaConfBaseException) -> str:
 def unknown_key(key: str, parent: Any) -> str:
     """Return where the key is to be found: with another choice, in another part, or under a similar name."""
     prefix, _, leaf = key.rpartition(".")
-    named_by = CHOSEN_BY[prefix][0] if prefix in CHOSEN_BY else ""
+    named_by = VARIANTS[prefix][0] if prefix in VARIANTS else ""
     siblings = [name for name in _names(parent) if name != named_by]
     everywhere = list(leaves(parent._get_root())) if isinstance(parent, DictConfig) else []
     cousins = [name for name in everywhere if name.rpartition(".")[2] == leaf]
@@ -135,7 +135,7 @@ def unknown_key(key: str, parent: Any) -> str:
 
 def _owners(part: str, leaf: str) -> list[str]:
     """The dataclasses of `part`, by their names, that have the field `leaf`."""
-    return [name for name, cls in CHOSEN_BY[part][1].items() if leaf in {field.name for field in fields(cls)}]
+    return [name for name, cls in VARIANTS[part][1].items() if leaf in {field.name for field in fields(cls)}]
 
 
 def wrong_value(key: str, hint: Any, value: Any) -> str:

@@ -40,7 +40,7 @@ EXAMPLES = {
     ),
     "evaluate": (
         "nmt evaluate run=outputs/mine                  # the recorded score again",
-        "nmt evaluate run=outputs/mine decoding.beam_size=8 data.split=validation",
+        "nmt evaluate run=outputs/mine decoding.beam_size=8 data.scored_split=validation",
         "nmt evaluate run=outputs/mine checkpoint=best data=wmt16",
     ),
     "translate": (

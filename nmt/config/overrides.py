@@ -18,7 +18,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import CHOSEN_BY, SCHEMA_PREFIX, explain, no_such_choice
+from nmt.config.explain import SCHEMA_PREFIX, VARIANTS, explain, no_such_choice
+from nmt.config.renames import RENAMED_KEYS
 from nmt.errors import UserError
 
 GROUPS = {
@@ -152,8 +153,10 @@ def _refuse_key(verb: str, override: Override, flags: argparse.Namespace) -> Non
         )
     if re.match(r"hydra\b", key) and key not in HYDRA_KEYS:
         raise UserError(f"{line!r}: of Hydra's own settings only {', '.join(HYDRA_KEYS)} can be set")
+    if key in RENAMED_KEYS:
+        raise UserError(f"{line!r}: {key} is called {RENAMED_KEYS[key]} now")
     part, _, field = key.rpartition(".")
-    if part in CHOSEN_BY and field == CHOSEN_BY[part][0]:
+    if part in VARIANTS and field == VARIANTS[part][0]:
         offered = f"; {part} can be {', '.join(choices(verb, part, flags))}" if part in GROUPS[verb] else ""
         raise UserError(f"{key} cannot be set by itself: it follows from {part}=...{offered}")
     if key in GROUPS["train"] and key not in GROUPS[verb]:

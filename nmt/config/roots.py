@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.attention_views.views import ViewsConfig
-from nmt.config.explain import CHOSEN_BY, SCHEMA_PREFIX
+from nmt.config.explain import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import Split
 from nmt.data.sources import DataConfig, MixtureData, TextData, has_split
 from nmt.data.tokenizer import TokenizerConfig
@@ -96,7 +96,7 @@ class EvaluateConfig(RunConfig):
     """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
 
     data: DataConfig = MISSING
-    """What to translate and score against; data.split says which part of it."""
+    """What to translate and score against; data.scored_split says which part of it."""
     metrics: list[Metric] = field(default_factory=_default_metrics)
     """Scores to compute: bleu, chrf, ter."""
 
@@ -159,7 +159,7 @@ class TranslateConfig(TargetConfig):
 
 
 @dataclass
-class AttentionConfig(ViewsConfig, TargetConfig):
+class AttentionVerbConfig(ViewsConfig, TargetConfig):
     """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
 
     def __post_init__(self) -> None:
@@ -167,8 +167,8 @@ class AttentionConfig(ViewsConfig, TargetConfig):
         ViewsConfig.__post_init__(self)
 
 
-Config = TrainConfig | EvaluateConfig | TranslateConfig | GenerateConfig | AttentionConfig
-Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig, AttentionConfig)
+Config = TrainConfig | EvaluateConfig | TranslateConfig | GenerateConfig | AttentionVerbConfig
+Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig, AttentionVerbConfig)
 
 
 def to_config(cfg: DictConfig, root: type[Root]) -> Root:
@@ -196,7 +196,7 @@ def check(cfg: TrainConfig) -> None:
 
 
 def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
-    for part, (name_field, classes) in CHOSEN_BY.items():
+    for part, (name_field, classes) in VARIANTS.items():
         chosen = getattr(cfg, part)
         if type(chosen) is not classes.get(getattr(chosen, name_field)):
             schemas = ", ".join(f"{SCHEMA_PREFIX}{name}" for name in classes)
@@ -222,9 +222,9 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"data.max_tokens must not exceed {longest}, which is what model.max_positions leaves with "
             f"learned positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
         )
-    for split in dict.fromkeys((Split.train, Split.validation, cfg.data.split)):
+    for split in dict.fromkeys((Split.train, Split.validation, cfg.data.scored_split)):
         if not has_split(cfg.data, split):
-            other = ", or data.split=validation to score that one" if split is Split.test else ""
+            other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
             yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
 
 

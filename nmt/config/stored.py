@@ -16,7 +16,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import CHOSEN_BY, explain
+from nmt.config.explain import VARIANTS, explain
+from nmt.config.renames import translate
 from nmt.config.roots import Config, TrainConfig, best_metric, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
@@ -27,7 +28,7 @@ MAX_FILE_DEPTH = 8
 REPORTING = (
     "run",
     "trainer.num_samples",
-    "data.split",
+    "data.scored_split",
     "decoding.*",
     "metrics",
     "runtime.device",
@@ -74,7 +75,8 @@ def load_config(path: Path) -> TrainConfig:
     try:
         text = _read_text(path)
         _require_plain(text)
-        return to_config(_typed(OmegaConf.to_container(OmegaConf.create(text))), TrainConfig)
+        plain = OmegaConf.to_container(OmegaConf.create(text))
+        return to_config(_typed(plain), TrainConfig)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -118,8 +120,9 @@ def _typed(plain: Any) -> DictConfig:
     """Return the values of a stored config under the types of the dataclasses that it names."""
     if not isinstance(plain, dict):
         raise UserError("a config is a mapping of keys to values, but this file is not")
+    translate(plain)
     schema = OmegaConf.structured(TrainConfig)
-    for part, (name_field, classes) in CHOSEN_BY.items():
+    for part, (name_field, classes) in VARIANTS.items():
         values = plain.get(part)
         name = values.get(name_field) if isinstance(values, dict) else None
         if not isinstance(name, str) or name not in classes:

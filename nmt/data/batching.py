@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.data.encoded_pairs import Draws, EncodedPairs
+from nmt.data.encoded_pairs import EncodedPairs, SampleCounts
 from nmt.data.tokenizer import BOS_ID, PAD_ID
 from nmt.runtime import derive_seed
 
@@ -96,7 +96,7 @@ def plan_epoch(
     seed: int,
     epoch: int,
     max_tokens: int,
-    draws: Sequence[Draws] = (),
+    draws: Sequence[SampleCounts] = (),
 ) -> Plan:
     """Split all pairs into batches of at most `max_tokens` padded tokens on either side, in random order.
 
@@ -122,7 +122,7 @@ def plan_epoch(
     return Plan(order, all_ends, batches_rng.permutation(len(all_ends)))
 
 
-def _drawn(draws: Sequence[Draws], rng: np.random.Generator) -> npt.NDArray[np.int32]:
+def _drawn(draws: Sequence[SampleCounts], rng: np.random.Generator) -> npt.NDArray[np.int32]:
     """The numbers of the pairs that an epoch takes of corpora that follow each other."""
     order: list[npt.NDArray[np.int32]] = []
     first = 0

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, Sentences
 from nmt.data.pairs import CHUNK_PAIRS, ParallelText
-from nmt.data.sources import Account
+from nmt.data.sources import FilterReport
 from nmt.data.tokenizer import BOS_ID, Ragged, Tokenizer, ragged
 from nmt.disk_cache import Facts, entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.runtime import derive_seed
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised when the meaning of an entry changes."""
 IN_MEMORY_BYTES = 1 << 26
 """The ids of one side are held in memory up to this size; beyond it a batch reads what it needs."""
@@ -38,7 +38,7 @@ SHORT = 1 << 16
 Chunks = Callable[[], Iterator[ParallelText]]
 
 
-class Layout(NamedTuple):
+class EncodingOptions(NamedTuple):
     """Which pairs are left out, and accounted for, and how the others are laid out."""
 
     max_tokens: int | None = None
@@ -49,19 +49,19 @@ class Layout(NamedTuple):
     """Source, BOS and target are one target without a source: both are to be predicted."""
 
 
-UNLIMITED = Layout()
+UNLIMITED = EncodingOptions()
 
 
 def encode_pairs(
-    text: ParallelText, tokenizer: Tokenizer, layout: Layout = UNLIMITED
-) -> tuple[EncodedPairs, Account]:
+    text: ParallelText, tokenizer: Tokenizer, layout: EncodingOptions = UNLIMITED
+) -> tuple[EncodedPairs, FilterReport]:
     """Encode a split that is in memory."""
     return _throwaway(_encoded(lambda: _chunks(text), tokenizer), tokenizer, layout)
 
 
 def encode_stream(
-    chunks: Chunks, content: str, tokenizer: Tokenizer, layout: Layout, cache: Path
-) -> tuple[EncodedPairs, Account]:
+    chunks: Chunks, content: str, tokenizer: Tokenizer, layout: EncodingOptions, cache: Path
+) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream, or open what an earlier call has left in `cache`; `content` is a hash of its text.
 
     A cache that cannot be written is done without.
@@ -78,8 +78,8 @@ def encode_stream(
 
 
 def sample_pairs(
-    chunks: Chunks, tokenizer: Tokenizer, layout: Layout, *, alpha: float, seed: int, epoch: int
-) -> tuple[EncodedPairs, Account]:
+    chunks: Chunks, tokenizer: Tokenizer, layout: EncodingOptions, *, alpha: float, seed: int, epoch: int
+) -> tuple[EncodedPairs, FilterReport]:
     """Encode pairs with segmentations drawn anew for each epoch: a pure function of the arguments."""
     drawn = (
         (
@@ -106,15 +106,15 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
 
 
 def _throwaway(
-    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: Layout
-) -> tuple[EncodedPairs, Account]:
+    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: EncodingOptions
+) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files without names: they go when nobody reads them any more."""
     with tempfile.TemporaryDirectory(prefix="nmt-ids-") as folder:
         return _opened(Path(folder), _lay_out(encoded, tokenizer, layout, Path(folder)))
 
 
 def _lay_out(
-    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: Layout, folder: Path
+    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: EncodingOptions, folder: Path
 ) -> Facts:
     """Write ids and lengths into `folder`, without the pairs to leave out; return the facts."""
     vocabularies = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
@@ -138,13 +138,13 @@ def _lay_out(
                 file.write(array.astype(kind).data)
     dropped = {"empty to the tokenizer": empty} if layout.drop_empty else {}
     dropped |= {f"over {layout.max_tokens} pieces": read - empty - left} if layout.max_tokens else {}
-    account = Account(read, dropped)
+    report = FilterReport(read, dropped)
     if read and not left:
         way_out = "raise data.max_tokens or model.max_positions"
         if empty:
             way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
-        raise UserError(f"no pair is left: {account}; {way_out}")
-    return {"account": dataclasses.asdict(account), "types": types}
+        raise UserError(f"no pair is left: {report}; {way_out}")
+    return {"report": dataclasses.asdict(report), "types": types}
 
 
 def _type(largest: int) -> str:
@@ -168,7 +168,7 @@ def _joined(src: Ragged, tgt: Ragged) -> Ragged:
     return Ragged(ids, lengths)
 
 
-def _opened(folder: Path, facts: Facts) -> tuple[EncodedPairs, Account]:
+def _opened(folder: Path, facts: Facts) -> tuple[EncodedPairs, FilterReport]:
     ids_and_lengths = dict(zip(FILES, facts["types"], strict=True))
     sides = []
     for side in ("src", "tgt"):
@@ -176,4 +176,4 @@ def _opened(folder: Path, facts: Facts) -> tuple[EncodedPairs, Account]:
         large = file.stat().st_size > IN_MEMORY_BYTES
         lengths = np.fromfile(folder / f"{side}_lengths", ids_and_lengths[f"{side}_lengths"])
         sides.append(Sentences(FileIds(file, kind) if large else np.fromfile(file, kind), lengths))
-    return EncodedPairs(*sides), Account(**facts["account"])
+    return EncodedPairs(*sides), FilterReport(**facts["report"])

@@ -90,7 +90,7 @@ class Sentences:
         return [self.ids[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-class Draws(NamedTuple):
+class SampleCounts(NamedTuple):
     """How many pairs of a corpus an epoch takes."""
 
     size: int
@@ -105,7 +105,7 @@ class EncodedPairs:
     digest = ""
     """What tells these pairs from others, where nobody has made sure yet that they are those of before."""
 
-    def __init__(self, src: Sentences, tgt: Sentences, *, draws: Sequence[Draws] = ()):
+    def __init__(self, src: Sentences, tgt: Sentences, *, draws: Sequence[SampleCounts] = ()):
         """`draws` are those of the corpora that the pairs consist of, in order; without, every pair once."""
         self.src, self.tgt, self.draws = src, tgt, draws
 
@@ -126,7 +126,7 @@ class EncodedPairs:
 def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedPairs:
     """Several corpora as one; an epoch takes as many pairs as there are, of each corpus its share."""
     sizes = list(map(len, corpora))
-    draws = [Draws(size, round(sum(sizes) * share)) for size, share in zip(sizes, shares, strict=True)]
+    draws = [SampleCounts(size, round(sum(sizes) * share)) for size, share in zip(sizes, shares, strict=True)]
     sides = (
         Sentences(JoinedIds([side.ids for side in of_all]), np.concatenate([side.lengths for side in of_all]))
         for of_all in ([pairs.src for pairs in corpora], [pairs.tgt for pairs in corpora])

@@ -65,14 +65,14 @@ class TextData(DataConfig):
     """There is no source."""
     tgt: str = "en"
     """Language of the text."""
-    split: Split = Split.validation
+    scored_split: Split = Split.validation
     """The split scored at the end of training and by `nmt evaluate`."""
     train: str | None = None
     """Path of the training text."""
     validation: str | None = None
     """Path of the text scored during training; null: parts of the training text are held out for it."""
     test: str | None = None
-    """Path of the text scored at the end, with data.split=test."""
+    """Path of the text scored at the end, with data.scored_split=test."""
     held_out: float = 0.1
     """Without a validation text: the tail of each block that is held out, as a share of the block."""
     blocks: int = 10

@@ -45,7 +45,7 @@ class DataConfig:
     """Source language."""
     tgt: str = "de"
     """Target language."""
-    split: Split = Split.test
+    scored_split: Split = Split.test
     """The split scored at the end of training and by `nmt evaluate`."""
     max_chars: int = 2000
     """Training pairs with a longer side, in characters, are dropped."""

@@ -26,18 +26,18 @@ from nmt.errors import UserError
 
 __all__ = [
     "SOURCES",
-    "Account",
     "DataConfig",
     "DemoData",
     "FilesData",
+    "FilterReport",
     "HubData",
     "MixtureData",
-    "Overlap",
     "PairStream",
     "ParallelText",
     "Split",
     "TextData",
     "ToyData",
+    "TrainTestOverlap",
     "filter_pairs",
     "has_split",
     "load",
@@ -114,7 +114,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
 
 
 @dataclass
-class Account:
+class FilterReport:
     """How many pairs were read, and how many of them were dropped for which reason."""
 
     read: int
@@ -125,10 +125,10 @@ class Account:
         """Pairs that were not dropped."""
         return self.read - sum(self.dropped.values())
 
-    def __add__(self, other: Account) -> Account:
+    def __add__(self, other: FilterReport) -> FilterReport:
         reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
         dropped = {reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons}
-        return Account(self.read + other.read, dropped)
+        return FilterReport(self.read + other.read, dropped)
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.dropped.items() if count)
@@ -182,7 +182,7 @@ def load(cfg: DataConfig, split: Split) -> ParallelText:
     return stream(cfg, split).read()
 
 
-def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Account]:
+def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
     """Drop the training pairs that are empty, too long or uneven, with an account; order is kept."""
     src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
     shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
@@ -197,12 +197,12 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Acc
         dropped[reason] = int((kept & has_it).sum())
         kept &= ~has_it
     if kept.all():
-        return text, Account(len(text), dropped)
+        return text, FilterReport(len(text), dropped)
     sides = (list(itertools.compress(side, kept)) for side in (text.src, text.tgt))
-    return ParallelText(*sides), Account(len(text), dropped)
+    return ParallelText(*sides), FilterReport(len(text), dropped)
 
 
-class Overlap:
+class TrainTestOverlap:
     """Counts how many pairs of a split occur in chunks of other pairs, word for word."""
 
     def __init__(self, text: ParallelText):

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.pairs import ParallelText
-from nmt.data.sources import Account
+from nmt.data.sources import FilterReport
 from nmt.errors import UserError
 
-Filtered = Callable[[], Iterator[tuple[ParallelText, Account]]]
+Filtered = Callable[[], Iterator[tuple[ParallelText, FilterReport]]]
 """One pass over a corpus: chunks of the pairs that are kept, with accounts."""
 
 
@@ -31,24 +31,24 @@ class _Corpus:
 
     def __init__(self, passes: Filtered):
         self._passes = passes
-        self._chunks: Iterator[tuple[ParallelText, Account]] = iter(())
+        self._chunks: Iterator[tuple[ParallelText, FilterReport]] = iter(())
         self._rest = ParallelText()
         self._kept_in_pass = 1
 
-    def take(self, count: int) -> tuple[ParallelText, Account]:
+    def take(self, count: int) -> tuple[ParallelText, FilterReport]:
         """The next `count` pairs, with the account of what was read for them."""
-        text, account = ParallelText(), Account(0)
+        text, report = ParallelText(), FilterReport(0)
         while len(text) < count:
             if not self._rest:
                 self._rest, read = self._next_chunk()
-                account += read
+                report += read
             missing = count - len(text)
             text.src += self._rest.src[:missing]
             text.tgt += self._rest.tgt[:missing]
             self._rest = ParallelText(self._rest.src[missing:], self._rest.tgt[missing:])
-        return text, account
+        return text, report
 
-    def _next_chunk(self) -> tuple[ParallelText, Account]:
+    def _next_chunk(self) -> tuple[ParallelText, FilterReport]:
         found = next(self._chunks, None)
         if found is None:
             if not self._kept_in_pass:
@@ -69,17 +69,17 @@ class StreamedText:
     sha256: str
     """Of the stamps of the sources, and of what the filter depends on."""
 
-    def buffers(self, size: int) -> Iterator[tuple[ParallelText, Account]]:
+    def buffers(self, size: int) -> Iterator[tuple[ParallelText, FilterReport]]:
         """Without end, `size` pairs of all corpora, with the account of what was read for them."""
         corpora = [_Corpus(passes) for passes in self.corpora]
         while True:
-            text, account = ParallelText(), Account(0)
+            text, report = ParallelText(), FilterReport(0)
             for corpus, share in zip(corpora, self.shares, strict=True):
                 part, read = corpus.take(max(1, round(size * share)))
                 text.src += part.src
                 text.tgt += part.tgt
-                account += read
-            yield text, account
+                report += read
+            yield text, report
 
     def sample(self, most: int, seed: int) -> ParallelText:
         """The first pairs, `most` of them or all there are; nothing is drawn, whatever `seed` is."""
@@ -99,7 +99,7 @@ class StreamedText:
         return (most, *self.shares)
 
 
-class Buffers:
+class StreamBuffers:
     """The encoded pairs of one buffer after the other; a thread prepares the next one meanwhile.
 
     The digest of a buffer covers all text up to its end.
@@ -109,7 +109,7 @@ class Buffers:
         self,
         text: StreamedText,
         size: int,
-        prepare: Callable[[ParallelText, Account, int], EncodedPairs],
+        prepare: Callable[[ParallelText, FilterReport, int], EncodedPairs],
     ):
         """`prepare` encodes the pairs of the buffer with the given number, from 1."""
         self._text, self._size, self._prepare = text, size, prepare
@@ -140,16 +140,16 @@ class Buffers:
             self._take()
             self._number += 1
 
-    def _take(self) -> tuple[ParallelText, Account]:
-        text, account = next(self._buffers)
+    def _take(self) -> tuple[ParallelText, FilterReport]:
+        text, report = next(self._buffers)
         for lines in (text.src, text.tgt):
             self._digest.update("\n".join([*lines, ""]).encode())
-        return text, account
+        return text, report
 
     def _read(self) -> EncodedPairs:
-        text, account = self._take()
+        text, report = self._take()
         number = self._number + 1
-        pairs = self._prepare(text, account, number)
+        pairs = self._prepare(text, report, number)
         pairs.digest = self._digest.hexdigest()
         return pairs
 
@@ -160,7 +160,7 @@ def closed(pairs_of_epoch: Callable[[int], EncodedPairs]) -> Iterator[None]:
     try:
         yield
     finally:
-        if isinstance(pairs_of_epoch, Buffers):
+        if isinstance(pairs_of_epoch, StreamBuffers):
             pairs_of_epoch.close()
 
 

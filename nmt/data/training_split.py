@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from nmt.data.sources import Account, DataConfig, Overlap, PairStream, ParallelText
+from nmt.data.sources import DataConfig, FilterReport, PairStream, ParallelText, TrainTestOverlap
 from nmt.data.streaming import StreamedText
 from nmt.data.tokenizer import Tokenizer, TokenizerConfig
 from nmt.data.tokenizer_training import TRAINING_THREADS
@@ -30,17 +30,17 @@ from nmt.disk_cache import Facts, entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.files import write_lines, written_lines
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when the meaning of an entry changes."""
 
-Filter = Callable[[ParallelText, DataConfig], tuple[ParallelText, Account]]
+Filter = Callable[[ParallelText, DataConfig], tuple[ParallelText, FilterReport]]
 
 
 @dataclass
 class TrainingText:
     """The pairs to train on, as a stream, and what is known about them."""
 
-    account: Account
+    report: FilterReport
     """What the filter read and dropped."""
     sha256: str
     """Of all pairs."""
@@ -52,7 +52,7 @@ class TrainingText:
     """How much of what is trained on comes from each corpus of a mixture."""
 
     def __len__(self) -> int:
-        return self.account.kept
+        return self.report.kept
 
     def chunks(self) -> Iterator[ParallelText]:
         """The pairs from the first to the last, some of them at a time.
@@ -90,10 +90,10 @@ class MixedText(TrainingText):
     """The pairs of several corpora, one after the other."""
 
     def __init__(self, parts: Sequence[TrainingText], shares: Sequence[float]):
-        account = functools.reduce(operator.add, (part.account for part in parts))
+        report = functools.reduce(operator.add, (part.report for part in parts))
         digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
         shared = {split: sum(part.shared[split] for part in parts) for split in parts[0].shared}
-        super().__init__(account, digest, shared, self.chunks, tuple(shares))
+        super().__init__(report, digest, shared, self.chunks, tuple(shares))
         self.parts = parts
 
     def chunks(self) -> Iterator[ParallelText]:
@@ -153,7 +153,7 @@ def survey(
         if source.stamp() != before:
             raise UserError("the training data has changed while it was read; run the same command again")
         write_entry(entry, lambda draft: made)
-    return TrainingText(Account(**facts["account"]), facts["sha256"], facts["shared"], kept)
+    return TrainingText(FilterReport(**facts["report"]), facts["sha256"], facts["shared"], kept)
 
 
 def digest_of(text: ParallelText) -> str:
@@ -163,24 +163,26 @@ def digest_of(text: ParallelText) -> str:
     return digest.hexdigest()
 
 
-def _filtered(source: PairStream, cfg: DataConfig, keep: Filter) -> Iterator[tuple[ParallelText, Account]]:
+def _filtered(
+    source: PairStream, cfg: DataConfig, keep: Filter
+) -> Iterator[tuple[ParallelText, FilterReport]]:
     for chunk in source.chunks():
         yield keep(chunk, cfg)
 
 
 def _pass(source: PairStream, cfg: DataConfig, keep: Filter, scored_on: Mapping[str, ParallelText]) -> Facts:
     """Read everything once."""
-    total, digest = Account(0), _Digest()
-    overlaps = {split: Overlap(text) for split, text in scored_on.items()}
-    for chunk, account in _filtered(source, cfg, keep):
-        total += account
+    total, digest = FilterReport(0), _Digest()
+    overlaps = {split: TrainTestOverlap(text) for split, text in scored_on.items()}
+    for chunk, report in _filtered(source, cfg, keep):
+        total += report
         digest.add(chunk)
         for overlap in overlaps.values():
             overlap.add(chunk)
     if not total.kept:
         raise UserError(f"no training pair is left: {total}; see data.max_chars and data.max_ratio")
     shared = {split: overlap.count for split, overlap in overlaps.items()}
-    return {"account": dataclasses.asdict(total), "sha256": digest.hexdigest(), "shared": shared}
+    return {"report": dataclasses.asdict(total), "sha256": digest.hexdigest(), "shared": shared}
 
 
 def evaluation_split(source: PairStream, cache: Path) -> ParallelText:

@@ -3,7 +3,7 @@
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
     hypotheses          What every way of finding translations has in common.
-    continuations       The best continuations of a sentence by one token.
+    candidates          The best continuations of a sentence by one token.
     beam_search         Greedy and beam search over the model contract.
     graph_search        Beam search on a GPU whose steps are recorded and replayed.
     sampling            Translations and continuations drawn from the distribution of a model.
@@ -46,7 +46,7 @@ STRATEGIES: dict[str, tuple[type[DecodingConfig], Strategy]] = {
 def decode(
     model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: DecodingConfig
 ) -> list[list[Hypothesis]]:
-    """Return at most `num_best` hypotheses of every sentence, best first, found as `cfg` says.
+    """Return at most `n_best` hypotheses of every sentence, best first, found as `cfg` says.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     """

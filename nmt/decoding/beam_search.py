@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from nmt.decoding.continuations import Continuations, continuations, take
+from nmt.decoding.candidates import Candidates, best_candidates, take
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
@@ -53,7 +53,7 @@ class BeamConfig(DecodingConfig):
     """Hypotheses kept open per sentence; 1 is greedy search."""
     length_penalty: LengthPenalty = LengthPenalty.gnmt
     """gnmt, average or none."""
-    alpha: float = 1.0
+    length_penalty_alpha: float = 1.0
     """Strength of the length penalty; 0 switches it off."""
     cuda_graphs: bool = False
     """On a GPU, record steps of the search as CUDA graphs and replay them; meant for large files."""
@@ -62,12 +62,15 @@ class BeamConfig(DecodingConfig):
         super().__post_init__()
         if self.beam_size < 1:
             raise UserError(f"decoding.beam_size must be at least 1, but is {self.beam_size}")
-        if not 0 <= self.alpha < float("inf"):
-            raise UserError(f"decoding.alpha must be finite and not negative, but is {self.alpha}")
-        if self.num_best > self.beam_size:
+        if not 0 <= self.length_penalty_alpha < float("inf"):
             raise UserError(
-                f"decoding.num_best must not exceed decoding.beam_size, but {self.num_best} > "
-                f"{self.beam_size}; try decoding.beam_size={self.num_best}"
+                f"decoding.length_penalty_alpha must be finite and not negative, "
+                f"but is {self.length_penalty_alpha}"
+            )
+        if self.n_best > self.beam_size:
+            raise UserError(
+                f"decoding.n_best must not exceed decoding.beam_size, but {self.n_best} > "
+                f"{self.beam_size}; try decoding.beam_size={self.n_best}"
             )
 
     @property
@@ -78,7 +81,7 @@ class BeamConfig(DecodingConfig):
 def beam_search(
     model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig
 ) -> list[list[Hypothesis]]:
-    """Return the `num_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
+    """Return the `n_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     """
@@ -104,10 +107,10 @@ def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
         LengthPenalty.average: length,
         LengthPenalty.none: 1.0,
     }
-    return base[cfg.length_penalty] ** cfg.alpha
+    return base[cfg.length_penalty] ** cfg.length_penalty_alpha
 
 
-class Open(NamedTuple):
+class OpenBeams(NamedTuple):
     """The hypotheses of each sentence that may still grow, best first; -inf stands where there is none."""
 
     log_probs: Tensor
@@ -118,15 +121,15 @@ class Open(NamedTuple):
     """(B, K, t); in a window, PAD stands in front"""
 
 
-class Finished(NamedTuple):
+class FinishedBeams(NamedTuple):
     """The best hypotheses of each sentence that have ended, best first; -inf stands where there is none."""
 
     scores: Tensor
-    """(B, num_best)"""
+    """(B, n_best)"""
     log_probs: Tensor
-    """(B, num_best)"""
+    """(B, n_best)"""
     ids: Tensor
-    """(B, num_best, t) without EOS, padded on either side"""
+    """(B, n_best, t) without EOS, padded on either side"""
 
 
 class Beams:
@@ -139,10 +142,10 @@ class Beams:
         self.limits = limits  # (B,)
         self.num_parents = 1
         empty = limits.new_zeros(len(limits), 1, 0)
-        self.open = Open(torch.zeros(len(limits), 1, device=limits.device), empty.sum(2), empty)
+        self.open = OpenBeams(torch.zeros(len(limits), 1, device=limits.device), empty.sum(2), empty)
         self.num_finished = torch.zeros_like(limits)  # (B,)
-        missing = limits.new_full((len(limits), cfg.num_best), -torch.inf, dtype=torch.float32)
-        self.finished = Finished(missing, missing, empty.expand(-1, cfg.num_best, -1))
+        missing = limits.new_full((len(limits), cfg.n_best), -torch.inf, dtype=torch.float32)
+        self.finished = FinishedBeams(missing, missing, empty.expand(-1, cfg.n_best, -1))
 
     @property
     def in_window(self) -> bool:
@@ -158,13 +161,13 @@ class Beams:
         """Let every hypothesis that is still open grow by the token that `model` finds for it."""
         hidden = model.advance(self.last_tokens(), state)
         before = self.open.log_probs
-        self.extend(continuations(model, hidden, before, self.ending(), 2 * self.cfg.beam_size))
+        self.extend(best_candidates(model, hidden, before, self.ending(), 2 * self.cfg.beam_size))
 
     def ending(self) -> Tensor:
         """Return which sentences (B,) reach their limit with the next token, which must then be EOS."""
         return self.limits == self.length + 1
 
-    def extend(self, found: Continuations) -> None:
+    def extend(self, found: Candidates) -> None:
         """Let every open hypothesis grow by one token, given the 2K best continuations of each sentence.
 
         At most K of them are ends, one per beam, so that K open ones remain. An end counts only among the K
@@ -181,7 +184,7 @@ class Beams:
         parents = parents.gather(1, growing)
         ids = take(self.open.ids, parents)[:, :, 1 if self.in_window else 0 :]
         ids = torch.cat([ids, tokens.gather(1, growing)[:, :, None]], dim=2)
-        self.open = Open(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
+        self.open = OpenBeams(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
 
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
         """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
@@ -190,9 +193,9 @@ class Beams:
         scores = torch.cat([self.finished.scores, scores], dim=1)
         log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
         ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
-        scores, kept = scores.topk(self.cfg.num_best)
+        scores, kept = scores.topk(self.cfg.n_best)
         ids = F.pad(take(ids, kept), (0, 0 if self.in_window else 1), value=PAD_ID)
-        self.finished = Finished(scores, log_probs.gather(1, kept), ids)
+        self.finished = FinishedBeams(scores, log_probs.gather(1, kept), ids)
 
     def done(self) -> Tensor:
         """Return for which sentences (B,) search has ended."""
@@ -233,5 +236,5 @@ class Beams:
         """Go on with the sentences `staying` (B',)."""
         self.sentences, self.limits = self.sentences[staying], self.limits[staying]
         self.num_finished = self.num_finished[staying]
-        self.open = Open(*(x[staying] for x in self.open))
-        self.finished = Finished(*(x[staying] for x in self.finished))
+        self.open = OpenBeams(*(x[staying] for x in self.open))
+        self.finished = FinishedBeams(*(x[staying] for x in self.finished))

@@ -100,13 +100,13 @@ def validation_loss(
     """
     sums, counts = [torch.zeros(0, device=device)], []
     with evaluating(model):
-        for batch in (batch.to(device) for batch in world.deal(batches)):
+        for batch in (batch.to(device) for batch in world.shard(batches)):
             hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
             _, nll = projected_nll(hidden, model.output, batch.real(batch.tgt_out), 0.0)
             sums.append(nll[None])
             counts.append(batch.num_tokens)
-    all_sums: list[float] = world.undeal(torch.cat(sums).tolist())
-    all_counts = world.undeal(counts)
+    all_sums: list[float] = world.unshard(torch.cat(sums).tolist())
+    all_counts = world.unshard(counts)
     return sum(all_sums) / sum(all_counts)
 
 

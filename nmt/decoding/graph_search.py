@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.data.tokenizer import PAD_ID
-from nmt.decoding.beam_search import BeamConfig, Beams, Finished, Open, beam_search
+from nmt.decoding.beam_search import BeamConfig, Beams, FinishedBeams, OpenBeams, beam_search
 from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.layers.positions import PositionTable
 from nmt.models.base import State, TranslationModel
@@ -193,8 +193,8 @@ def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams
     beams, places = copy.copy(beams), iter(places)
     beams.length, position = itertools.islice(places, 2)
     beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 3)
-    beams.open = Open(*itertools.islice(places, 3))
-    beams.finished = Finished(*itertools.islice(places, 3))
+    beams.open = OpenBeams(*itertools.islice(places, 3))
+    beams.finished = FinishedBeams(*itertools.islice(places, 3))
     source, target = ({name: next(places) for name in x} for x in (state.source, state.target))
     return beams, replace(state, position=position, source=source, target=target)
 

@@ -24,7 +24,7 @@ class DecodingConfig:
     """Longest translation in tokens per source token ..."""
     max_length_offset: int = 10
     """... plus this many, both with EOS, for each sentence by itself."""
-    num_best: int = 1
+    n_best: int = 1
     """Hypotheses returned per sentence."""
     batch_tokens: int = 8192
     """Source tokens of a batch, with padding, times the hypotheses that are open per sentence."""
@@ -38,7 +38,7 @@ class DecodingConfig:
     """
 
     def __post_init__(self) -> None:
-        for key in ("num_best", "batch_tokens", "max_source_tokens"):
+        for key in ("n_best", "batch_tokens", "max_source_tokens"):
             if getattr(self, key) < 1:
                 raise UserError(f"decoding.{key} must be at least 1, but is {getattr(self, key)}")
         for key in ("max_length_ratio", "max_length_offset"):
@@ -49,7 +49,7 @@ class DecodingConfig:
     @property
     def rows_per_sentence(self) -> int:
         """Hypotheses of a sentence that are open at a time."""
-        return self.num_best
+        return self.n_best
 
 
 @dataclass

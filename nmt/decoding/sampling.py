@@ -51,12 +51,12 @@ class SamplingConfig(DecodingConfig):
 def sample(
     model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: SamplingConfig
 ) -> list[list[Hypothesis]]:
-    """Return `num_best` samples of every sentence, the likeliest per token first.
+    """Return `n_best` samples of every sentence, the likeliest per token first.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     The probabilities that scores are made of are those of the model, whatever the temperature.
     """
-    num = cfg.num_best
+    num = cfg.n_best
     limits = length_limits(src_mask, model.max_length, cfg).repeat_interleave(num)
     numbers = _numbers(src, src_mask, int(limits.max()), cfg)
     state = model.start(src, src_mask)
@@ -134,7 +134,7 @@ def _numbers(src: Tensor, src_mask: Tensor, length: int, cfg: SamplingConfig) ->
     rows = []
     for ids, real in zip(src.tolist(), src_mask.tolist(), strict=True):
         sentence = [token for token, is_real in zip(ids, real, strict=True) if is_real]
-        for k in range(cfg.num_best):
+        for k in range(cfg.n_best):
             generator = torch.Generator().manual_seed(derive_seed("sample", cfg.seed, k, *sentence))
             rows.append(torch.rand(length, generator=generator))
     return torch.stack(rows).to(src.device)

@@ -8,8 +8,7 @@ training.
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
@@ -21,7 +20,8 @@ from nmt.data.tokenizer import EOS_ID, Tokenizer
 from nmt.decoding import DecodingConfig, Hypothesis, decode
 from nmt.decoding.graph_search import forget
 from nmt.distributed import ALONE, World
-from nmt.layers.low_precision import rounded
+from nmt.errors import Log, warn
+from nmt.layers.low_precision import in_low_precision
 from nmt.models.base import TranslationModel
 from nmt.runtime import RuntimeConfig, resolve_precision
 
@@ -38,14 +38,9 @@ class Translation:
     score: float = 0.0
     """Length-penalised log probability, comparable between translations of the same line."""
     alternatives: list[Translation] = field(default_factory=list)
-    """The next best, best first: decoding.num_best - 1 of them, fewer only where fewer exist."""
+    """The next best, best first: decoding.n_best - 1 of them, fewer only where fewer exist."""
     ids: list[int] = field(default_factory=list)
     """The target ids that the text was made of, without BOS and EOS."""
-
-
-def print_warning(message: str) -> None:
-    """Write `message` to standard error."""
-    print(f"warning: {message}", file=sys.stderr)
 
 
 def translate(
@@ -55,7 +50,7 @@ def translate(
     cfg: DecodingConfig,
     *,
     device: torch.device,
-    warn: Callable[[str], None] = print_warning,
+    warn: Log = warn,
     first_line: int = 1,
     world: World = ALONE,
 ) -> list[Translation]:
@@ -84,12 +79,12 @@ def translate(
     found = []
     with evaluating(model):
         searched = in_precision(model, cfg, device)
-        for numbers in world.deal(batches):
+        for numbers in world.shard(batches):
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
             found.append(
                 [[asdict(h) for h in hypotheses] for hypotheses in decode(searched, src, src_mask, cfg)]
             )
-    for numbers, sentences in zip(batches, world.undeal(found), strict=True):
+    for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, hypotheses in zip(numbers, sentences, strict=True):
             translations[i] = _detokenised([Hypothesis(**h) for h in hypotheses], tokenizer)
     return translations
@@ -102,7 +97,7 @@ def translate_stream(
     cfg: DecodingConfig,
     *,
     device: torch.device,
-    warn: Callable[[str], None] = print_warning,
+    warn: Log = warn,
     chunk: int = LINES_AT_ONCE,
 ) -> Iterator[Translation]:
     """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
@@ -132,7 +127,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
     """Return what is to be searched in place of `model`: itself, or a copy in `decoding.precision`."""
-    return rounded(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
+    return in_low_precision(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
 
 
 def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:

@@ -76,7 +76,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
     return _LayerNorm.apply(x, weight, bias, eps, dtype)
 
 
-def turned(x: Tensor, table: Tensor) -> Tensor:
+def rotate(x: Tensor, table: Tensor) -> Tensor:
     """x (B, H, T, C) with channels 2i and 2i + 1 as a point that is turned around the origin.
 
     `table` (T, C) has the sine of the angle in column 2i and its cosine in column 2i + 1.
@@ -278,12 +278,12 @@ class _Turned(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor) -> Any:
         ctx.save_for_backward(table)
-        return torch.ops.nmt.turned(x, table, 1.0)
+        return torch.ops.nmt.rotate(x, table, 1.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (table,) = ctx.saved_tensors
-        return torch.ops.nmt.turned(grads[0].contiguous(), table, -1.0), None
+        return torch.ops.nmt.rotate(grads[0].contiguous(), table, -1.0), None
 
 
 class _Attention(OnceDifferentiable):

@@ -22,7 +22,7 @@ from nmt.layers.blocks import Dropout, Linear, zero_bias
 from nmt.layers.relative_positions import RelativePositions
 
 
-class Role(Enum):
+class AttentionRole(Enum):
     """Which part of a model attends to which."""
 
     encoder = "encoder"
@@ -36,7 +36,7 @@ class Role(Enum):
 class Recorder(nn.Module):
     """What computes attention weights, and hands them out on request: the base of every kind of attention."""
 
-    def __init__(self, role: Role):
+    def __init__(self, role: AttentionRole):
         super().__init__()
         self.role = role
         self.recorded: list[Tensor] | None = None
@@ -48,11 +48,11 @@ class Recorder(nn.Module):
             self.recorded.append(weights.detach().float())
 
 
-class Attention(Recorder):
+class MultiHeadAttention(Recorder):
     """Multi-head scaled dot-product attention over keys and values that the caller computes and may keep.
 
-    `attended` projects and splits what is attended to; `forward` asks with one query per row of x. In search,
-    the K hypotheses of a sentence ask as K queries over the one stored copy of its source.
+    `keys_values` projects and splits what is attended to; `forward` asks with one query per row of x. In
+    search, the K hypotheses of a sentence ask as K queries over the one stored copy of its source.
 
     A head has `d_k` channels for queries and keys and `d_v` for values, D / H each unless given; `bias` is
     that of their projections. `positions` tell how far a key is from a query, for self-attention.
@@ -64,7 +64,7 @@ class Attention(Recorder):
         num_heads: int,
         *,
         dropout: float,
-        role: Role,
+        role: AttentionRole,
         d_k: int | None = None,
         d_v: int | None = None,
         bias: bool = True,
@@ -88,11 +88,11 @@ class Attention(Recorder):
         for layer in (self.query, self.key_value, self.output):
             zero_bias(layer)
 
-    def attended(self, x: Tensor, start: int | Tensor = 0) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x: Tensor, start: int | Tensor = 0) -> tuple[Tensor, Tensor]:
         """Keys, turned to their columns from `start` on, and values (B, H, S, C) of x (B, S, D)."""
         keys, values = map(self._split, torch.split(self.key_value(x), self.widths, dim=-1))
         if self.positions is not None:
-            keys = self.positions.turned(keys, start)
+            keys = self.positions.rotate(keys, start)
         return keys, values
 
     def forward(
@@ -107,22 +107,22 @@ class Attention(Recorder):
     ) -> Tensor:
         """(B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
 
-        With `positions`, x is the last T of the S columns. `start` is what `attended` counted them from, if
-        that is not the S - T columns before. `is_causal` says that the mask hides just what comes later, for
-        which GPUs have a faster kernel (FlashAttention, Dao et al. 2022).
+        With `positions`, x is the last T of the S columns. `start` is what `keys_values` counted them from,
+        if that is not the S - T columns before. `is_causal` says that the mask hides just what comes later,
+        for which GPUs have a faster kernel (FlashAttention, Dao et al. 2022).
         """
         queries = self._split(self.query(x))
         rate, needs_weights = self.dropout.current_rate, self.recorded is not None
         if self.positions is not None:
             num_keys = keys.shape[2]
-            queries = self.positions.turned(queries, num_keys - x.shape[1] if start is None else start)
+            queries = self.positions.rotate(queries, num_keys - x.shape[1] if start is None else start)
             biased = self.positions.masked_bias(queries, num_keys, mask)
             mask, is_causal = biased, is_causal and biased is mask
             needs_weights = needs_weights or self.positions.needs_weights
         if not needs_weights and fused.can_attend(queries, keys, values, mask):
             context = fused.attention(queries, keys, values, mask, rate)
         elif needs_weights or (x.device.type == "cpu" and self.training):
-            context = self._written_out(queries, keys, values, mask)
+            context = self._attend_explicitly(queries, keys, values, mask)
         else:
             mask = None if is_causal else mask
             context = F.scaled_dot_product_attention(
@@ -131,12 +131,12 @@ class Attention(Recorder):
         return self.output(context.transpose(1, 2).flatten(2))
 
     @property
-    def can_look_up(self) -> bool:
-        """Whether `look_up` computes what `forward` does."""
+    def can_attend_cached(self) -> bool:
+        """Whether `attend_cached` computes what `forward` does."""
         needs_weights = self.positions is not None and self.positions.needs_weights
         return not (self.training or needs_weights or self.recorded is not None)
 
-    def look_up(
+    def attend_cached(
         self, x: Tensor, keys: list[Tensor], values: list[Tensor], rows: Tensor, mask: Tensor | None
     ) -> Tensor:
         """(N, 1, D) of x (N, 1, D), the last column of those in some chunks of keys and values (R, H, L, C).
@@ -148,13 +148,15 @@ class Attention(Recorder):
         queries, bias = self._split(self.query(x)), None
         if self.positions is not None:
             num_keys = sum(chunk.shape[2] for chunk in keys)
-            queries = self.positions.turned(queries, num_keys - 1)
+            queries = self.positions.rotate(queries, num_keys - 1)
             bias = self.positions.bias(queries, num_keys)
             bias = None if bias is None else bias.contiguous()
         context = torch.ops.nmt.attend(queries, keys, values, rows, mask, bias)
         return self.output(context)
 
-    def _written_out(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend_explicitly(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """The definition: shows its weights, and on CPU it trains faster than the fused function.
 
         As in the fused function, the mask is boolean or a bias on the scores.
@@ -166,7 +168,7 @@ class Attention(Recorder):
         weights = scores.softmax(dim=-1)
         self.record(weights)
         weights = self.dropout(weights).to(values.dtype)
-        return weights @ values if self.positions is None else self.positions.summed(weights, values)
+        return weights @ values if self.positions is None else self.positions.weighted_sum(weights, values)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)

@@ -22,7 +22,7 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
-class RoundedLinear(nn.Module):
+class LowPrecisionLinear(nn.Module):
     """`linear` with its weights and its inputs rounded to `dtype`; float32 in and out.
 
     With `tiles` the products are those of the kernel for AMX, which sums up and returns float32; without,
@@ -49,13 +49,15 @@ class RoundedLinear(nn.Module):
         return y.view(*x.shape[:-1], self.num_outputs)
 
 
-def rounded(model: AnyModule, precision: Precision) -> AnyModule:
+def in_low_precision(model: AnyModule, precision: Precision) -> AnyModule:
     """Return `model` with its linear maps in `precision`; all other weights are shared.
 
     For fp32, and for what this function has returned before, that is `model` itself. `precision` is one that
     `resolve_precision` returned. For use without gradients, in eval mode.
     """
-    if precision is Precision.fp32 or any(isinstance(module, RoundedLinear) for module in model.modules()):
+    if precision is Precision.fp32 or any(
+        isinstance(module, LowPrecisionLinear) for module in model.modules()
+    ):
         return model
     shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
     result = copy.deepcopy(model, shared)
@@ -64,9 +66,9 @@ def rounded(model: AnyModule, precision: Precision) -> AnyModule:
     for module in list(result.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
-                setattr(module, name, RoundedLinear(child, DTYPES[precision], tiles=tiles))
+                setattr(module, name, LowPrecisionLinear(child, DTYPES[precision], tiles=tiles))
         if isinstance(module, FeedForward) and module.activation is F.relu and not module.gated:
-            cast(RoundedLinear, module.inner).relu = True
+            cast(LowPrecisionLinear, module.inner).relu = True
             module.activation = _unchanged
     return result
 

@@ -24,9 +24,9 @@ class RelativePositions(nn.Module):
     """The three places where self-attention can be told a distance; each kind overrides what it changes."""
 
     needs_weights = False
-    """Whether `summed` does more than a product, so that attention cannot leave it to a fused function."""
+    """Whether `weighted_sum` is more than a product, which attention cannot leave to a fused function."""
 
-    def turned(self, x: Tensor, start: int | Tensor) -> Tensor:
+    def rotate(self, x: Tensor, start: int | Tensor) -> Tensor:
         """Queries or keys x (B, H, T, C) of the columns from `start` on, as they are multiplied."""
         return x
 
@@ -34,7 +34,7 @@ class RelativePositions(nn.Module):
         """What is added to the scores of queries (B, H, T, C), expands to (B, H, T, S); None for nothing."""
         return None
 
-    def summed(self, weights: Tensor, values: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, values: Tensor) -> Tensor:
         """(B, H, T, C): the values (B, H, S, C) summed with weights (B, H, T, S)."""
         return weights @ values
 
@@ -63,9 +63,9 @@ class RotaryPositions(RelativePositions):
         super().__init__()
         self.angles = SinusoidalPositions(size)
 
-    def turned(self, x: Tensor, start: int | Tensor) -> Tensor:
+    def rotate(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, C), each pair of channels as a point that is turned around the origin."""
-        return fused.turned(x, self.angles.at(start, x.shape[2]))
+        return fused.rotate(x, self.angles.at(start, x.shape[2]))
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -161,7 +161,7 @@ class ClippedPositions(RelativePositions):
         vectors = self.keys(self._rows(queries.shape[2], num_keys, queries.device))
         return torch.einsum("bhtc,tsc->bhts", queries * queries.shape[-1] ** -0.5, vectors.to(queries.dtype))
 
-    def summed(self, weights: Tensor, values: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, values: Tensor) -> Tensor:
         """(B, H, T, C)."""
         vectors = self.values(self._rows(weights.shape[2], values.shape[2], weights.device))
         return weights @ values + torch.einsum("bhts,tsc->bhtc", weights, vectors.to(weights.dtype))

@@ -17,7 +17,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-from nmt.layers.attention import Recorder, Role, recorded_attention
+from nmt.layers.attention import AttentionRole, Recorder, recorded_attention
 
 
 @dataclass
@@ -172,7 +172,7 @@ class TranslationModel(nn.Module, ABC):
         """Return the weights with which `forward` attends, given the same arguments."""
         with recorded_attention(self) as recorded:
             self(src, src_mask, tgt_in)
-        maps: dict[Role, list[Tensor]] = {role: [] for role in Role}
+        maps: dict[AttentionRole, list[Tensor]] = {role: [] for role in AttentionRole}
         for name, weights in recorded.items():
             maps[cast(Recorder, self.get_submodule(name)).role].extend(weights)
         return AttentionMaps(**{role.value: layers for role, layers in maps.items()})

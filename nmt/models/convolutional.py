@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from nmt.errors import UserError
-from nmt.layers.attention import Recorder, Role
+from nmt.layers.attention import AttentionRole, Recorder
 from nmt.layers.blocks import Dropout
 from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 from nmt.models.base import ModelConfig, State, TranslationModel
@@ -169,11 +169,11 @@ class EncoderLayer(nn.Module):
         return merged(x, self.convolution(windows))
 
 
-class Attention(Recorder):
+class ConvAttention(Recorder):
     """Dot-product attention of one layer of the decoder to the source (section 3.3, equations 1 and 2)."""
 
     def __init__(self, d_model: int):
-        super().__init__(Role.cross)
+        super().__init__(AttentionRole.cross)
         self.query = normed_linear(d_model, d_model)
 
     def forward(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
@@ -190,7 +190,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, cfg: ConvolutionalConfig):
         super().__init__()
         self.convolution = GatedConvolution(cfg)
-        self.attention = Attention(cfg.d_model)
+        self.attention = ConvAttention(cfg.d_model)
         self.reach = cfg.kernel_size - 1
 
     def forward(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nmt.data.tokenizer import BOS_ID
 from nmt.errors import UserError
-from nmt.layers.attention import Role
+from nmt.layers.attention import AttentionRole
 from nmt.layers.blocks import Activation
 from nmt.layers.positions import Positions
 from nmt.models.base import AttentionMaps, State, TranslationModel
@@ -128,7 +128,9 @@ class DecoderOnly(TranslationModel):
         self.max_length = cfg.longest
         self.embedding = Embedding(cfg, vocabulary.tgt)
         self.output = vocabulary.output
-        layers = build_stack(cfg, (SelfAttentionLayer(cfg, Role.decoder) for _ in range(cfg.num_layers)))
+        layers = build_stack(
+            cfg, (SelfAttentionLayer(cfg, AttentionRole.decoder) for _ in range(cfg.num_layers))
+        )
         self.layers = cast("Sequence[SelfAttentionLayer]", layers)
         self.norm = build_final_norm(cfg)
 

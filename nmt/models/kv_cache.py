@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt import kernels
-from nmt.layers.attention import Attention
+from nmt.layers.attention import MultiHeadAttention
 from nmt.layers.positions import PositionTable
 from nmt.models.base import State
 
@@ -34,12 +34,12 @@ SENTENCES = "sentences"
 """(N, 1) int32, of the target: the row of a hypothesis in the keys and values of the source."""
 
 
-def keep_in_place(state: State, attentions: Iterable[Attention], like: Tensor) -> bool:
+def keep_in_place(state: State, attentions: Iterable[MultiHeadAttention], like: Tensor) -> bool:
     """Decide whether the search that starts with `state` leaves keys and values in place, and return it.
 
     They will be on the device and of the dtype of `like` (B, ...).
     """
-    if not kernels.usable(like) or not all(attention.can_look_up for attention in attentions):
+    if not kernels.usable(like) or not all(attention.can_attend_cached for attention in attentions):
         return False
     state.target[PLACES] = torch.empty(len(like), 0, dtype=torch.int32)
     return True
@@ -84,14 +84,14 @@ def written_columns(state: State, device: torch.device) -> Tensor | None:
 
 
 def attend_to_past(
-    attention: Attention, x: Tensor, state: State, layer: str, mask: Tensor | None = None
+    attention: MultiHeadAttention, x: Tensor, state: State, layer: str, mask: Tensor | None = None
 ) -> Tensor:
     """x (N, T, D), most often T = 1: append its keys and values to those of the columns before.
 
     Returns (N, T, D). All columns S are attended to, or those that `mask`, which broadcasts to (N, H, T, S),
     allows; in place, that of the prefix counts. With T > 1 there are no columns before.
     """
-    new = attention.attended(x, state.columns)
+    new = attention.keys_values(x, state.columns)
     names = [f"{layer}{name}" for name in GROWING]
     if PLACES in state.target:
         for name, tensor in zip(names, new, strict=True):
@@ -99,7 +99,7 @@ def attend_to_past(
         if x.shape[1] == 1:
             keys, values = (state.kept[name] for name in names)
             of_prefix = state.kept.get("prefix_mask", [None])[0]
-            return attention.look_up(x, keys, values, state.target[PLACES], of_prefix)
+            return attention.attend_cached(x, keys, values, state.target[PLACES], of_prefix)
         return attention(x, *new, mask)
     for name, tensor in zip(names, new, strict=True):
         if name in state.target:
@@ -126,12 +126,12 @@ def remember_source(state: State, src_mask: Tensor, memories: Iterable[tuple[Ten
                 state.source[f"{i}.{name}"] = tensor
 
 
-def attend_to_source(attention: Attention, x: Tensor, state: State, layer: str) -> Tensor:
+def attend_to_source(attention: MultiHeadAttention, x: Tensor, state: State, layer: str) -> Tensor:
     """(N, 1, D) of x (N, 1, D): the hypotheses of a sentence share its keys and values."""
     names = (f"{layer}.source_keys", f"{layer}.source_values")
     if SENTENCES in state.target:
         keys, values = (state.kept[name] for name in names)
-        return attention.look_up(x, keys, values, state.target[SENTENCES], state.kept["source_mask"][0])
+        return attention.attend_cached(x, keys, values, state.target[SENTENCES], state.kept["source_mask"][0])
     mask = state.source["mask"]
     per_sentence = x.view(len(mask), -1, x.shape[-1])
     context: Tensor = attention(per_sentence, *(state.source[name] for name in names), mask[:, None, None, :])

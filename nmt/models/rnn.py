@@ -31,10 +31,10 @@ from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.recurrence import Cell, RecurrentEncoder, RecurrentStack, join_states, split_states
 from nmt.models.rnn_attention import (
     AdditiveAttention,
+    AttentionScore,
     DotAttention,
     GeneralAttention,
     RecurrentAttention,
-    RnnAttention,
 )
 from nmt.models.vocabulary import Tying, build_vocabulary
 
@@ -52,7 +52,7 @@ class RnnConfig(ModelConfig):
     """Depth of the encoder."""
     decoder_layers: int = 1
     """Depth of the decoder."""
-    attention: RnnAttention = RnnAttention.additive
+    attention: AttentionScore = AttentionScore.additive
     """none, additive (Bahdanau), dot or general (Luong)."""
     input_feeding: bool = True
     """Feed each step what the step before saw of the source; for additive it is always so."""
@@ -70,7 +70,7 @@ class RnnConfig(ModelConfig):
                 f"model.d_model must be even with model.bidirectional=true, but is {self.d_model}; "
                 f"try model.d_model={self.d_model + 1}"
             )
-        if self.attention is RnnAttention.additive and not self.input_feeding:
+        if self.attention is AttentionScore.additive and not self.input_feeding:
             raise UserError(
                 "model.attention=additive needs model.input_feeding=true, but it is false: the context is an "
                 "input of the cell; set model.input_feeding=true or model.attention=general"
@@ -179,7 +179,7 @@ class LuongDecoder(AttentiveDecoder):
     """The state after looks; tanh(W [context; state]) is the output: Luong et al. 2015, sections 3, 3.3."""
 
     def __init__(self, cfg: RnnConfig):
-        general = cfg.attention is RnnAttention.general
+        general = cfg.attention is AttentionScore.general
         attention = GeneralAttention(cfg.d_model) if general else DotAttention()
         super().__init__(cfg, attention, num_inputs=2 if cfg.input_feeding else 1)
         self.input_feeding = cfg.input_feeding
@@ -216,11 +216,11 @@ class LuongDecoder(AttentiveDecoder):
         return torch.tanh(self.combine(torch.cat([contexts, hidden], dim=-1))), weights
 
 
-DECODERS: dict[RnnAttention, type[PlainDecoder | BahdanauDecoder | LuongDecoder]] = {
-    RnnAttention.none: PlainDecoder,
-    RnnAttention.additive: BahdanauDecoder,
-    RnnAttention.dot: LuongDecoder,
-    RnnAttention.general: LuongDecoder,
+DECODERS: dict[AttentionScore, type[PlainDecoder | BahdanauDecoder | LuongDecoder]] = {
+    AttentionScore.none: PlainDecoder,
+    AttentionScore.additive: BahdanauDecoder,
+    AttentionScore.dot: LuongDecoder,
+    AttentionScore.general: LuongDecoder,
 }
 
 

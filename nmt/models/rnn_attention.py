@@ -14,10 +14,10 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
-from nmt.layers.attention import Recorder, Role
+from nmt.layers.attention import AttentionRole, Recorder
 
 
-class RnnAttention(Enum):
+class AttentionScore(Enum):
     """How a recurrent decoder looks at its source."""
 
     none = "none"
@@ -33,7 +33,7 @@ class RecurrentAttention(Recorder, ABC):
     """
 
     def __init__(self) -> None:
-        super().__init__(Role.cross)
+        super().__init__(AttentionRole.cross)
 
     @abstractmethod
     def keys(self, memory: Tensor) -> Tensor:

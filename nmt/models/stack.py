@@ -16,7 +16,7 @@ from enum import Enum
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-from nmt.layers.attention import Attention, Role
+from nmt.layers.attention import AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
 from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 from nmt.layers.relative_positions import (
@@ -156,10 +156,10 @@ def _check_buckets(cfg: StackConfig) -> None:
         )
 
 
-class SelfAttention(nn.Module):
+class SelfAttentionSublayer(nn.Module):
     """Attention of a sequence to itself, as a residual sublayer."""
 
-    def __init__(self, cfg: StackConfig, role: Role):
+    def __init__(self, cfg: StackConfig, role: AttentionRole):
         super().__init__()
         self.attention = build_attention(cfg, role)
         self.residual = build_residual(cfg)
@@ -168,7 +168,7 @@ class SelfAttention(nn.Module):
         """x (B, T, D); mask broadcasts to (B, H, T, T), and may be just causal."""
 
         def attend(y: Tensor) -> Tensor:
-            return self.attention(y, *self.attention.attended(y), mask, is_causal=is_causal)
+            return self.attention(y, *self.attention.keys_values(y), mask, is_causal=is_causal)
 
         return self.residual(x, attend)
 
@@ -177,12 +177,12 @@ class SelfAttention(nn.Module):
         return self.residual(x, lambda y: attend_to_past(self.attention, y, state, layer, mask))
 
 
-class CrossAttention(nn.Module):
+class CrossAttentionSublayer(nn.Module):
     """Attention of the decoder to the output of the encoder, as a residual sublayer."""
 
     def __init__(self, cfg: StackConfig):
         super().__init__()
-        self.attention = build_attention(cfg, Role.cross)
+        self.attention = build_attention(cfg, AttentionRole.cross)
         self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -216,9 +216,9 @@ class FeedForwardSublayer(nn.Module):
 class SelfAttentionLayer(nn.Module):
     """Self-attention, then feed-forward: a layer of an encoder, or of a decoder-only model."""
 
-    def __init__(self, cfg: StackConfig, role: Role):
+    def __init__(self, cfg: StackConfig, role: AttentionRole):
         super().__init__()
-        self.self_attention = SelfAttention(cfg, role)
+        self.self_attention = SelfAttentionSublayer(cfg, role)
         self.feed_forward = FeedForwardSublayer(cfg)
 
     def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
@@ -257,7 +257,7 @@ def build_stack(cfg: StackConfig, layers: Iterable[nn.Module]) -> nn.ModuleList:
     """The layers one above the other, initialised as a stack of their number."""
     stack = nn.ModuleList(layers)
     if cfg.init is Init.depth_scaled:
-        outputs = [module.output for module in stack.modules() if isinstance(module, Attention)]
+        outputs = [module.output for module in stack.modules() if isinstance(module, MultiHeadAttention)]
         outputs += [module.outer for module in stack.modules() if isinstance(module, FeedForward)]
         for output in outputs:
             output.weight.data *= len(outputs) ** -0.5
@@ -280,10 +280,10 @@ def build_residual(cfg: StackConfig) -> Residual:
     return Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout, norm=build_norm(cfg))
 
 
-def build_attention(cfg: StackConfig, role: Role) -> Attention:
+def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention:
     """Attention with the heads that `cfg` asks for."""
     d_k, d_v = cfg.head_widths
-    return Attention(
+    return MultiHeadAttention(
         cfg.d_model,
         cfg.num_heads,
         dropout=cfg.attention_dropout,
@@ -306,11 +306,11 @@ def build_positions(cfg: StackConfig) -> PositionTable | None:
     return None
 
 
-def build_relative_positions(cfg: StackConfig, role: Role) -> RelativePositions | None:
+def build_relative_positions(cfg: StackConfig, role: AttentionRole) -> RelativePositions | None:
     """What the self-attention of a layer is told about distances, if anything; cross-attention never is."""
-    if role is Role.cross:
+    if role is AttentionRole.cross:
         return None
-    bidirectional, (d_k, d_v) = role is Role.encoder or cfg.sees_ahead, cfg.head_widths
+    bidirectional, (d_k, d_v) = role is AttentionRole.encoder or cfg.sees_ahead, cfg.head_widths
     if cfg.positions is Positions.rotary:
         return RotaryPositions(d_k)
     if cfg.positions is Positions.alibi:

@@ -13,15 +13,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nmt.layers.attention import Role
+from nmt.layers.attention import AttentionRole
 from nmt.models.base import State, TranslationModel
 from nmt.models.kv_cache import begin_chunk, keep_in_place, remember_source, written_columns
 from nmt.models.stack import (
-    CrossAttention,
+    CrossAttentionSublayer,
     Embedding,
     FeedForwardSublayer,
-    SelfAttention,
     SelfAttentionLayer,
+    SelfAttentionSublayer,
     StackConfig,
     build_final_norm,
     build_stack,
@@ -55,8 +55,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
-        self.self_attention = SelfAttention(cfg, Role.decoder)
-        self.cross_attention = CrossAttention(cfg)
+        self.self_attention = SelfAttentionSublayer(cfg, AttentionRole.decoder)
+        self.cross_attention = CrossAttentionSublayer(cfg)
         self.feed_forward = FeedForwardSublayer(cfg)
 
     def forward(self, x: Tensor, memory: Tensor, causal: Tensor, src_mask: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class DecoderLayer(nn.Module):
 
     def read(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, H, S, C) of memory (B, S, D): the same at every target position."""
-        return self.cross_attention.attention.attended(memory)
+        return self.cross_attention.attention.keys_values(memory)
 
     def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:
         """x (N, 1, D): one position of every hypothesis; those of a sentence share its keys and values.
@@ -94,7 +94,7 @@ class Transformer(TranslationModel):
         self.tgt_embedding = Embedding(cfg, vocabulary.tgt)
         self.output = vocabulary.output
         self.max_length = cfg.longest
-        encoder = (SelfAttentionLayer(cfg, Role.encoder) for _ in range(cfg.encoder_layers))
+        encoder = (SelfAttentionLayer(cfg, AttentionRole.encoder) for _ in range(cfg.encoder_layers))
         self.encoder = build_stack(cfg, encoder)
         decoder = build_stack(cfg, (DecoderLayer(cfg) for _ in range(cfg.decoder_layers)))
         self.decoder = cast("Sequence[DecoderLayer]", decoder)

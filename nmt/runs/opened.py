@@ -19,7 +19,7 @@ from nmt import distributed, runtime
 from nmt.attention_views.maps import SentenceMaps, attend, maps_of_nothing
 from nmt.attention_views.views import require_maps, write_views
 from nmt.config.roots import (
-    AttentionConfig,
+    AttentionVerbConfig,
     EvaluateConfig,
     GenerateConfig,
     Task,
@@ -35,14 +35,14 @@ from nmt.data.sources import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.translate import Translation, in_precision, print_warning, translate_stream
-from nmt.errors import UserError, suggest
+from nmt.decoding.translate import Translation, in_precision, translate_stream
+from nmt.errors import UserError, suggest, warn
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.runs.directory import RunDirectory
-from nmt.runs.tasks import TASKS, Evaluation, Trained, continued
+from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued
 from nmt.training.checkpoint import AVERAGE
-from nmt.training.progress import Progress
+from nmt.training.train_state import TrainState
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
@@ -54,7 +54,7 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
 
 
 @dataclass
-class OpenRun(Trained):
+class Run(TrainedModel):
     """A trained model and the directory that it was opened from."""
 
     directory: RunDirectory
@@ -116,7 +116,7 @@ class OpenRun(Trained):
 
 def open_run(
     path: str | Path, checkpoint: str = "final", runtime_cfg: runtime.RuntimeConfig | None = None
-) -> OpenRun:
+) -> Run:
     """Load the model of a run directory.
 
     Args:
@@ -133,7 +133,7 @@ def open_run(
     tokenizer = directory.tokenizer(cfg.tokenizer)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
-    return OpenRun(cfg, tokenizer, model.to(device).eval(), device, directory)
+    return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
@@ -170,7 +170,7 @@ def _step_of(name: str, run: RunDirectory) -> int:
     store = run.checkpoints
     steps = store.steps()
     if name == "best":
-        scored = Progress(**store.load(steps[-1]).state["progress"]).best_steps(among=steps)
+        scored = TrainState(**store.load(steps[-1]).state["progress"]).best_steps(among=steps)
         return scored[0] if scored else steps[-1]
     step = steps[-1] if name == "last" else int(name)
     if step not in steps:
@@ -182,7 +182,7 @@ def _step_of(name: str, run: RunDirectory) -> int:
 
 def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> ParallelText:
     """The pairs of `split`: the copy kept in the run as long as `data` is what the run was trained with."""
-    if dataclasses.replace(data, split=cfg.data.split) == cfg.data and split is not Split.train:
+    if dataclasses.replace(data, scored_split=cfg.data.scored_split) == cfg.data and split is not Split.train:
         kept = run.kept_text(split, data)
         if kept is not None:
             return kept
@@ -193,14 +193,14 @@ def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
     """Score a trained model on one split, print and return the scores; several processes share the work."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     _require_languages(opened.cfg, cfg.data)
-    split = cfg.data.split
+    split = cfg.data.scored_split
     with distributed.joined() as world:
         with world.main_first():  # which may download
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
         if opened.cfg.data.tags and not cfg.data.tags:  # a corpus of its own, read as it is
             text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
-        scores = Evaluation(tested, text, print_warning).scores(cfg.decoding, cfg.metrics)
+        scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
         if world.is_main:
             print(report(split, scores), flush=True)
             file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
@@ -225,11 +225,11 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
 
 def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
     """test.de for the settings of the run; other settings get a name of their own and overwrite nothing."""
-    same_data = dataclasses.replace(cfg.data, split=trained.data.split) == trained.data
+    same_data = dataclasses.replace(cfg.data, scored_split=trained.data.scored_split) == trained.data
     if same_data and cfg.decoding == trained.decoding and cfg.checkpoint == "final":
-        return f"{cfg.data.split.value}.{cfg.data.tgt}"
+        return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"
     settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
-    return f"{cfg.data.split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
+    return f"{cfg.data.scored_split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
 
 
 def score_line(name: str, values: dict[str, float]) -> str:
@@ -251,12 +251,12 @@ def translate(cfg: TranslateConfig) -> None:
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding, cfg.tgt)):
         target.write(
-            "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.num_best)).encode()
+            "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.n_best)).encode()
         )
         target.flush()
 
 
-def attention(cfg: AttentionConfig) -> None:
+def attention(cfg: AttentionVerbConfig) -> None:
     """Write what the model attends to for the lines on standard input, and print the names of the files."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     opened.require_task(Task.translation)
@@ -280,9 +280,9 @@ def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input
             ) from error
 
 
-def output_lines(number: int, translation: Translation, num_best: int) -> Iterator[str]:
+def output_lines(number: int, translation: Translation, n_best: int) -> Iterator[str]:
     """The translation alone, or all of an n-best list in the format of Moses, with lines counted from 0."""
-    if num_best == 1:
+    if n_best == 1:
         yield translation.text
         return
     for candidate in (translation, *translation.alternatives):

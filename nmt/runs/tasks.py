@@ -23,11 +23,11 @@ from nmt.attention_views.maps import attend_pairs
 from nmt.attention_views.views import is_readable
 from nmt.config.roots import Task, TrainConfig
 from nmt.data.batching import collate, plan_in_order
-from nmt.data.encode import Layout, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encode import EncodingOptions, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, joined, windows
 from nmt.data.mixture import MixtureData, shares
-from nmt.data.sources import Account, DataConfig, ParallelText, filter_pairs
-from nmt.data.streaming import Buffers, StreamedText
+from nmt.data.sources import DataConfig, FilterReport, ParallelText, filter_pairs
+from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import EOS_ID, Tokenizer
 from nmt.data.training_split import Filter, MixedText, TrainingText
 from nmt.decoding import DecodingConfig, SamplingConfig
@@ -36,16 +36,16 @@ from nmt.decoding.sampling import continuation
 from nmt.decoding.translate import evaluating
 from nmt.disk_cache import cache_dir
 from nmt.distributed import ALONE, World
+from nmt.errors import Log
 from nmt.models import TranslationModel
 from nmt.runtime import derive_seed
 from nmt.training.tracking import Tracker
 
-Note = Callable[[str], None]
 T = TypeVar("T")
 
 
 @dataclass
-class Trained:
+class TrainedModel:
     """A model with what is needed to use it."""
 
     cfg: TrainConfig
@@ -64,14 +64,14 @@ class TaskParts(NamedTuple):
     filter: Filter
     """What of a corpus is trained on, with an account."""
     training_pairs: Callable[
-        [TrainConfig, TrainingText | StreamedText, Tokenizer, Note], Callable[[int], EncodedPairs]
+        [TrainConfig, TrainingText | StreamedText, Tokenizer, Log], Callable[[int], EncodedPairs]
     ]
     """The pairs of each epoch, by its number."""
-    evaluation_pairs: Callable[[Trained, ParallelText], tuple[EncodedPairs, Account]]
+    evaluation_pairs: Callable[[TrainedModel, ParallelText], tuple[EncodedPairs, FilterReport]]
     """What the loss of a split is computed on, with an account."""
-    outputs: Callable[[Trained, ParallelText, DecodingConfig, Sequence[Metric]], Scores]
+    outputs: Callable[[TrainedModel, ParallelText, DecodingConfig, Sequence[Metric]], Scores]
     """What the model makes of a split, and the scores of that."""
-    show: Callable[[Trained, ParallelText, Scores, Tracker, int], None]
+    show: Callable[[TrainedModel, ParallelText, Scores, Tracker, int], None]
     """Record some of that for the step of a validation."""
     next_commands: tuple[str, ...]
     """What a user may do with a trained model; {run} is its directory, {tgt} the choice of a language."""
@@ -80,11 +80,11 @@ class TaskParts(NamedTuple):
 class Evaluation:
     """A split to score a model on, encoded once."""
 
-    def __init__(self, trained: Trained, text: ParallelText, note: Note):
+    def __init__(self, trained: TrainedModel, text: ParallelText, log: Log):
         self.task, self.trained, self.text = TASKS[trained.cfg.task], trained, text
-        self.pairs, account = self.task.evaluation_pairs(trained, text)
-        if account.kept < account.read:
-            note(f"loss without what exceeds model.max_positions: {account}")
+        self.pairs, report = self.task.evaluation_pairs(trained, text)
+        if report.kept < report.read:
+            log(f"loss without what exceeds model.max_positions: {report}")
         lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
         self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.batch_tokens)
 
@@ -105,19 +105,22 @@ class Evaluation:
 
 
 def sentence_pairs(
-    cfg: TrainConfig, text: TrainingText | StreamedText, tokenizer: Tokenizer, note: Note
+    cfg: TrainConfig, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
 ) -> Callable[[int], EncodedPairs]:
     """The encoded pairs, the same in each epoch or sampled anew (subword regularisation)."""
-    alpha, layout = cfg.tokenizer.sampling_alpha, Layout(cfg.data.max_tokens, True, cfg.model.learns_source)
+    alpha, layout = (
+        cfg.tokenizer.sampling_alpha,
+        EncodingOptions(cfg.data.max_tokens, True, cfg.model.learns_source),
+    )
     if isinstance(text, StreamedText):
-        return Buffers(text, cfg.data.buffer_pairs, buffer_encoder(cfg, layout, tokenizer, note))
+        return StreamBuffers(text, cfg.data.buffer_pairs, buffer_encoder(cfg, layout, tokenizer, log))
     parts = text.parts if isinstance(text, MixedText) else [text]
 
-    def whole(encoded: Sequence[tuple[EncodedPairs, Account]], done: str) -> EncodedPairs:
+    def whole(encoded: Sequence[tuple[EncodedPairs, FilterReport]], done: str) -> EncodedPairs:
         corpora = [pairs for pairs, _ in encoded]
-        account = functools.reduce(operator.add, (account for _, account in encoded))
+        report = functools.reduce(operator.add, (report for _, report in encoded))
         tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
-        note(f"{done}: {account}, {tokens:,} target tokens")
+        log(f"{done}: {report}, {tokens:,} target tokens")
         if not isinstance(cfg.data, MixtureData):
             return corpora[0]
         return joined(corpora, shares(cfg.data, list(map(len, corpora))))
@@ -140,12 +143,12 @@ def sentence_pairs(
 
 
 def buffer_encoder(
-    cfg: TrainConfig, layout: Layout, tokenizer: Tokenizer, note: Note
-) -> Callable[[ParallelText, Account, int], EncodedPairs]:
+    cfg: TrainConfig, layout: EncodingOptions, tokenizer: Tokenizer, log: Log
+) -> Callable[[ParallelText, FilterReport, int], EncodedPairs]:
     """What encodes a buffer of a stream."""
     alpha = cfg.tokenizer.sampling_alpha
 
-    def encode(buffer: ParallelText, read: Account, number: int) -> EncodedPairs:
+    def encode(buffer: ParallelText, read: FilterReport, number: int) -> EncodedPairs:
         if alpha:
             pairs, left = sample_pairs(
                 lambda: iter([buffer]), tokenizer, layout, alpha=alpha, seed=cfg.seed, epoch=number
@@ -153,7 +156,7 @@ def buffer_encoder(
         else:
             pairs, left = encode_pairs(buffer, tokenizer, layout)
         source = f"; for it, {read}" if read.read else ""  # else of a chunk that was read before
-        note(f"buffer {number}: {left}{source}")
+        log(f"buffer {number}: {left}{source}")
         return pairs
 
     return encode
@@ -163,13 +166,13 @@ def _unchanged(x: T) -> T:
     return x
 
 
-def encoded_sentences(trained: Trained, text: ParallelText) -> tuple[EncodedPairs, Account]:
+def encoded_sentences(trained: TrainedModel, text: ParallelText) -> tuple[EncodedPairs, FilterReport]:
     """The pairs that the positions of the model allow."""
-    return encode_pairs(text, trained.tokenizer, Layout(trained.model.max_length))
+    return encode_pairs(text, trained.tokenizer, EncodingOptions(trained.model.max_length))
 
 
 def translations(
-    trained: Trained, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
+    trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
 ) -> Scores:
     """Translations of the sources, scored against the targets."""
     return evaluate_text(
@@ -185,7 +188,7 @@ def translations(
 
 
 def show_translations(
-    trained: Trained, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+    trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
 ) -> None:
     """The first sentences with reference and translation, and how they attend to the source, if they do."""
     num_samples = trained.cfg.trainer.num_samples
@@ -210,18 +213,18 @@ def targets_alone(text: ParallelText) -> ParallelText:
     return ParallelText([""] * len(text), text.tgt)
 
 
-def all_lines(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Account]:
+def all_lines(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
     """A text is not filtered: its lines belong together."""
-    return targets_alone(text), Account(len(text))
+    return targets_alone(text), FilterReport(len(text))
 
 
 def text_windows(
-    cfg: TrainConfig, text: TrainingText | StreamedText, tokenizer: Tokenizer, note: Note
+    cfg: TrainConfig, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
 ) -> Callable[[int], EncodedPairs]:
     """Windows of the text that begin elsewhere in each epoch."""
     assert isinstance(text, TrainingText)  # a stream is refused with this task
-    pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, Layout(), cache_dir())
-    note(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
+    pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, EncodingOptions(), cache_dir())
+    log(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
     length = cfg.data.max_tokens
 
     def shifted(epoch: int) -> EncodedPairs:
@@ -231,14 +234,14 @@ def text_windows(
     return shifted
 
 
-def fixed_windows(trained: Trained, text: ParallelText) -> tuple[EncodedPairs, Account]:
+def fixed_windows(trained: TrainedModel, text: ParallelText) -> tuple[EncodedPairs, FilterReport]:
     """The text cut into windows from its beginning; nothing is left out."""
-    pairs, account = encode_pairs(text, trained.tokenizer)
-    return windows(pairs, trained.cfg.data.max_tokens), account
+    pairs, report = encode_pairs(text, trained.tokenizer)
+    return windows(pairs, trained.cfg.data.max_tokens), report
 
 
 def continuations(
-    trained: Trained, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
+    trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
 ) -> Scores:
     """The first lines of the text, each continued by as many tokens as a window has; not scored."""
     sampling = decoding if isinstance(decoding, SamplingConfig) else SamplingConfig()
@@ -247,7 +250,7 @@ def continuations(
     return Scores({}, {}, [prompt + continued(trained, prompt, sampling, length) for prompt in prompts])
 
 
-def continued(trained: Trained, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
+def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
     """`max_tokens` tokens that continue `prompt`, as text; the end of a sentence is the end of a line."""
     *whole, unfinished = prompt.split("\n")
     ids = [token for line in trained.tokenizer.encode_tgt(whole) for token in line]
@@ -260,7 +263,7 @@ def continued(trained: Trained, prompt: str, cfg: SamplingConfig, max_tokens: in
 
 
 def show_continuations(
-    trained: Trained, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+    trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
 ) -> None:
     """Each line with what the model adds to it."""
     for number, sample in enumerate(scores.hypotheses, start=1):

@@ -6,8 +6,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers, and learning-rate schedules as pure functions of the step.
     checkpoint          Write atomically, verify, read, keep and average tensors.
-    learner             Forward pass and loss as one module; DDP and FSDP2.
+    parallel_model      Forward pass and loss as one module; DDP and FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.
-    progress            How far a training has come, and what its updates measure.
+    train_state         How far a training has come, and what its updates measure.
     trainer             The update; when to validate, save and stop.
 """

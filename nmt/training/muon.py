@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.layers.attention import Attention
+from nmt.layers.attention import MultiHeadAttention
 from nmt.layers.blocks import FeedForward
 from nmt.runtime import Precision, RuntimeConfig, resolve_precision
 
@@ -63,7 +63,7 @@ def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
                     gate = module.hidden_size if isinstance(module, nn.RNNBase) else len(parameter)
                     matrices[parameter] = [gate] * (len(parameter) // gate)
     for module in model.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, MultiHeadAttention):
             matrices[module.key_value.weight] = module.widths
         elif isinstance(module, FeedForward) and module.gated:
             matrices[module.inner.weight] = [len(module.inner.weight) // 2] * 2

@@ -247,7 +247,7 @@ def peak(cfg: OptimizerConfig, context: ScheduleContext) -> float:
 
 
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of `model`; the learning rate is 0 until `Stepper.step` sets that of its step.
+    """The optimizer of `model`; the learning rate is 0 until `MixedPrecisionStep.step` sets that of its step.
 
     Raises:
         UserError: muon has nothing to do in this model.

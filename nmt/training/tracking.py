@@ -141,7 +141,7 @@ class Tracker:
             ]
             self._show("  ".join(filter(None, parts)), to_console=self._live is None)
 
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Show `text` as lines of its own, above a live display."""
         for line in text.split("\n"):
             self._show(printable(line), to_console=True)
@@ -206,7 +206,7 @@ class Tracker:
             ) from error
 
 
-class Silence(Tracker):
+class NullTracker(Tracker):
     """What the processes of a training report that are not the first one: nothing."""
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ class Silence(Tracker):
     def log(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    def note(self, *_: object, **__: object) -> None:
+    def message(self, *_: object, **__: object) -> None:
         """Nothing."""
 
     def text(self, *_: object, **__: object) -> None:

@@ -2,7 +2,7 @@
 
 Knows batches, a model's contract, the optimizer and checkpoints; knows no text and no BLEU: validation is a
 function it is given, whose scores it compares by name. A step is one update of the weights, counted from 1.
-All it must remember is in `Progress` and in the tensors of a checkpoint; the random state of a step is a
+All it must remember is in `TrainState` and in the tensors of a checkpoint; the random state of a step is a
 function of (seed, step, rank). So a resumed run repeats the interrupted one.
 
 Several processes (`World`) each take a part of the rows of every batch. They agree on the time and on
@@ -28,13 +28,13 @@ from nmt.data.batching import Plan, collate, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
 from nmt.errors import TrainingStopped, UserError
-from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
+from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.flops import Meter
-from nmt.training.learner import Learner
 from nmt.training.optimizer import OptimizerConfig, PlateauConfig, ScheduleContext, rate
-from nmt.training.progress import Measures, Progress
+from nmt.training.parallel_model import ParallelModel
 from nmt.training.tracking import Tracker
+from nmt.training.train_state import TrainState, UpdateStatistics
 
 
 class BestMetric(Enum):
@@ -125,8 +125,8 @@ class Trainer:
         optimizer_cfg: OptimizerConfig,
         schedule: ScheduleContext,
         *,
-        learner: Learner,
-        stepper: Stepper,
+        parallel_model: ParallelModel,
+        amp_step: MixedPrecisionStep,
         pairs_of_epoch: Callable[[int], EncodedPairs],
         validate: Callable[[int], dict[str, float]],
         store: CheckpointStore,
@@ -136,39 +136,41 @@ class Trainer:
         self.cfg = cfg
         self.optimizer_cfg = optimizer_cfg
         self.schedule = schedule
-        self.learner = learner
-        self.stepper = stepper
-        self.measures = Measures(stepper.device, forgives_overflow=stepper.precision is Precision.fp16)
-        self.meter = Meter(learner.model, stepper.device, stepper.precision)
+        self.parallel_model = parallel_model
+        self.amp_step = amp_step
+        self.statistics = UpdateStatistics(
+            amp_step.device, forgives_overflow=amp_step.precision is Precision.fp16
+        )
+        self.meter = Meter(parallel_model.model, amp_step.device, amp_step.precision)
         self.pairs_of_epoch = pairs_of_epoch
         self.validate = validate
         self.store = store
         self.seed = seed
         self.world = world
-        self.progress = Progress()
+        self.train_state = TrainState()
         self._started = time.perf_counter()
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Take weights, optimizer and progress from `checkpoint`."""
-        self.learner.load(self.stepper.optimizer, checkpoint.model, checkpoint.optimizer)
-        if self.stepper.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
-            self.stepper.scaler.load_state_dict(checkpoint.state["scaler"])
-        self.progress = Progress(**checkpoint.state["progress"])
+        self.parallel_model.load(self.amp_step.optimizer, checkpoint.model, checkpoint.optimizer)
+        if self.amp_step.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
+            self.amp_step.scaler.load_state_dict(checkpoint.state["scaler"])
+        self.train_state = TrainState(**checkpoint.state["progress"])
 
-    def fit(self, tracker: Tracker, stop: StopRequest) -> Progress:
+    def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
         """Train until a limit is reached.
 
         Raises:
             Interrupted: a signal asked to stop; everything up to the last update is saved.
             TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
         """
-        self.learner.module.train()
-        self._started = time.perf_counter() - self.progress.seconds
+        self.parallel_model.module.train()
+        self._started = time.perf_counter() - self.train_state.seconds
         while not self.finished():
-            pairs = self.pairs_of_epoch(self.progress.epoch)
+            pairs = self.pairs_of_epoch(self.train_state.epoch)
             self._require_same(pairs)
             plan = self.plan(pairs)
-            for group in groups(plan, self.cfg.accumulate, start=self.progress.batch):
+            for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
                 self._update(pairs, group)
                 self._move_on(len(group), len(plan))
                 self._report(tracker)
@@ -177,17 +179,17 @@ class Trainer:
                     break
         self._complete(tracker)
         if self._stopping(stop):
-            stop.raise_if_requested(self.progress.step)
-        return self.progress
+            stop.raise_if_requested(self.train_state.step)
+        return self.train_state
 
     def _require_same(self, pairs: EncodedPairs) -> None:
         """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
-        progress = self.progress
-        if pairs.digest != self.world.share(pairs.digest):
+        train_state = self.train_state
+        if pairs.digest != self.world.broadcast(pairs.digest):
             raise UserError(f"rank {self.world.rank} reads other training data than rank 0; give all one")
-        if progress.batch and pairs.digest != progress.digest:
-            raise UserError(f"the training data has changed since step {progress.step}; start a new run")
-        progress.digest = pairs.digest
+        if train_state.batch and pairs.digest != train_state.digest:
+            raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
+        train_state.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs) -> Plan:
         """The batches of the current epoch."""
@@ -195,50 +197,50 @@ class Trainer:
             pairs.src_lengths,
             pairs.tgt_lengths,
             seed=self.seed,
-            epoch=self.progress.epoch,
+            epoch=self.train_state.epoch,
             max_tokens=self.cfg.batch_tokens,
             draws=pairs.draws,
         )
 
     def share_done(self) -> float:
         """How much of the nearest limit is used up, 0 to 1 and above."""
-        progress = self.progress
+        train_state = self.train_state
         used = (
-            (progress.step, self.cfg.max_steps),
-            (progress.epoch - 1, self.cfg.max_epochs),
-            (progress.tokens, self.cfg.max_tokens),
-            (progress.seconds / 60, self.cfg.max_minutes),
+            (train_state.step, self.cfg.max_steps),
+            (train_state.epoch - 1, self.cfg.max_epochs),
+            (train_state.tokens, self.cfg.max_tokens),
+            (train_state.seconds / 60, self.cfg.max_minutes),
         )
         return max((value / limit for value, limit in used if limit), default=0.0)
 
     def finished(self) -> bool:
         """Whether a limit is reached or the patience is exhausted."""
-        impatient = 0 < self.cfg.patience <= self.progress.validations_without_gain
+        impatient = 0 < self.cfg.patience <= self.train_state.validations_without_gain
         return impatient or self.share_done() >= 1.0
 
     def learning_rate(self, step: int) -> float:
         """Rate of update `step`."""
-        return rate(step, self.optimizer_cfg, self.schedule._replace(num_cuts=self.progress.num_cuts))
+        return rate(step, self.optimizer_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
 
     def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
         """One update: the gradient of the loss per target token, over all batches of the group together."""
-        progress, started = self.progress, time.perf_counter()
-        step = progress.step + 1
+        train_state, started = self.train_state, time.perf_counter()
+        step = train_state.step + 1
         seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
-        sums = torch.zeros(3, device=self.stepper.device)
+        sums = torch.zeros(3, device=self.amp_step.device)
         for number, indices in enumerate(group, start=1):
-            with self.learner.exchanging(is_last=number == len(group)):
+            with self.parallel_model.exchanging(is_last=number == len(group)):
                 sums += self._add_gradients(pairs, indices, num_tokens)
-        norm = self.stepper.clip()
-        unusable = self.measures.add(step, self.world.total(sums), norm, num_tokens)
-        self.stepper.step(self.learning_rate(step), unusable)
-        progress.step, progress.tokens = step, progress.tokens + num_tokens
+        norm = self.amp_step.clip()
+        unusable = self.statistics.add(step, self.world.all_reduce_sum(sums), norm, num_tokens)
+        self.amp_step.step(self.learning_rate(step), unusable)
+        train_state.step, train_state.tokens = step, train_state.tokens + num_tokens
         seconds = time.perf_counter() - started
-        progress.update_seconds += seconds
+        train_state.update_seconds += seconds
         flops = self.meter.flops(src_tokens, num_tokens)
-        progress.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
+        train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
     def _add_gradients(
         self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int
@@ -249,12 +251,12 @@ class Trainer:
         """
         rows = indices[self.world.rank :: self.world.size]
         has_rows = len(rows) > 0  # without, the rank takes part all the same, with a loss that counts nothing
-        batch = collate(pairs, rows if has_rows else indices[:1], self.learner.multiple)
-        batch = batch.to(self.stepper.device)
-        with self.stepper.autocast():
-            loss, nll = self.learner(batch, self.cfg.label_smoothing)
+        batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
+        batch = batch.to(self.amp_step.device)
+        with self.amp_step.autocast():
+            loss, nll = self.parallel_model(batch, self.cfg.label_smoothing)
         share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
-        self.stepper.backward(share if has_rows else 0.0 * share)
+        self.amp_step.backward(share if has_rows else 0.0 * share)
         sums = torch.stack([loss.detach(), nll, torch.full_like(nll, batch.tgt_out.numel())])
         return sums if has_rows else torch.zeros_like(sums)
 
@@ -266,10 +268,10 @@ class Trainer:
                 scale deals with, unless no scale is small enough.
         """
         started = time.perf_counter()
-        sums, fault = self.measures.read()
+        sums, fault = self.statistics.read()
         seconds = time.perf_counter() - started
-        self.progress.update_seconds += seconds
-        self.progress.count(**sums, seconds=seconds)
+        self.train_state.update_seconds += seconds
+        self.train_state.count(**sums, seconds=seconds)
         if fault is not None:
             is_loss = not math.isfinite(fault.loss)
             what = f"loss is {fault.loss}" if is_loss else f"norm of the gradients is {fault.norm}"
@@ -278,56 +280,56 @@ class Trainer:
                 f"the last checkpoint is that of step {max(self.store.steps(), default=0)}. Try a lower "
                 "learning rate, more optimizer.warmup_steps or runtime.precision=fp32"
             )
-        if self.stepper.precision is Precision.fp16:
-            self.stepper.require_loss_scale()
+        if self.amp_step.precision is Precision.fp16:
+            self.amp_step.require_loss_scale()
 
     def _report(self, tracker: Tracker) -> None:
         """Show every step, as far as it is read; write a line of metrics every `log_every_steps`."""
-        progress = self.progress
-        is_due = progress.step % self.cfg.log_every_steps == 0
-        is_read = is_due or self.stepper.device.type == "cpu"  # where reading costs nothing
+        train_state = self.train_state
+        is_due = train_state.step % self.cfg.log_every_steps == 0
+        is_read = is_due or self.amp_step.device.type == "cpu"  # where reading costs nothing
         if is_read:
             self._read()
         values = self._measured() if is_read else {}
-        tracker.advance(progress.step, values, self.share_done())
+        tracker.advance(train_state.step, values, self.share_done())
         if is_due:
-            tracker.log(progress.step, values)
-            progress.window = {}
+            tracker.log(train_state.step, values)
+            train_state.window = {}
 
     def _measured(self) -> dict[str, float]:
         """The means over the window."""
-        progress, window = self.progress, self.progress.window
-        values = progress.means() | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
-        values |= {"lr": self.learning_rate(progress.step), "epoch": progress.epoch}
-        if self.stepper.precision is Precision.fp16:
-            values |= {"overflows": window["overflows"], "loss_scale": self.stepper.scaler.get_scale()}
+        train_state, window = self.train_state, self.train_state.window
+        values = train_state.means() | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
+        values |= {"lr": self.learning_rate(train_state.step), "epoch": train_state.epoch}
+        if self.amp_step.precision is Precision.fp16:
+            values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
         """Leave `num_batches` of the plan, and at its end the epoch, behind."""
-        self.progress.batch += num_batches
-        if self.progress.batch == batches_in_epoch:
-            self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
+        self.train_state.batch += num_batches
+        if self.train_state.batch == batches_in_epoch:
+            self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0
         self._take_time()
 
     def _take_time(self) -> None:
         """The same in all processes, so that they end at the same step."""
-        self.progress.seconds = self.world.highest(time.perf_counter() - self._started)
+        self.train_state.seconds = self.world.all_reduce_max(time.perf_counter() - self._started)
 
     def _stopping(self, stop: StopRequest) -> bool:
         """Whether a signal has reached any of the processes; then it is that of all."""
-        number = int(self.world.highest(stop.signal or 0))
+        number = int(self.world.all_reduce_max(stop.signal or 0))
         if number:
             stop.signal = signal.Signals(number)
         return bool(number)
 
     def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
         """Do at this step what is due at it, and grant a request to stop."""
-        step = self.progress.step
+        step = self.train_state.step
         is_among_best = False
         if step % self.cfg.eval_every_steps == 0:
             self._take_score(tracker)
-            is_among_best = step in self.progress.best_steps()[: self.cfg.keep_best]
+            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
         stopping = self._stopping(stop)
         if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
             self.save()
@@ -336,58 +338,61 @@ class Trainer:
 
     def _complete(self, tracker: Tracker) -> None:
         """Make sure that the last step is validated and saved."""
-        is_new = str(self.progress.step) not in self.progress.scores
+        is_new = str(self.train_state.step) not in self.train_state.scores
         if is_new:
             self._take_score(tracker)
-        if is_new or not self.world.share(self.progress.step in self.store.steps()):
+        if is_new or not self.world.broadcast(self.train_state.step in self.store.steps()):
             self.save()
 
     def _take_score(self, tracker: Tracker) -> None:
         """Validate, and draw the conclusions for the best score, the patience and the plateau schedule."""
-        progress = self.progress
+        train_state = self.train_state
         self._read()
-        self.learner.refresh()
-        values = self.validate(progress.step)
+        self.parallel_model.refresh()
+        values = self.validate(train_state.step)
         self._take_time()
-        tracker.log(progress.step, values)
+        tracker.log(train_state.step, values)
         score = values[f"valid/{self.cfg.best_metric.value}"] * (
             -1 if self.cfg.best_metric is BestMetric.loss else 1
         )
-        gained = score > max(progress.scores.values(), default=-math.inf)
+        gained = score > max(train_state.scores.values(), default=-math.inf)
         shown = "  ".join(f"{key.removeprefix('valid/')} {value:.2f}" for key, value in values.items())
-        tracker.note(f"validation at step {progress.step}  {shown}{'  (best)' if gained else ''}")
-        progress.scores[str(progress.step)] = score
-        progress.validations_without_gain = 0 if gained else progress.validations_without_gain + 1
-        if progress.lowest_loss is None or values["valid/loss"] < progress.lowest_loss:
-            progress.lowest_loss = values["valid/loss"]
-            progress.validations_without_lower_loss = 0
+        tracker.message(f"validation at step {train_state.step}  {shown}{'  (best)' if gained else ''}")
+        train_state.scores[str(train_state.step)] = score
+        train_state.validations_without_gain = 0 if gained else train_state.validations_without_gain + 1
+        if train_state.lowest_loss is None or values["valid/loss"] < train_state.lowest_loss:
+            train_state.lowest_loss = values["valid/loss"]
+            train_state.validations_without_lower_loss = 0
         else:
-            progress.validations_without_lower_loss += 1
+            train_state.validations_without_lower_loss += 1
         cfg = self.optimizer_cfg
-        if isinstance(cfg, PlateauConfig) and progress.validations_without_lower_loss >= cfg.plateau_patience:
-            progress.num_cuts += 1
-            progress.validations_without_lower_loss = 0
+        if (
+            isinstance(cfg, PlateauConfig)
+            and train_state.validations_without_lower_loss >= cfg.plateau_patience
+        ):
+            train_state.num_cuts += 1
+            train_state.validations_without_lower_loss = 0
 
     def save(self) -> None:
         """Write a checkpoint of this step, then remove those that `keep_last` and `keep_best` do not keep."""
         self._read()
-        weights, optimizer = self.learner.tensors(self.stepper.optimizer)
+        weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
         if self.world.is_main:
             self._write(weights, optimizer)
-        self.world.wait()  # nobody says that a step is saved before it is
+        self.world.barrier()  # nobody says that a step is saved before it is
 
     def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
         state: dict[str, Any] = {
-            "progress": dataclasses.asdict(self.progress),
-            "scaler": self.stepper.scaler.state_dict(),
+            "progress": dataclasses.asdict(self.train_state),
+            "scaler": self.amp_step.scaler.state_dict(),
         }
-        self.store.save(Checkpoint(self.progress.step, weights, optimizer, state))
+        self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
         steps = self.store.steps()
-        best = self.progress.best_steps(among=steps)[: self.cfg.keep_best]
-        newest = regular_steps(steps, self.progress, self.cfg)[-self.cfg.keep_last :]
+        best = self.train_state.best_steps(among=steps)[: self.cfg.keep_best]
+        newest = regular_steps(steps, self.train_state, self.cfg)[-self.cfg.keep_last :]
         self.store.prune({steps[-1], *newest, *best})
 
 
-def regular_steps(steps: Sequence[int], progress: Progress, cfg: TrainerConfig) -> list[int]:
+def regular_steps(steps: Sequence[int], train_state: TrainState, cfg: TrainerConfig) -> list[int]:
     """Those of the saved `steps` that an uninterrupted run has, too: an interruption may save any step."""
-    return [step for step in steps if step % cfg.save_every_steps == 0 or str(step) in progress.scores]
+    return [step for step in steps if step % cfg.save_every_steps == 0 or str(step) in train_state.scores]

@@ -27,17 +27,17 @@ from nmt.data.training_split import (
     survey,
     train_tokenizer,
 )
-from nmt.decoding.translate import print_warning
 from nmt.disk_cache import cache_dir
 from nmt.distributed import World
+from nmt.errors import Log, warn
 from nmt.files import write_lines
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, score_line
-from nmt.runs.tasks import TASKS, Evaluation, Note, Trained
-from nmt.training.learner import Learner
+from nmt.runs.tasks import TASKS, Evaluation, TrainedModel
 from nmt.training.optimizer import ScheduleContext, build_optimizer, peak
-from nmt.training.progress import Progress
-from nmt.training.tracking import Silence, Tracker
+from nmt.training.parallel_model import ParallelModel
+from nmt.training.tracking import NullTracker, Tracker
+from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, regular_steps
 
 
@@ -46,7 +46,7 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     run = RunDirectory(run_dir)
     with distributed.joined() as world, run.locked() if world.is_main else nullcontext():
         unchanged = world.is_main and run.claim(cfg)
-        results: dict[str, Any] | None = world.share(run.results() if unchanged else None)
+        results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
         if results is None:
             results = _train(cfg, run, world)
             if world.is_main:
@@ -64,30 +64,32 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         run.write_environment(device, precision.value)
         run.checkpoints.clean()
     with world.main_first():
-        checkpoint = run.checkpoints.latest(print_warning)
+        checkpoint = run.checkpoints.latest(warn)
     resume_step = checkpoint.step if checkpoint else 0
     total_steps = cfg.trainer.max_steps
     tracking = (
-        Tracker(run.path, resume_step=resume_step, total_steps=total_steps) if world.is_main else Silence()
+        Tracker(run.path, resume_step=resume_step, total_steps=total_steps)
+        if world.is_main
+        else NullTracker()
     )
     with tracking as tracker:
         tracker.config_text(run.config_file.read_text(encoding="utf-8"))
         task = TASKS[cfg.task]
         with world.main_first():
-            text = training_text(cfg, run, tracker.note)
-            tokenizer = tokenizer_of(cfg, run, text, tracker.note)
-            pairs_of_epoch = task.training_pairs(cfg, text, tokenizer, tracker.note)
+            text = training_text(cfg, run, tracker.message)
+            tokenizer = tokenizer_of(cfg, run, text, tracker.message)
+            pairs_of_epoch = task.training_pairs(cfg, text, tokenizer, tracker.message)
         model = initial_model(cfg, tokenizer).to(device)
-        trained = Trained(cfg, tokenizer, model, device, world=world)
+        trained = TrainedModel(cfg, tokenizer, model, device, world=world)
         schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
-        learner = Learner(model, cfg.runtime, world=world, device=device)
-        optimizer = build_optimizer(cfg.optimizer, learner.trained)
+        parallel_model = ParallelModel(model, cfg.runtime, world=world, device=device)
+        optimizer = build_optimizer(cfg.optimizer, parallel_model.trained)
         trainer = Trainer(
             dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
             cfg.optimizer,
             schedule,
-            learner=learner,
-            stepper=runtime.Stepper(
+            parallel_model=parallel_model,
+            amp_step=runtime.MixedPrecisionStep(
                 optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
             ),
             pairs_of_epoch=pairs_of_epoch,
@@ -98,21 +100,21 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         )
         if checkpoint:
             trainer.resume(checkpoint)
-            tracker.note(f"going on after step {checkpoint.step} of {run.path}")
+            tracker.message(f"going on after step {checkpoint.step} of {run.path}")
         size = sum(parameter.numel() for parameter in model.parameters())
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
         code = f", {kernels.status()}" if device.type == "cpu" else ""
-        tracker.note(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
-        tracker.note(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
+        tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
+        tracker.message(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
         if world.is_main:
             run.adopt(cfg)
         with closed(pairs_of_epoch), runtime.StopRequest() as stop:
-            progress = trainer.fit(tracker, stop)
-        tracker.note("scoring the final weights")
-        return conclude(trained, run, progress, tracker.note)
+            train_state = trainer.fit(tracker, stop)
+        tracker.message("scoring the final weights")
+        return conclude(trained, run, train_state, tracker.message)
 
 
-def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingText | StreamedText:
+def training_text(cfg: TrainConfig, run: RunDirectory, log: Log) -> TrainingText | StreamedText:
     """The filtered training split; the evaluation splits are copied into the run beside it."""
     task, cache = TASKS[cfg.task], cache_dir()
     scored_on: dict[str, ParallelText] = {}
@@ -120,10 +122,10 @@ def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingTe
         if split is Split.validation or sources.has_split(cfg.data, split):
             scored_on[split.value] = task.part(evaluation_split(sources.stream(cfg.data, split), cache))
     if cfg.data.streaming:
-        text: TrainingText | StreamedText = _streamed_text(cfg, note)
+        text: TrainingText | StreamedText = _streamed_text(cfg, log)
         shared = dict.fromkeys(scored_on, 0)
     else:
-        text = _surveyed_text(cfg, scored_on, note)
+        text = _surveyed_text(cfg, scored_on, log)
         run.require_same_data(text)
         shared = text.shared
     for name, kept in scored_on.items():
@@ -131,56 +133,58 @@ def training_text(cfg: TrainConfig, run: RunDirectory, note: Note) -> TrainingTe
         count = min(shared[name], len(kept))  # a pair may be in several corpora of a mixture
         about = "up to " if isinstance(cfg.data, MixtureData) else ""
         also = f", {about}{count:,} of them also in the training data" if count else ""
-        note(f"{name} data: {len(kept):,} pairs{also}")
+        log(f"{name} data: {len(kept):,} pairs{also}")
     return text
 
 
-def _surveyed_text(cfg: TrainConfig, scored_on: dict[str, ParallelText], note: Note) -> TrainingText:
+def _surveyed_text(cfg: TrainConfig, scored_on: dict[str, ParallelText], log: Log) -> TrainingText:
     """The training split, of which one pass has told what there is to know."""
     keep = TASKS[cfg.task].filter
     streams = sources.training_streams(cfg.data)
     texts = {name: survey(part, cfg.data, keep, scored_on, cache_dir()) for name, part in streams.items()}
     for name, text in texts.items():
-        note(f"training data{f' of {name}' if name else ''}: {text.account}")
+        log(f"training data{f' of {name}' if name else ''}: {text.report}")
     if not isinstance(cfg.data, MixtureData):
         return texts[""]
     parts = list(texts.values())
-    drawn = _noted_shares(cfg.data, list(map(len, parts)), note)
+    drawn = _noted_shares(cfg.data, list(map(len, parts)), log)
     return MixedText(parts, drawn)
 
 
-def _streamed_text(cfg: TrainConfig, note: Note) -> StreamedText:
+def _streamed_text(cfg: TrainConfig, log: Log) -> StreamedText:
     """The training split, to be read while training goes on."""
     streams = list(sources.training_streams(cfg.data).values())
     drawn = [1.0]
     if isinstance(cfg.data, MixtureData):
-        drawn = _noted_shares(cfg.data, [1] * len(streams), note)
-    note(f"training data: a stream, shuffled {cfg.data.buffer_pairs:,} pairs at a time")
+        drawn = _noted_shares(cfg.data, [1] * len(streams), log)
+    log(f"training data: a stream, shuffled {cfg.data.buffer_pairs:,} pairs at a time")
     return streamed(streams, drawn, cfg.data, TASKS[cfg.task].filter)
 
 
-def _noted_shares(cfg: MixtureData, sizes: list[int], note: Note) -> list[float]:
+def _noted_shares(cfg: MixtureData, sizes: list[int], log: Log) -> list[float]:
     drawn = shares(cfg, sizes)
-    note("shares: " + ", ".join(f"{name} {x:.1%}" for name, x in zip(cfg.corpora, drawn, strict=True)))
+    log("shares: " + ", ".join(f"{name} {x:.1%}" for name, x in zip(cfg.corpora, drawn, strict=True)))
     return drawn
 
 
 def tokenizer_of(
-    cfg: TrainConfig, run: RunDirectory, text: TrainingText | StreamedText, note: Note
+    cfg: TrainConfig, run: RunDirectory, text: TrainingText | StreamedText, log: Log
 ) -> Tokenizer:
     """The tokenizer of the run, made now if it has none yet."""
     if not run.has_tokenizer():
-        note(f"training a {cfg.tokenizer.kind.value} tokenizer")
+        log(f"training a {cfg.tokenizer.kind.value} tokenizer")
         tags = list(cfg.data.tags.values())
         train_tokenizer(cfg.tokenizer, text, tags=tags, seed=cfg.seed, cache=cache_dir()).save(run.path)
     return run.tokenizer(cfg.tokenizer)
 
 
-def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable[[int], dict[str, float]]:
+def validator(
+    trained: TrainedModel, run: RunDirectory, tracker: Tracker
+) -> Callable[[int], dict[str, float]]:
     """The function that scores the model on the validation split, as the final evaluation does."""
     cfg = trained.cfg
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
-    evaluation = Evaluation(trained, text, tracker.note)
+    evaluation = Evaluation(trained, text, tracker.message)
 
     def validate(step: int) -> dict[str, float]:
         scores = evaluation.scores(cfg.decoding, cfg.metrics)
@@ -192,33 +196,31 @@ def validator(trained: Trained, run: RunDirectory, tracker: Tracker) -> Callable
     return validate
 
 
-def conclude(trained: Trained, run: RunDirectory, progress: Progress, note: Note) -> dict[str, Any]:
-    """Score the final weights on the validation split and `data.split`; return what results.json holds."""
+def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, log: Log) -> dict[str, Any]:
+    """Score the final weights on validation and `data.scored_split`; return what results.json holds."""
     cfg = trained.cfg
     store = run.checkpoints
-    best_steps = progress.best_steps(among=store.steps())
+    best_steps = train_state.best_steps(among=store.steps())
     results: dict[str, Any] = {"step": best_steps[0]}
     if cfg.trainer.average:
-        newest = regular_steps(store.steps(), progress, cfg.trainer)[-cfg.trainer.average :]
+        newest = regular_steps(store.steps(), train_state, cfg.trainer)[-cfg.trainer.average :]
         best = sorted(best_steps[: cfg.trainer.average])
         steps = newest if cfg.trainer.average_of is AverageOf.last else best
         if len(steps) < cfg.trainer.average:
-            print_warning(
-                f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there"
-            )
+            warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
         with trained.world.main_first():
             if trained.world.is_main:
                 store.save_average(store.average(steps), steps)
         results = {"step": steps[-1], "averaged_steps": steps}
     load_weights(trained.model, run, cfg, "final")
-    for split in dict.fromkeys((Split.validation, cfg.data.split)):
+    for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
         text = evaluation_text(run, cfg, cfg.data, split)
-        scores = Evaluation(trained, text, note).scores(cfg.decoding, cfg.metrics)
+        scores = Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics)
         if trained.world.is_main:
             write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
-    results["train_seconds"] = round(progress.seconds, 1)
-    results["tgt_tokens_per_second"] = round(progress.tokens / max(progress.update_seconds, 1e-9), 1)
+    results["train_seconds"] = round(train_state.seconds, 1)
+    results["tgt_tokens_per_second"] = round(train_state.tokens / max(train_state.update_seconds, 1e-9), 1)
     return results
 
 

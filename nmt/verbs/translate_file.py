@@ -34,7 +34,7 @@ from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
 from nmt.decoding.translate import translate
 from nmt.errors import Interrupted, NmtError, TrainingStopped
-from nmt.runs.opened import OpenRun, decoded, identify_checkpoint, open_run, output_lines
+from nmt.runs.opened import Run, decoded, identify_checkpoint, open_run, output_lines
 from nmt.runtime import StopRequest, resolve_device
 from nmt.training.tracking import duration, is_live
 from nmt.verbs.translation_job import Block, Job, Source, opened_job, require_output
@@ -192,7 +192,7 @@ def _end_with_parent() -> None:
     os._exit(1)  # in the middle of a search; what it finds has nowhere to go
 
 
-def _translated(opened: OpenRun, block: Block, cfg: TranslateConfig) -> Translated:
+def _translated(opened: Run, block: Block, cfg: TranslateConfig) -> Translated:
     result = Translated(block.number, b"", len(block.raw))
     translations = translate(
         list(opened.asking_for(cfg.tgt, decoded(block.raw, block.first_line + 1))),
@@ -204,9 +204,7 @@ def _translated(opened: OpenRun, block: Block, cfg: TranslateConfig) -> Translat
         first_line=block.first_line + 1,
     )
     numbered = enumerate(translations, start=block.first_line)
-    lines = (
-        line for number, found in numbered for line in output_lines(number, found, cfg.decoding.num_best)
-    )
+    lines = (line for number, found in numbered for line in output_lines(number, found, cfg.decoding.n_best))
     result.content = "".join(f"{line}\n" for line in lines).encode()
     return result
 

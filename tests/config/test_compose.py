@@ -9,7 +9,7 @@ import pytest
 from nmt.attention_views.views import View
 from nmt.config.compose import MAX_NAME, Composed, compose, file_name
 from nmt.config.overrides import parse_overrides
-from nmt.config.roots import AttentionConfig, EvaluateConfig, TrainConfig, TranslateConfig
+from nmt.config.roots import AttentionVerbConfig, EvaluateConfig, TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
 from nmt.data.pairs import Split
 from nmt.data.sources import HubData
@@ -142,7 +142,9 @@ def test_flags_may_stand_anywhere() -> None:
 
 
 def test_evaluate_starts_from_the_config_of_its_run() -> None:
-    cfg = store("runs/a", "data=multi30k", "data.tgt=fr", "decoding.alpha=0.7", "metrics=[bleu,ter]")
+    cfg = store(
+        "runs/a", "data=multi30k", "data.tgt=fr", "decoding.length_penalty_alpha=0.7", "metrics=[bleu,ter]"
+    )
     found = evaluation("run=runs/a")
     assert found == EvaluateConfig(
         run="runs/a", data=cfg.data, decoding=cfg.decoding, metrics=[Metric.bleu, Metric.ter]
@@ -150,13 +152,17 @@ def test_evaluate_starts_from_the_config_of_its_run() -> None:
 
 
 def test_evaluate_overrides_what_it_took() -> None:
-    store("runs/a", "data=multi30k", "decoding.alpha=0.7")
+    store("runs/a", "data=multi30k", "decoding.length_penalty_alpha=0.7")
     found = evaluation(
-        "run=runs/a", "decoding.beam_size=8", "data.split=validation", "checkpoint=500", "metrics=[chrf]"
+        "run=runs/a",
+        "decoding.beam_size=8",
+        "data.scored_split=validation",
+        "checkpoint=500",
+        "metrics=[chrf]",
     )
-    assert found.decoding == BeamConfig(beam_size=8, alpha=0.7)
+    assert found.decoding == BeamConfig(beam_size=8, length_penalty_alpha=0.7)
     assert isinstance(found.data, HubData)
-    assert (found.data.dataset, found.data.split) == ("bentrevett/multi30k", Split.validation)
+    assert (found.data.dataset, found.data.scored_split) == ("bentrevett/multi30k", Split.validation)
     assert (found.checkpoint, found.metrics) == ("500", [Metric.chrf])
 
 
@@ -191,16 +197,16 @@ def test_two_runs_in_one_process_do_not_mix() -> None:
 
 def test_translate_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
-    (composed,) = compose("translate", ["run=runs/a", "decoding.alpha=0.5"])
+    (composed,) = compose("translate", ["run=runs/a", "decoding.length_penalty_alpha=0.5"])
     assert composed.to_config(TranslateConfig) == TranslateConfig(
-        run="runs/a", decoding=BeamConfig(beam_size=3, alpha=0.5)
+        run="runs/a", decoding=BeamConfig(beam_size=3, length_penalty_alpha=0.5)
     )
 
 
 def test_attention_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
     (composed,) = compose("attention", ["run=runs/a", "layer=2", "views=[hard,page]"])
-    assert composed.to_config(AttentionConfig) == AttentionConfig(
+    assert composed.to_config(AttentionVerbConfig) == AttentionVerbConfig(
         run="runs/a", decoding=BeamConfig(beam_size=3), layer=2, views=[View.hard, View.page]
     )
 

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from nmt.config.compose import Composed, compose
-from nmt.config.explain import CHOSEN_BY
+from nmt.config.explain import VARIANTS
 from nmt.config.help import field_docs
 from nmt.config.overrides import GROUPS, config_dir
 from nmt.config.roots import Config, TrainConfig, check
@@ -77,7 +77,7 @@ def test_every_choice_makes_a_config_that_can_be_trained(choice: str) -> None:
 def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
     group, _, _ = choice.partition("=")
     values, _ = stated(FILES[choice])
-    if group in CHOSEN_BY or group == "experiment":
+    if group in VARIANTS or group == "experiment":
         before: Any = composed(*without(choice)).cfg
         before = before if group == "experiment" else before[group]
     else:
@@ -98,9 +98,9 @@ def test_every_file_says_what_it_is(choice: str) -> None:
     assert len(comment) > 10
 
 
-@pytest.mark.parametrize("part", CHOSEN_BY)
+@pytest.mark.parametrize("part", VARIANTS)
 def test_every_dataclass_can_be_chosen(part: str) -> None:
-    name_field, classes = CHOSEN_BY[part]
+    name_field, classes = VARIANTS[part]
     chosen = {OmegaConf.get_type(composed(choice).cfg[part]) for choice in FILES if choice.startswith(part)}
     assert chosen == set(classes.values())
     for name, cls in classes.items():
@@ -123,7 +123,7 @@ def test_no_file_is_left_out() -> None:
 
 @pytest.mark.parametrize("root", get_args(Config))
 def test_every_key_has_a_docstring(root: type) -> None:
-    classes = [root, *(cls for _, parts in CHOSEN_BY.values() for cls in parts.values())]
+    classes = [root, *(cls for _, parts in VARIANTS.values() for cls in parts.values())]
     classes += [type(value) for value in vars(composed().to_config(TrainConfig)).values()]
     keys = [
         (cls.__name__, field.name)
@@ -173,4 +173,4 @@ def test_the_paper_recipe_is_that_of_the_paper() -> None:
     )
     assert plain["trainer"]["batch_tokens"] * plain["trainer"]["accumulate"] == 25_000
     assert (plain["trainer"]["max_steps"], plain["trainer"]["average"]) == (100_000, 5)
-    assert (plain["decoding"]["beam_size"], plain["decoding"]["alpha"]) == (4, 0.6)
+    assert (plain["decoding"]["beam_size"], plain["decoding"]["length_penalty_alpha"]) == (4, 0.6)

@@ -363,7 +363,7 @@ def test_a_run_goes_on_with_other_limits_and_another_search() -> None:
         "trainer.keep_last=9",
         "trainer.average=2",
         "decoding=greedy",
-        "data.split=validation",
+        "data.scored_split=validation",
         "metrics=[bleu]",
         "runtime.threads=1",
     )

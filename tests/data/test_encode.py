@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import encode
-from nmt.data.encode import Layout, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encode import EncodingOptions, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, Sentences, windows
-from nmt.data.sources import Account, ParallelText
+from nmt.data.sources import FilterReport, ParallelText
 from nmt.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig
 from nmt.disk_cache import open_entry
 from nmt.errors import UserError
@@ -63,27 +63,27 @@ def test_what_is_laid_out_is_what_the_tokenizer_gives(
         kept = expected(text, max_tokens)
         if text and not kept:
             with pytest.raises(UserError, match="no pair is left"):
-                encode_pairs(text, TOKENIZER, Layout(max_tokens))
+                encode_pairs(text, TOKENIZER, EncodingOptions(max_tokens))
             return
-        encoded, account = encode_pairs(text, TOKENIZER, Layout(max_tokens))
+        encoded, report = encode_pairs(text, TOKENIZER, EncodingOptions(max_tokens))
     assert as_lists(encoded) == kept
     assert encoded.src_lengths.tolist() == [len(src) for src, _ in kept]
     assert encoded.tgt_lengths.tolist() == [len(tgt) for _, tgt in kept]
-    assert (account.read, account.kept) == (len(text), len(encoded))
+    assert (report.read, report.kept) == (len(text), len(encoded))
 
 
 def test_types_and_ends() -> None:
-    encoded, _ = encode_pairs(TEXT, TOKENIZER, Layout(None))
+    encoded, _ = encode_pairs(TEXT, TOKENIZER, EncodingOptions(None))
     assert encoded.src[0].dtype == encoded.tgt[0].dtype == np.uint16
     assert all(encoded.src[i][-1] == encoded.tgt[i][-1] == EOS_ID for i in range(len(encoded)))
 
 
 def test_long_pairs_are_dropped_with_an_account() -> None:
-    encoded, account = encode_pairs(TEXT, TOKENIZER, Layout(12))
+    encoded, report = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12))
     assert 0 < len(encoded) < len(TEXT)
-    assert account == Account(200, {"over 12 pieces": 200 - len(encoded)})
+    assert report == FilterReport(200, {"over 12 pieces": 200 - len(encoded)})
     with pytest.raises(UserError) as caught:
-        encode_pairs(ParallelText(["dog " * 9], ["cat"]), TOKENIZER, Layout(5))
+        encode_pairs(ParallelText(["dog " * 9], ["cat"]), TOKENIZER, EncodingOptions(5))
     assert str(caught.value) == (
         "no pair is left: 1 pairs read, 0 kept (over 5 pieces 1); "
         "raise data.max_tokens or model.max_positions"
@@ -94,26 +94,26 @@ def test_pairs_that_the_tokenizer_empties_are_dropped_from_training_alone() -> N
     text = ParallelText(["dog", "...", "cat", "tree tree tree"], ["old", "house", "?!", "old"])
     cfg = TokenizerConfig(vocab_size=28, strip_punctuation=True)
     tokenizer = Tokenizer.train(cfg, TEXT)
-    everything, account = encode_pairs(text, tokenizer, Layout(None))
-    assert (len(everything), account) == (4, Account(4, {}))
+    everything, report = encode_pairs(text, tokenizer, EncodingOptions(None))
+    assert (len(everything), report) == (4, FilterReport(4, {}))
     assert everything.src[1].tolist() == everything.tgt[2].tolist() == [EOS_ID]
     longest = int(everything.src_lengths.max()) - 1
-    kept, account = encode_pairs(text, tokenizer, Layout(longest, drop_empty=True))
+    kept, report = encode_pairs(text, tokenizer, EncodingOptions(longest, drop_empty=True))
     assert as_lists(kept) == as_lists(everything)[:1]
-    assert str(account) == f"4 pairs read, 1 kept (empty to the tokenizer 2, over {longest} pieces 1)"
-    drawn, account = sample_pairs(
-        lambda: iter([text]), tokenizer, Layout(drop_empty=True), alpha=0.1, seed=1, epoch=1
+    assert str(report) == f"4 pairs read, 1 kept (empty to the tokenizer 2, over {longest} pieces 1)"
+    drawn, report = sample_pairs(
+        lambda: iter([text]), tokenizer, EncodingOptions(drop_empty=True), alpha=0.1, seed=1, epoch=1
     )
-    assert (len(drawn), account) == (2, Account(4, {"empty to the tokenizer": 2}))
+    assert (len(drawn), report) == (2, FilterReport(4, {"empty to the tokenizer": 2}))
     with pytest.raises(UserError) as caught:
-        encode_pairs(ParallelText(["..."], ["cat"]), tokenizer, Layout(9, drop_empty=True))
+        encode_pairs(ParallelText(["..."], ["cat"]), tokenizer, EncodingOptions(9, drop_empty=True))
     assert str(caught.value) == (
         "no pair is left: 1 pairs read, 0 kept (empty to the tokenizer 1); raise data.max_tokens or "
         "model.max_positions, or see tokenizer.strip_punctuation and tokenizer.normalization"
     )
 
 
-SHORT = Layout(30)
+SHORT = EncodingOptions(30)
 
 
 def chunks() -> Iterator[ParallelText]:
@@ -121,18 +121,18 @@ def chunks() -> Iterator[ParallelText]:
         yield ParallelText(TEXT.src[first : first + 64], TEXT.tgt[first : first + 64])
 
 
-def in_cache(cache: Path, content: str = "TEXT", layout: Layout = SHORT) -> EncodedPairs:
+def in_cache(cache: Path, content: str = "TEXT", layout: EncodingOptions = SHORT) -> EncodedPairs:
     return encode_stream(chunks, content, TOKENIZER, layout, cache)[0]
 
 
 def test_a_second_call_opens_what_the_first_wrote(tmp_path: Path) -> None:
     cache = tmp_path / "new" / "cache"
-    fresh, first = encode_stream(chunks, "TEXT", TOKENIZER, Layout(30), cache)
+    fresh, first = encode_stream(chunks, "TEXT", TOKENIZER, EncodingOptions(30), cache)
 
     def unread() -> Iterator[ParallelText]:
         raise AssertionError("the text is read again")
 
-    opened, second = encode_stream(unread, "TEXT", TOKENIZER, Layout(30), cache)
+    opened, second = encode_stream(unread, "TEXT", TOKENIZER, EncodingOptions(30), cache)
     assert as_lists(opened) == as_lists(fresh) == expected(TEXT, 30)
     assert first == second
     assert len(entries(cache)) == 1
@@ -140,7 +140,7 @@ def test_a_second_call_opens_what_the_first_wrote(tmp_path: Path) -> None:
 
 def test_ids_of_a_large_corpus_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "IN_MEMORY_BYTES", 100)
-    for pairs in (in_cache(tmp_path), encode_pairs(TEXT, TOKENIZER, Layout(30))[0]):
+    for pairs in (in_cache(tmp_path), encode_pairs(TEXT, TOKENIZER, EncodingOptions(30))[0]):
         assert isinstance(pairs.src.ids, FileIds)
         shutil.rmtree(tmp_path, ignore_errors=True)  # an open file outlives its name
         wanted = expected(TEXT, 30)
@@ -163,7 +163,12 @@ def test_what_needs_four_bytes_has_them() -> None:
 
 
 def test_whatever_changes_the_ids_changes_the_entry(tmp_path: Path) -> None:
-    layouts = [Layout(), Layout(99), Layout(None, True), Layout(None, False, True)]
+    layouts = [
+        EncodingOptions(),
+        EncodingOptions(99),
+        EncodingOptions(None, True),
+        EncodingOptions(None, False, True),
+    ]
     for count, layout in enumerate(layouts, start=1):
         in_cache(tmp_path, layout=layout)
         assert len(entries(tmp_path)) == count
@@ -189,7 +194,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
 
 def test_an_error_leaves_no_draft(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no pair is left"):
-        in_cache(tmp_path, layout=Layout(2))
+        in_cache(tmp_path, layout=EncodingOptions(2))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -211,10 +216,10 @@ def test_several_processes_may_write_the_same_entry(tmp_path: Path) -> None:
 
 def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
     def sample(seed: int, epoch: int) -> list[tuple[list[int], list[int]]]:
-        pairs, account = sample_pairs(
-            chunks, TOKENIZER, Layout(drop_empty=True), alpha=0.02, seed=seed, epoch=epoch
+        pairs, report = sample_pairs(
+            chunks, TOKENIZER, EncodingOptions(drop_empty=True), alpha=0.02, seed=seed, epoch=epoch
         )
-        assert account == Account(len(TEXT), {"empty to the tokenizer": 0})
+        assert report == FilterReport(len(TEXT), {"empty to the tokenizer": 0})
         return as_lists(pairs)
 
     first = sample(1, 1)
@@ -223,28 +228,30 @@ def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
     assert sample(1, 1) == first
     assert [TOKENIZER.decode(tgt) for _, tgt in first] == TEXT.tgt
     same = ParallelText(TEXT.src, TEXT.src)
-    pairs, _ = sample_pairs(lambda: iter([same]), TOKENIZER, Layout(), alpha=0.02, seed=1, epoch=1)
+    pairs, _ = sample_pairs(lambda: iter([same]), TOKENIZER, EncodingOptions(), alpha=0.02, seed=1, epoch=1)
     assert any(src != tgt for src, tgt in as_lists(pairs))  # the sides draw differently
 
 
 def test_sampled_pairs_keep_the_limit() -> None:
-    pairs, account = sample_pairs(chunks, TOKENIZER, Layout(25, drop_empty=True), alpha=0.02, seed=1, epoch=1)
+    pairs, report = sample_pairs(
+        chunks, TOKENIZER, EncodingOptions(25, drop_empty=True), alpha=0.02, seed=1, epoch=1
+    )
     assert max(pairs.src_lengths.max(), pairs.tgt_lengths.max()) <= 25
-    assert account.dropped == {"empty to the tokenizer": 0, "over 25 pieces": len(TEXT) - len(pairs)}
-    assert account.kept < len(TEXT)
+    assert report.dropped == {"empty to the tokenizer": 0, "over 25 pieces": len(TEXT) - len(pairs)}
+    assert report.kept < len(TEXT)
 
 
 def test_joined_pairs_are_one_target() -> None:
-    pairs, account = encode_pairs(TEXT, TOKENIZER, Layout(12))
-    both, same = encode_pairs(TEXT, TOKENIZER, Layout(12, joined=True))
+    pairs, report = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12))
+    both, same = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12, joined=True))
     assert as_lists(both) == [([], [*src, BOS_ID, *tgt]) for src, tgt in as_lists(pairs)]
-    assert account == same
+    assert report == same
 
 
 @settings(max_examples=30, deadline=None)
 @given(length=st.integers(1, 50), first=st.integers(0, 60))
 def test_windows_hold_the_text_once(length: int, first: int) -> None:
-    pairs, _ = encode_pairs(TEXT, TOKENIZER, Layout(None))
+    pairs, _ = encode_pairs(TEXT, TOKENIZER, EncodingOptions(None))
     cut = as_lists(windows(pairs, length, first % length))
     assert [token for _, tgt in cut for token in tgt] == [t for _, tgt in as_lists(pairs) for t in tgt]
     assert all(src == [] for src, _ in cut)

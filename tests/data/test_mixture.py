@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from nmt.data.batching import plan_epoch
-from nmt.data.encoded_pairs import Draws, EncodedPairs, Sentences, joined
+from nmt.data.encoded_pairs import EncodedPairs, SampleCounts, Sentences, joined
 from nmt.data.mixture import CorpusConfig, MixtureData, shares, tagged
 from nmt.data.pairs import ParallelText, Split
-from nmt.data.sources import Account, has_split, load, stream, training_streams
+from nmt.data.sources import FilterReport, has_split, load, stream, training_streams
 from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import MixedText, TrainingText, digest_of, train_tokenizer
 from nmt.errors import UserError
@@ -47,7 +47,7 @@ def two_languages(tmp_path: Path) -> MixtureData:
 
 
 def known(text: ParallelText, drawn: tuple[float, ...] = ()) -> TrainingText:
-    return TrainingText(Account(len(text)), digest_of(text), {"test": 1}, lambda: iter([text]), drawn)
+    return TrainingText(FilterReport(len(text)), digest_of(text), {"test": 1}, lambda: iter([text]), drawn)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_weight_multiplies_a_share() -> None:
 
 def test_an_epoch_takes_of_each_corpus_what_is_asked_for() -> None:
     lengths = np.arange(1, 31) % 7 + 2
-    draws = [Draws(10, 25), Draws(20, 5)]
+    draws = [SampleCounts(10, 25), SampleCounts(20, 5)]
     plan = plan_epoch(lengths, lengths, seed=1, epoch=1, max_tokens=40, draws=draws)
     counts = Counter(np.concatenate(list(plan)).tolist())
     assert {counts[row] for row in range(10)} == {2, 3}

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from nmt.data import sources
 from nmt.data.preparation import prepare
-from nmt.data.sources import Account, DemoData, FilesData, HubData, Overlap, ParallelText, Split, ToyData
+from nmt.data.sources import (
+    DemoData,
+    FilesData,
+    FilterReport,
+    HubData,
+    ParallelText,
+    Split,
+    ToyData,
+    TrainTestOverlap,
+)
 from nmt.errors import UserError
 
 TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
@@ -34,9 +43,9 @@ def test_kept_and_dropped_are_what_was_read(
     pairs: list[tuple[str, str]], max_chars: int, ratio: float
 ) -> None:
     text, cfg = parallel(*pairs), DemoData(max_chars=max_chars, max_ratio=ratio)
-    kept, account = sources.filter_pairs(text, cfg)
-    assert account.read == len(text)
-    assert account.kept == len(kept) == len(text) - sum(account.dropped.values())
+    kept, report = sources.filter_pairs(text, cfg)
+    assert report.read == len(text)
+    assert report.kept == len(kept) == len(text) - sum(report.dropped.values())
     remaining = iter(pairs)
     assert all(pair in remaining for pair in zip(kept.src, kept.tgt, strict=True))  # in order
     assert all(src.strip() and tgt.strip() for src, tgt in zip(kept.src, kept.tgt, strict=True))
@@ -51,22 +60,22 @@ def test_every_reason_is_counted_once() -> None:
         ("no", "überhaupt gar nicht!!"),
         ("No.", "Nein, auf keinen Fall"[:20]),
     )
-    kept, account = sources.filter_pairs(text, DemoData(max_chars=30, max_ratio=9))
-    assert account.dropped == {"empty": 2, "too long": 0, "uneven": 1}
+    kept, report = sources.filter_pairs(text, DemoData(max_chars=30, max_ratio=9))
+    assert report.dropped == {"empty": 2, "too long": 0, "uneven": 1}
     assert kept.src == ["a dog", "x" * 11, "No."]
-    _, account = sources.filter_pairs(text, DemoData(max_chars=10, max_ratio=9))
-    assert account.dropped == {"empty": 2, "too long": 3, "uneven": 0}
+    _, report = sources.filter_pairs(text, DemoData(max_chars=10, max_ratio=9))
+    assert report.dropped == {"empty": 2, "too long": 3, "uneven": 0}
 
 
 def test_an_account_reads_as_a_sentence() -> None:
-    account = Account(29000, {"empty": 2, "too long": 5, "uneven": 3})
-    assert str(account) == "29,000 pairs read, 28,990 kept (empty 2, too long 5, uneven 3)"
-    assert str(Account(1000, {"empty": 0})) == "1,000 pairs read, 1,000 kept"
+    report = FilterReport(29000, {"empty": 2, "too long": 5, "uneven": 3})
+    assert str(report) == "29,000 pairs read, 28,990 kept (empty 2, too long 5, uneven 3)"
+    assert str(FilterReport(1000, {"empty": 0})) == "1,000 pairs read, 1,000 kept"
 
 
 def test_accounts_add_up() -> None:
-    total = Account(0) + Account(3, {"empty": 1, "uneven": 0}) + Account(4, {"uneven": 2})
-    assert total == Account(7, {"empty": 1, "uneven": 2})
+    total = FilterReport(0) + FilterReport(3, {"empty": 1, "uneven": 0}) + FilterReport(4, {"uneven": 2})
+    assert total == FilterReport(7, {"empty": 1, "uneven": 2})
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,7 @@ def test_the_demo_reads_in_both_directions() -> None:
     back = sources.load(DemoData(src="de", tgt="en"), Split.test)
     assert (back.src, back.tgt) == (there.tgt, there.src)
     assert there == sources.load(DemoData(), Split.test)
-    overlap = Overlap(there)
+    overlap = TrainTestOverlap(there)
     overlap.add(sources.load(DemoData(), Split.train))
     assert overlap.count == 0
 
@@ -140,7 +149,7 @@ def test_the_name_of_a_source_is_not_to_be_overridden(name: str) -> None:
 
 
 def test_overlap_counts_the_pairs_of_the_test_that_were_trained_on() -> None:
-    overlap = Overlap(parallel(("a", "x"), ("a", "x"), ("b", "other"), ("d", "w")))
+    overlap = TrainTestOverlap(parallel(("a", "x"), ("a", "x"), ("b", "other"), ("d", "w")))
     for chunk in (parallel(("a", "x"), ("b", "y")), parallel(("c", "z"), ("a", "w"))):
         overlap.add(chunk)
     assert overlap.count == 2

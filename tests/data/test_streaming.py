@@ -12,8 +12,8 @@ import pytest
 
 from nmt.data.encoded_pairs import EncodedPairs, Sentences
 from nmt.data.pairs import PairStream, ParallelText
-from nmt.data.sources import Account, DemoData, filter_pairs
-from nmt.data.streaming import THREAD, Buffers, StreamedText, closed
+from nmt.data.sources import DemoData, FilterReport, filter_pairs
+from nmt.data.streaming import THREAD, StreamBuffers, StreamedText, closed
 from nmt.data.training_split import streamed
 from nmt.errors import UserError
 
@@ -37,7 +37,7 @@ def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedTex
     )
 
 
-def numbered(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+def numbered(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
     """Pairs whose ids are the numbers in the text, and the number of the buffer."""
     ids = np.asarray([int(line[1:]) for line in text.src] + [number], np.int32)
     side = Sentences(ids, np.ones(len(ids), np.int64))
@@ -54,7 +54,7 @@ def test_buffers_follow_each_other_through_the_corpus_and_begin_anew() -> None:
     assert [line for text, _ in buffers for line in text.src] == [f"a{i % 10}" for i in range(24)]
     assert all(text.src == text.tgt for text, _ in buffers)
     assert source.passes == 3
-    assert sum(account.read for _, account in buffers) == 26  # two chunks of the third pass
+    assert sum(report.read for _, report in buffers) == 26  # two chunks of the third pass
 
 
 def test_each_corpus_has_its_share_of_a_buffer() -> None:
@@ -65,9 +65,9 @@ def test_each_corpus_has_its_share_of_a_buffer() -> None:
 def test_what_is_dropped_is_accounted_for_and_replaced() -> None:
     source = Source("a", 6)
     source.text.tgt[1] = ""
-    text, account = next(text_of(source).buffers(5))
+    text, report = next(text_of(source).buffers(5))
     assert text.src == ["a0", "a2", "a3", "a4", "a5"]
-    assert str(account) == "6 pairs read, 5 kept (empty 1)"
+    assert str(report) == "6 pairs read, 5 kept (empty 1)"
 
 
 def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
@@ -91,10 +91,10 @@ def test_the_tokenizer_of_a_stream_depends_on_the_filter() -> None:
 
 
 def test_a_buffer_is_a_function_of_its_number() -> None:
-    straight = Buffers(text_of(Source("a", 10)), 4, numbered)
+    straight = StreamBuffers(text_of(Source("a", 10)), 4, numbered)
     expected = [ids_of(straight(number)) for number in range(1, 6)]
     assert expected[3] == [2, 3, 4, 5, 4]
-    resumed = Buffers(text_of(Source("a", 10)), 4, numbered)
+    resumed = StreamBuffers(text_of(Source("a", 10)), 4, numbered)
     assert [ids_of(resumed(number)) for number in (4, 5)] == expected[3:]
     assert ids_of(resumed(2)) == expected[1]
 
@@ -102,18 +102,18 @@ def test_a_buffer_is_a_function_of_its_number() -> None:
 def test_the_next_buffer_is_prepared_meanwhile() -> None:
     prepared = threading.Event()
 
-    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+    def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
         if number == 2:
             prepared.set()
-        return numbered(text, account, number)
+        return numbered(text, report, number)
 
-    Buffers(text_of(Source("a", 10)), 4, prepare)(1)
+    StreamBuffers(text_of(Source("a", 10)), 4, prepare)(1)
     assert prepared.wait(timeout=30)
 
 
 def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
     def digests(source: Source, first: int) -> list[str]:
-        buffers = Buffers(text_of(source), 4, numbered)
+        buffers = StreamBuffers(text_of(source), 4, numbered)
         return [buffers(number).digest for number in (first, first + 1)]
 
     one, two = digests(Source("a", 10), 1)
@@ -130,16 +130,16 @@ def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
 def test_nothing_is_read_after_the_end() -> None:
     source, started, gate = Source("a", 10), threading.Event(), threading.Event()
 
-    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+    def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
         if number == 2:
             started.set()
             gate.wait(timeout=30)
-        return numbered(text, account, number)
+        return numbered(text, report, number)
 
     def is_reading() -> bool:
         return any(thread.name == THREAD for thread in threading.enumerate())
 
-    buffers = Buffers(text_of(source), 4, prepare)
+    buffers = StreamBuffers(text_of(source), 4, prepare)
     with closed(buffers):
         buffers(1)
         assert started.wait(timeout=30)
@@ -149,12 +149,12 @@ def test_nothing_is_read_after_the_end() -> None:
 
 
 def test_an_error_of_the_thread_reaches_the_caller() -> None:
-    def prepare(text: ParallelText, account: Account, number: int) -> EncodedPairs:
+    def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
         if number == 2:
             raise UserError("the second buffer is broken")
-        return numbered(text, account, number)
+        return numbered(text, report, number)
 
-    buffers = Buffers(text_of(Source("a", 10)), 4, prepare)
+    buffers = StreamBuffers(text_of(Source("a", 10)), 4, prepare)
     buffers(1)
     with pytest.raises(UserError, match="the second buffer"):
         buffers(2)

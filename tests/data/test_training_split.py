@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmt.data.pairs import PairStream
-from nmt.data.sources import Account, DemoData, FilesData, ParallelText, Split, filter_pairs, stream
+from nmt.data.sources import DemoData, FilesData, FilterReport, ParallelText, Split, filter_pairs, stream
 from nmt.data.tokenizer import TokenizerConfig
 from nmt.data.training_split import TrainingText, digest_of, evaluation_split, survey, train_tokenizer
 from nmt.errors import UserError
@@ -50,9 +50,9 @@ def test_what_is_known_is_read_once(tmp_path: Path) -> None:
     source = Source(corpus())
     first, second = surveyed(source, tmp_path), surveyed(source, tmp_path)
     assert source.reads == 1
-    kept, account = filter_pairs(source.text, DemoData())
+    kept, report = filter_pairs(source.text, DemoData())
     for text in (first, second):
-        assert (text.account, len(text)) == (account, len(kept))
+        assert (text.report, len(text)) == (report, len(kept))
         assert text.shared == {"validation": 1}
         assert text.sha256 == digest_of(kept)
     assert PairStream(lambda: "", first.chunks).read() == kept
@@ -74,9 +74,9 @@ def test_facts_depend_on_the_options_and_on_what_is_scored(tmp_path: Path) -> No
     source = Source(corpus())
     surveyed(source, tmp_path)
     other = survey(source.stream, DemoData(max_chars=9), filter_pairs, {"validation": VALIDATION}, tmp_path)
-    assert other.account.dropped["too long"] > 0
+    assert other.report.dropped["too long"] > 0
     lines = survey(source.stream, DemoData(), all_lines, {"validation": VALIDATION}, tmp_path)
-    assert lines.account == Account(302)
+    assert lines.report == FilterReport(302)
     kept, _ = filter_pairs(source.text, DemoData())
     assert survey(source.stream, DemoData(), filter_pairs, {"test": kept}, tmp_path).shared == {
         "test": len(kept)

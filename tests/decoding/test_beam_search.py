@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.beam_search import BeamConfig, LengthPenalty, beam_search
-from nmt.decoding.continuations import best_sums
+from nmt.decoding.candidates import best_sums
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -77,8 +77,8 @@ def sentences(num: int, *, longest: int = 9, vocab_size: int = 11, seed: int = 1
 
 def penalty(length: int, cfg: BeamConfig) -> float:
     penalties: dict[LengthPenalty, float] = {
-        LengthPenalty.gnmt: ((5 + length) / 6) ** cfg.alpha,
-        LengthPenalty.average: length**cfg.alpha,
+        LengthPenalty.gnmt: ((5 + length) / 6) ** cfg.length_penalty_alpha,
+        LengthPenalty.average: length**cfg.length_penalty_alpha,
         LengthPenalty.none: 1.0,
     }
     return penalties[cfg.length_penalty]
@@ -112,7 +112,7 @@ def plain_beam_search(model: TableModel, src: Tensor, cfg: BeamConfig, limit: in
         open_beams = [c for c in candidates if c[1][-1] != EOS_ID][: cfg.beam_size]
         if len(finished) >= cfg.beam_size:
             break
-    return sorted(finished, reverse=True)[: cfg.num_best]
+    return sorted(finished, reverse=True)[: cfg.n_best]
 
 
 def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
@@ -127,18 +127,18 @@ PENALTIES = [
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-@pytest.mark.parametrize("num_best", [1, 4, 15])
+@pytest.mark.parametrize("n_best", [1, 4, 15])
 def test_a_beam_as_wide_as_the_space_finds_the_optimum(
-    kind: LengthPenalty, alpha: float, num_best: int
+    kind: LengthPenalty, alpha: float, n_best: int
 ) -> None:
     # V = 5 with PAD, BOS and EOS leaves two words; T = 4 with EOS: 1 + 2 + 4 + 8 = 15 strings
     cfg = BeamConfig(
         beam_size=15,
         length_penalty=kind,
-        alpha=alpha,
+        length_penalty_alpha=alpha,
         max_length_ratio=0.0,
         max_length_offset=4,
-        num_best=num_best,
+        n_best=n_best,
     )
     for seed in range(10):
         model = TableModel(vocab_size=5, seed=seed)
@@ -146,16 +146,20 @@ def test_a_beam_as_wide_as_the_space_finds_the_optimum(
         for b, found in enumerate(beam_search(model, src, src_mask, cfg)):
             everything = enumerate_all(model, src[b : b + 1], cfg, limit=4)
             assert len(everything) == 15
-            assert_same(found, everything[:num_best])
+            assert_same(found, everything[:n_best])
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 4, 5, 6])
 def test_narrow_beams_equal_a_plain_beam_search(kind: LengthPenalty, alpha: float, beam_size: int) -> None:
     one = BeamConfig(
-        beam_size=beam_size, length_penalty=kind, alpha=alpha, max_length_ratio=1.0, max_length_offset=2
+        beam_size=beam_size,
+        length_penalty=kind,
+        length_penalty_alpha=alpha,
+        max_length_ratio=1.0,
+        max_length_offset=2,
     )
-    many = replace(one, num_best=beam_size)
+    many = replace(one, n_best=beam_size)
     for vocab_size in (5, 11):
         model = TableModel(vocab_size, seed=beam_size, eos_bias=1.0)
         src, src_mask = sentences(8, longest=5, seed=vocab_size)
@@ -199,7 +203,7 @@ def test_the_batch_mates_of_a_sentence_do_not_matter(
 ) -> None:
     model = make_model()
     src, src_mask = sentences(64, longest=20)
-    cfg = BeamConfig(beam_size=beam_size, num_best=min(2, beam_size))
+    cfg = BeamConfig(beam_size=beam_size, n_best=min(2, beam_size))
     shuffled = torch.randperm(64, generator=torch.Generator().manual_seed(5))
 
     def search_in_batches_of(size: int, order: Tensor) -> list[list[Hypothesis]]:
@@ -223,7 +227,7 @@ def test_the_batch_mates_of_a_sentence_do_not_matter(
 def test_log_probability_is_the_models_own_and_best_come_first() -> None:
     model = TableModel(vocab_size=11)
     src, src_mask = sentences(20)
-    for b, hypotheses in enumerate(beam_search(model, src, src_mask, BeamConfig(num_best=5))):
+    for b, hypotheses in enumerate(beam_search(model, src, src_mask, BeamConfig(n_best=5))):
         assert len({tuple(h.ids) for h in hypotheses}) == 5
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         for hypothesis in hypotheses:
@@ -263,7 +267,7 @@ def test_best_continuations_are_those_of_topk(vocab_size: int, num: int) -> None
 
 def test_a_limit_of_nothing_still_gives_a_translation() -> None:
     src, src_mask = sentences(2)
-    cfg = BeamConfig(max_length_ratio=0.0, max_length_offset=0, num_best=5)
+    cfg = BeamConfig(max_length_ratio=0.0, max_length_offset=0, n_best=5)
     for hypotheses in beam_search(TableModel(vocab_size=11), src, src_mask, cfg):
         assert [h.ids for h in hypotheses] == [[]]  # the only translation of one token is EOS
 
@@ -294,9 +298,15 @@ def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
         ({"beam_size": 0}, "decoding.beam_size must be at least 1, but is 0"),
         ({"batch_tokens": -3}, "decoding.batch_tokens must be at least 1, but is -3"),
         ({"max_source_tokens": 0}, "decoding.max_source_tokens must be at least 1, but is 0"),
-        ({"num_best": 0}, "decoding.num_best must be at least 1, but is 0"),
-        ({"alpha": -0.5}, "decoding.alpha must be finite and not negative, but is -0.5"),
-        ({"alpha": math.nan}, "decoding.alpha must be finite and not negative, but is nan"),
+        ({"n_best": 0}, "decoding.n_best must be at least 1, but is 0"),
+        (
+            {"length_penalty_alpha": -0.5},
+            "decoding.length_penalty_alpha must be finite and not negative, but is -0.5",
+        ),
+        (
+            {"length_penalty_alpha": math.nan},
+            "decoding.length_penalty_alpha must be finite and not negative, but is nan",
+        ),
         (
             {"max_length_ratio": math.inf},
             "decoding.max_length_ratio must be finite and not negative, but is inf",
@@ -306,8 +316,8 @@ def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
             "decoding.max_length_offset must be finite and not negative, but is -1",
         ),
         (
-            {"beam_size": 2, "num_best": 4},
-            "decoding.num_best must not exceed decoding.beam_size, but 4 > 2; try decoding.beam_size=4",
+            {"beam_size": 2, "n_best": 4},
+            "decoding.n_best must not exceed decoding.beam_size, but 4 > 2; try decoding.beam_size=4",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def test_every_family_finds_the_same(
     model = build(case()).eval()
     src, src_mask, _ = sentences(5, 9, 1)
     for beam_size in (1, 3):
-        cfg = BeamConfig(beam_size=beam_size, num_best=min(2, beam_size), max_length_ratio=1.5)
+        cfg = BeamConfig(beam_size=beam_size, n_best=min(2, beam_size), max_length_ratio=1.5)
         recorder = Recorder()
         loops, expected = in_loops(recorder), beam_search(model, src, src_mask, cfg)
         assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
@@ -98,7 +98,7 @@ def test_batches_shrink_and_windows_grow(
     """Translations of up to 60 tokens take two windows, and 40 sentences take batches of 64, 32, 16 and 8."""
     model, loops = make_model(), in_loops(Recorder())
     src, src_mask = sentences(40, longest=25)
-    cfg = BeamConfig(beam_size=4, num_best=3, length_penalty=penalty, alpha=0.7)
+    cfg = BeamConfig(beam_size=4, n_best=3, length_penalty=penalty, length_penalty_alpha=0.7)
     expected = beam_search(model, src, src_mask, cfg)
     assert max(len(hypotheses[0].ids) for hypotheses in expected) > module.COLUMNS
     for _ in range(2):  # the first time, the memory is replaced by a larger one

@@ -66,7 +66,7 @@ def model() -> TranslationModel:
 
 
 SRC = torch.tensor([[5, 6, 7, EOS_ID], [8, 9, EOS_ID, PAD_ID], [10, EOS_ID, PAD_ID, PAD_ID]])
-CFG = SamplingConfig(num_best=3, max_length_ratio=1.0, max_length_offset=3)
+CFG = SamplingConfig(n_best=3, max_length_ratio=1.0, max_length_offset=3)
 
 
 @torch.inference_mode()
@@ -105,7 +105,7 @@ def test_scores_are_those_of_the_model(model: TranslationModel) -> None:
 
 @torch.inference_mode()
 def test_lengths_have_limits_and_no_special_id_is_drawn(model: TranslationModel) -> None:
-    cfg = SamplingConfig(num_best=20, temperature=5.0, max_length_ratio=0.0, max_length_offset=4)
+    cfg = SamplingConfig(n_best=20, temperature=5.0, max_length_ratio=0.0, max_length_offset=4)
     samples = [h for found in sample(model, SRC, SRC != PAD_ID, cfg) for h in found]
     assert max(len(h.ids) for h in samples) == 3
     assert not {PAD_ID, BOS_ID, EOS_ID, UNK_ID} & {token for h in samples for token in h.ids}

@@ -103,7 +103,7 @@ def test_nothing_to_translate(tokenizer: Tokenizer, model: CopyModel) -> None:
 
 
 def test_alternatives_follow_the_best(tokenizer: Tokenizer, model: CopyModel) -> None:
-    cfg = BeamConfig(beam_size=4, num_best=3)
+    cfg = BeamConfig(beam_size=4, n_best=3)
     blank, best = translate(["", "a dog"], model, tokenizer, cfg, device=CPU)
     assert blank.alternatives == []
     assert best.text == "a dog"

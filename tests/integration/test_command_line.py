@@ -88,7 +88,7 @@ def test_metrics_name_each_step_once(trained: Path) -> None:
 def test_validation_equals_evaluate_equals_sacrebleu(trained: Path, nmt: Command) -> None:
     """A validation, `nmt evaluate` and the `sacrebleu` command give one score for a checkpoint."""
     line = next(line for line in read_metrics(trained) if line.get("valid/bleu", 0) and line["step"] == 600)
-    done = nmt("evaluate", f"run={trained}", "checkpoint=600", "data.split=validation")
+    done = nmt("evaluate", f"run={trained}", "checkpoint=600", "data.scored_split=validation")
     assert done.returncode == 0, done.stderr
     assert f"BLEU {line['valid/bleu']:.2f}" in done.stdout
     written = Path(done.stdout.rsplit("written", 1)[1].strip())
@@ -126,7 +126,7 @@ def test_translate_keeps_lines_and_order(trained: Path, nmt: Command) -> None:
 
 
 def test_translate_n_best(trained: Path, nmt: Command) -> None:
-    done = nmt("translate", f"run={trained}", "decoding.num_best=2", stdin="1 2 3\n")
+    done = nmt("translate", f"run={trained}", "decoding.n_best=2", stdin="1 2 3\n")
     first, second = done.stdout.splitlines()
     assert first.startswith("0 ||| 1 2 3 ||| -")
     assert second.startswith("0 ||| ")

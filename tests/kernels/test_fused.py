@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from nmt import kernels
 from nmt.kernels import fused
-from nmt.layers.attention import Attention, Role
+from nmt.layers.attention import AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import Activation, Dropout, FeedForward, NormOrder, Residual
 from nmt.layers.loss import projected_nll, smoothed_nll
 from nmt.layers.positions import sinusoids
@@ -163,21 +163,21 @@ def test_points_are_turned_as_torch_turns_them(sizes: tuple[int, int, int, int],
     (wide,) = leaves((num, length, 2 * heads * width), dtype=dtype)
     x = wide[..., : heads * width].view(num, length, heads, width).transpose(1, 2)  # as packed maps leave it
     table = sinusoids(length + 3, width)[3:]
-    out = fused.turned(x, table)
+    out = fused.rotate(x, table)
     with kernels.disabled():
-        expected = fused.turned(x.float(), table)
+        expected = fused.rotate(x.float(), table)
     assert out.dtype is dtype
     assert_near([out], [expected], TOLERANCE[dtype])
     assert_near(gradients(out, [wide]), gradients(expected, [wide]), TOLERANCE[dtype])
     with torch.no_grad():
-        assert_near([fused.turned(x, table)], [expected], TOLERANCE[dtype])
+        assert_near([fused.rotate(x, table)], [expected], TOLERANCE[dtype])
 
 
 def test_a_table_of_another_type_is_left_to_torch() -> None:
     x, table = torch.randn(2, 2, 5, 8).bfloat16(), sinusoids(5, 8).bfloat16()
     with kernels.disabled():
-        expected = fused.turned(x, table)
-    assert_close(fused.turned(x, table), expected, rtol=0, atol=0)
+        expected = fused.rotate(x, table)
+    assert_close(fused.rotate(x, table), expected, rtol=0, atol=0)
 
 
 @needs_tiles
@@ -255,13 +255,13 @@ def assert_blocks_agree(block: Callable[[], Tensor], parameters: list[Tensor]) -
 def test_feed_forward_and_attention_agree_with_plain_torch() -> None:
     feed_forward = FeedForward(32, 64, Activation.relu, dropout=0.0)
     around = Residual(32, NormOrder.pre, dropout=0.0)
-    attention = Attention(32, 4, dropout=0.0, role=Role.encoder)
+    attention = MultiHeadAttention(32, 4, dropout=0.0, role=AttentionRole.encoder)
     x = torch.randn(3, 9, 32)
     mask = torch.ones(3, 1, 1, 9, dtype=torch.bool)
     mask[0, ..., 5:] = False
     for block, module in (
         (lambda: around(x, feed_forward), feed_forward),
-        (lambda: around(x, lambda y: attention(y, *attention.attended(y), mask)), attention),
+        (lambda: around(x, lambda y: attention(y, *attention.keys_values(y), mask)), attention),
     ):
         assert_blocks_agree(block, [*module.parameters(), *around.parameters()])
 

@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from nmt import kernels
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from nmt.decoding import continuations
+from nmt.decoding import candidates
 from nmt.decoding.beam_search import BeamConfig, beam_search
-from nmt.decoding.continuations import Continuations
+from nmt.decoding.candidates import Candidates
 from nmt.decoding.sampling import SamplingConfig, sample
-from nmt.layers.low_precision import RoundedLinear, rounded
+from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
 from nmt.layers.positions import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -78,9 +78,9 @@ def test_products_of_rounded_numbers(num_rows: int, inputs: int, outputs: int, h
     x = torch.randn(num_rows, inputs)
     bias = linear.bias if has_bias else torch.zeros(outputs)
     expected = x.bfloat16().double() @ linear.weight.bfloat16().double().t() + bias
-    found = RoundedLinear(linear, torch.bfloat16, tiles=True)(x[:, None])
+    found = LowPrecisionLinear(linear, torch.bfloat16, tiles=True)(x[:, None])
     assert_close(found[:, 0], expected.float(), atol=1e-5, rtol=1e-5)
-    plain = RoundedLinear(linear, torch.bfloat16, tiles=False)(x)
+    plain = LowPrecisionLinear(linear, torch.bfloat16, tiles=False)(x)
     assert plain.dtype is torch.float32
     assert_close(plain, expected.float(), atol=2e-2, rtol=2e-2)
 
@@ -92,7 +92,7 @@ class Projection(nn.Module):
         super().__init__()
         linear = nn.Linear(width, vocab_size)
         linear.weight.data = linear.weight.bfloat16().float()
-        self.output = RoundedLinear(linear, torch.bfloat16, tiles=True) if tiles else linear
+        self.output = LowPrecisionLinear(linear, torch.bfloat16, tiles=True) if tiles else linear
 
     def project(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
@@ -100,13 +100,13 @@ class Projection(nn.Module):
 
 def best_without_kernels(
     projection: Projection, hidden: Tensor, before: Tensor, ending: Tensor, num: int
-) -> Continuations:
+) -> Candidates:
     log_probs = projection.project(hidden).log_softmax(-1).view(*before.shape, -1)
     for b, k, v in torch.cartesian_prod(*map(torch.arange, log_probs.shape)).tolist():
         if v in (PAD_ID, BOS_ID) or (ending[b] and v != EOS_ID):
             log_probs[b, k, v] = -torch.inf
     sums, places = (log_probs + before[:, :, None]).flatten(1).topk(num)
-    return Continuations(sums, places // log_probs.shape[2], places % log_probs.shape[2])
+    return Candidates(sums, places // log_probs.shape[2], places % log_probs.shape[2])
 
 
 @pytest.mark.parametrize("tiles", [False, pytest.param(True, marks=needs_tiles)])
@@ -121,7 +121,7 @@ def test_the_best_continuations(tiles: bool, num_beams: int, vocab_size: int) ->
     ending = torch.arange(num_sentences) % 3 == 1
     arguments = (hidden, before, ending, num)
     expected = best_without_kernels(projection, *arguments)
-    found = continuations.continuations(projection, *arguments)  # type: ignore[arg-type]
+    found = candidates.best_candidates(projection, *arguments)  # type: ignore[arg-type]
     assert_close(found.log_probs, expected.log_probs, atol=1e-5, rtol=1e-5)
     real = expected.log_probs > -torch.inf
     assert torch.equal(found.parents[real], expected.parents[real])
@@ -168,7 +168,7 @@ def test_search_with_kernels_equals_search_without(
     batch: Sentences,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, cfg = make(positions), BeamConfig(beam_size=beam_size, num_best=beam_size)
+    model, cfg = make(positions), BeamConfig(beam_size=beam_size, n_best=beam_size)
     fast = beam_search(model, *batch, cfg)
     monkeypatch.setattr(kernels, "load", lambda: False)
     plain = beam_search(model, *batch, cfg)
@@ -181,7 +181,7 @@ def test_search_with_kernels_equals_search_without(
 def test_sampling_with_kernels_equals_sampling_without(
     batch: Sentences, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, cfg = transformer(Positions.rotary), SamplingConfig(num_best=3)
+    model, cfg = transformer(Positions.rotary), SamplingConfig(n_best=3)
     fast = sample(model, *batch, cfg)
     monkeypatch.setattr(kernels, "load", lambda: False)
     assert [[h.ids for h in x] for x in fast] == [[h.ids for h in x] for x in sample(model, *batch, cfg)]
@@ -199,9 +199,9 @@ def test_search_in_bf16_stays_close(
     exact = beam_search(model, *batch, cfg)
     if not has_kernels:
         monkeypatch.setattr(kernels, "load", lambda: False)
-    copied = rounded(model, Precision.bf16)
+    copied = in_low_precision(model, Precision.bf16)
     rough = beam_search(copied, *batch, cfg)
-    assert rounded(model, Precision.fp32) is model
+    assert in_low_precision(model, Precision.fp32) is model
     same = [(one, other) for [one], [other] in zip(rough, exact, strict=True) if one.ids == other.ids]
     assert len(same) >= 8  # a near tie may be decided otherwise
     assert [one.score for one, _ in same] == pytest.approx([other.score for _, other in same], abs=0.05)
@@ -209,9 +209,9 @@ def test_search_in_bf16_stays_close(
 
 def test_a_rounded_copy_shares_what_it_does_not_round() -> None:
     model = transformer(Positions.learned)
-    copied = rounded(model, Precision.bf16)
+    copied = in_low_precision(model, Precision.bf16)
     assert not any(isinstance(module, nn.Linear) for module in copied.modules())
     shared = {id(x) for x in model.parameters()}
     assert {id(x) for x in copied.parameters()} <= shared
     assert isinstance(model.output, nn.Linear)
-    assert rounded(copied, Precision.bf16) is copied
+    assert in_low_precision(copied, Precision.bf16) is copied

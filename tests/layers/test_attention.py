@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from nmt.layers.attention import Attention, Role, recorded_attention
+from nmt.layers.attention import AttentionRole, MultiHeadAttention, recorded_attention
 from nmt.layers.blocks import NormOrder, Residual
 from nmt.layers.positions import Positions
 from nmt.layers.relative_positions import (
@@ -24,13 +24,13 @@ from nmt.layers.relative_positions import (
     offset_buckets,
 )
 from nmt.models.base import State
-from nmt.models.stack import SelfAttention, StackConfig, build_attention
+from nmt.models.stack import SelfAttentionSublayer, StackConfig, build_attention
 
 RELATIVE = [Positions.rotary, Positions.alibi, Positions.relative, Positions.t5]
 MAX_DISTANCE = 4
 
 
-def naive_attention(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+def naive_attention(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """One pair of a query and a key at a time; x (B, T, D), source (B, S, D), mask (B, T, S).
 
     Where distances count, x is the last T columns of the source.
@@ -52,7 +52,7 @@ def naive_attention(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -
     return layer.output(context.flatten(2))
 
 
-def score(layer: Attention, head: int, query: Tensor, key: Tensor, t: int, s: int) -> Tensor:
+def score(layer: MultiHeadAttention, head: int, query: Tensor, key: Tensor, t: int, s: int) -> Tensor:
     """The score of a query in column t and a key in column s, as the papers define it."""
     positions, bias = layer.positions, torch.zeros(())
     if isinstance(positions, RotaryPositions):
@@ -66,7 +66,7 @@ def score(layer: Attention, head: int, query: Tensor, key: Tensor, t: int, s: in
             torch.tensor(s - t),
             num_buckets=len(positions.table.weight),
             max_distance=positions.max_distance,
-            bidirectional=layer.role is Role.encoder,
+            bidirectional=layer.role is AttentionRole.encoder,
         )
         bias = positions.table.weight[bucket, head]
     return query @ key / math.sqrt(len(query)) + bias
@@ -83,16 +83,16 @@ def clipped_row(t: int, s: int) -> int:
     return max(-MAX_DISTANCE, min(MAX_DISTANCE, s - t)) + MAX_DISTANCE
 
 
-def check_all_ways(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) -> None:
+def check_all_ways(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> None:
     """The written-out, the fused and the recorded way give what the definition gives."""
     for parameter in layer.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
     expected = naive_attention(layer, x, source, mask)
-    attended = layer.attended(source)
-    written_out = layer.train()(x, *attended, mask[:, None])
-    fused = layer.eval()(x, *attended, mask[:, None])
+    keys_values = layer.keys_values(source)
+    written_out = layer.train()(x, *keys_values, mask[:, None])
+    fused = layer.eval()(x, *keys_values, mask[:, None])
     with recorded_attention(layer) as recorded:
-        shown = layer(x, *attended, mask[:, None])
+        shown = layer(x, *keys_values, mask[:, None])
     for context in (written_out, fused, shown):
         assert_close(context, expected)
     (weights,) = recorded[""]
@@ -114,7 +114,7 @@ def check_all_ways(layer: Attention, x: Tensor, source: Tensor, mask: Tensor) ->
     ids=str,
 )
 def test_attention_is_softmax_of_scaled_products(options: dict[str, Any]) -> None:
-    layer = Attention(12, dropout=0.0, role=Role.cross, **options)
+    layer = MultiHeadAttention(12, dropout=0.0, role=AttentionRole.cross, **options)
     mask = torch.rand(2, 4, 5) < 0.6
     mask[:, :, 0] = True
     check_all_ways(layer, torch.randn(2, 4, 12), torch.randn(2, 5, 12), mask)
@@ -122,9 +122,9 @@ def test_attention_is_softmax_of_scaled_products(options: dict[str, Any]) -> Non
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_queries", [1, 4, 9])
-@pytest.mark.parametrize("role", [Role.encoder, Role.decoder])
+@pytest.mark.parametrize("role", [AttentionRole.encoder, AttentionRole.decoder])
 @pytest.mark.parametrize("positions", RELATIVE)
-def test_attention_knows_distances(positions: Positions, role: Role, num_queries: int) -> None:
+def test_attention_knows_distances(positions: Positions, role: AttentionRole, num_queries: int) -> None:
     """Of the last queries of a sequence to all of it, up to far beyond the distances that differ."""
     cfg = StackConfig(
         d_model=16,
@@ -138,7 +138,7 @@ def test_attention_knows_distances(positions: Positions, role: Role, num_queries
     )
     mask = torch.rand(2, num_queries, 9) < 0.7
     mask[:, :, 0] = True
-    if role is Role.decoder:
+    if role is AttentionRole.decoder:
         mask = mask.tril(9 - num_queries)
     source = torch.randn(2, 9, 16)
     check_all_ways(build_attention(cfg, role), source[:, -num_queries:], source, mask)
@@ -151,7 +151,7 @@ def test_a_mask_that_is_causal_may_be_said_to_be(
 ) -> None:
     """The fused function then gets no mask, where there is no bias either."""
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20)
-    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(2, 6, 16)
+    layer, x = SelfAttentionSublayer(cfg, AttentionRole.decoder).eval(), torch.randn(2, 6, 16)
     causal = torch.ones(6, 6, dtype=torch.bool).tril()
     expected, fused_function, said = layer(x, causal), functional.scaled_dot_product_attention, []
 
@@ -168,7 +168,9 @@ def test_a_mask_that_is_causal_may_be_said_to_be(
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
-    layer = Attention(12, 3, dropout=0.0, role=Role.cross, bias=bias, output_bias=bias).train(training)
+    layer = MultiHeadAttention(
+        12, 3, dropout=0.0, role=AttentionRole.cross, bias=bias, output_bias=bias
+    ).train(training)
     twin = nn.MultiheadAttention(12, 3, bias=bias, batch_first=True)
     weights = {"out_proj.weight": layer.output.weight}
     weights["in_proj_weight"] = torch.cat([layer.query.weight, layer.key_value.weight])
@@ -181,7 +183,7 @@ def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
     x, source = torch.randn(2, 4, 12), torch.randn(2, 5, 12)
     mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
     expected, _ = twin(x, source, source, key_padding_mask=~mask)
-    assert_close(layer(x, *layer.attended(source), mask[:, None, None, :]), expected)
+    assert_close(layer(x, *layer.keys_values(source), mask[:, None, None, :]), expected)
 
 
 @torch.no_grad()
@@ -189,7 +191,7 @@ def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
 @pytest.mark.parametrize("norm_order", NormOrder)
 def test_cached_steps_equal_the_full_pass(positions: Positions, norm_order: NormOrder) -> None:
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20, norm_order=norm_order)
-    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(3, 30, 16)
+    layer, x = SelfAttentionSublayer(cfg, AttentionRole.decoder).eval(), torch.randn(3, 30, 16)
     state = State()
     steps = [layer.step(x[:, t : t + 1], replace(state, position=t), "0") for t in range(30)]
     assert_close(torch.cat(steps, dim=1), layer(x, torch.ones(30, 30, dtype=torch.bool).tril()))
@@ -200,7 +202,7 @@ def test_cached_steps_equal_the_full_pass(positions: Positions, norm_order: Norm
 def test_columns_of_padding_at_the_front_change_nothing(positions: Positions) -> None:
     """Neither in a full pass nor in steps: where nothing is added to embeddings, only distances count."""
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20)
-    layer, x = SelfAttention(cfg, Role.decoder).eval(), torch.randn(2, 6, 16)
+    layer, x = SelfAttentionSublayer(cfg, AttentionRole.decoder).eval(), torch.randn(2, 6, 16)
     causal = torch.ones(6, 6, dtype=torch.bool).tril()
     expected = layer(x, causal)
 
@@ -225,12 +227,12 @@ def test_columns_of_padding_at_the_front_change_nothing(positions: Positions) ->
 @pytest.mark.parametrize("positions", [Positions.none, *RELATIVE])
 def test_distances_in_half_precision(positions: Positions, training: bool) -> None:
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions)
-    layer, x = build_attention(cfg, Role.decoder).train(training), torch.randn(2, 5, 16)
+    layer, x = build_attention(cfg, AttentionRole.decoder).train(training), torch.randn(2, 5, 16)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
     with torch.autocast("cpu", torch.bfloat16):
-        rough = layer(x, *layer.attended(x), causal)
+        rough = layer(x, *layer.keys_values(x), causal)
     assert rough.dtype is torch.bfloat16
-    assert_close(rough.float(), layer(x, *layer.attended(x), causal), atol=0.05, rtol=0.05)
+    assert_close(rough.float(), layer(x, *layer.keys_values(x), causal), atol=0.05, rtol=0.05)
     torch.autograd.backward(rough.float().sum())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
@@ -238,21 +240,21 @@ def test_distances_in_half_precision(positions: Positions, training: bool) -> No
 @pytest.mark.parametrize("positions", RELATIVE)
 def test_attention_to_another_sequence_knows_no_distances(positions: Positions) -> None:
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions)
-    assert build_attention(cfg, Role.cross).positions is None
+    assert build_attention(cfg, AttentionRole.cross).positions is None
 
 
 def test_attention_without_a_mask_sees_everything() -> None:
-    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder), torch.randn(2, 5, 8)
+    layer, x = MultiHeadAttention(8, 2, dropout=0.0, role=AttentionRole.encoder), torch.randn(2, 5, 8)
     everything = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     for training in (True, False):
         layer.train(training)
-        assert_close(layer(x, *layer.attended(x), None), layer(x, *layer.attended(x), everything))
+        assert_close(layer(x, *layer.keys_values(x), None), layer(x, *layer.keys_values(x), everything))
 
 
 @torch.no_grad()
 def test_attention_dropout_drops_whole_weights() -> None:
     """With values of one each, what comes out is the sum of the weights that are left."""
-    layer = Attention(4, 1, dropout=0.5, role=Role.encoder)
+    layer = MultiHeadAttention(4, 1, dropout=0.5, role=AttentionRole.encoder)
     nn.init.eye_(layer.output.weight)
     x, keys, values = torch.zeros(1, 1, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 4)
     sums = {float(layer(x, keys, values, None)[0, 0, 0]) for _ in range(20)}
@@ -264,10 +266,13 @@ def test_attention_dropout_drops_whole_weights() -> None:
 @pytest.mark.parametrize("norm_order", NormOrder)
 @pytest.mark.parametrize("training", [True, False])
 def test_recording_ends_with_its_block(norm_order: NormOrder, training: bool) -> None:
-    layer, x = Attention(8, 2, dropout=0.0, role=Role.encoder).train(training), torch.randn(1, 3, 8)
+    layer, x = (
+        MultiHeadAttention(8, 2, dropout=0.0, role=AttentionRole.encoder).train(training),
+        torch.randn(1, 3, 8),
+    )
     residual = Residual(8, norm_order, dropout=0.0)
     with recorded_attention(layer) as recorded:
         for _ in range(2):
-            residual(x, lambda y: layer(y, *layer.attended(y), None))
-    residual(x, lambda y: layer(y, *layer.attended(y), None))
+            residual(x, lambda y: layer(y, *layer.keys_values(y), None))
+    residual(x, lambda y: layer(y, *layer.keys_values(y), None))
     assert len(recorded[""]) == 2

@@ -54,14 +54,14 @@ def test_rotary_turns_each_pair_of_channels(size: int) -> None:
             cos, sin = math.cos(angle), math.sin(angle)
             rotation = torch.tensor([[cos, -sin], [sin, cos]])
             expected[:, :, t, 2 * i : 2 * i + 2] = x[:, :, t, 2 * i : 2 * i + 2] @ rotation.T
-    assert_close(RotaryPositions(size).turned(x, start), expected)
+    assert_close(RotaryPositions(size).rotate(x, start), expected)
 
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:
     rotary, query, key = RotaryPositions(8), torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def product(t: int, s: int) -> Tensor:
-        return (rotary.turned(query, t) * rotary.turned(key, s)).sum()
+        return (rotary.rotate(query, t) * rotary.rotate(key, s)).sum()
 
     assert_close(product(0, 0), (query * key).sum())
     for shift in (1, 50, 700):
@@ -71,7 +71,7 @@ def test_rotary_products_depend_on_the_distance_alone() -> None:
 
 
 def test_rotary_keeps_the_type() -> None:
-    assert RotaryPositions(4).turned(torch.randn(1, 2, 3, 4).bfloat16(), 0).dtype is torch.bfloat16
+    assert RotaryPositions(4).rotate(torch.randn(1, 2, 3, 4).bfloat16(), 0).dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
 from nmt.models.recurrence import Cell
 from nmt.models.rnn import RnnConfig
-from nmt.models.rnn_attention import RnnAttention
+from nmt.models.rnn_attention import AttentionScore
 from nmt.models.stack import Init
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import EmbeddingInit, Tying
@@ -182,26 +182,26 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "dropouts": partial(convolutional, dropout=0.3),
     },
     "rnn": {
-        "plain_rnn": partial(rnn, attention=RnnAttention.none, cell=Cell.rnn),
-        "plain_gru": partial(deep_one_way, attention=RnnAttention.none, cell=Cell.gru),
-        "plain_lstm": partial(one_way, attention=RnnAttention.none, cell=Cell.lstm),
-        "plain_lstm_unfed": partial(rnn, attention=RnnAttention.none, cell=Cell.lstm, input_feeding=False),
-        "additive_rnn": partial(deep, attention=RnnAttention.additive, cell=Cell.rnn),
-        "additive_gru": partial(rnn, attention=RnnAttention.additive, cell=Cell.gru),
-        "additive_lstm": partial(deep_one_way, attention=RnnAttention.additive, cell=Cell.lstm),
-        "dot_rnn": partial(one_way, attention=RnnAttention.dot, cell=Cell.rnn, input_feeding=False),
-        "dot_gru": partial(rnn, attention=RnnAttention.dot, cell=Cell.gru, decoder_layers=2),
-        "dot_lstm": partial(deep, attention=RnnAttention.dot, cell=Cell.lstm, input_feeding=False),
-        "general_rnn": partial(one_way, attention=RnnAttention.general, cell=Cell.rnn, encoder_layers=2),
-        "general_gru": partial(deep, attention=RnnAttention.general, cell=Cell.gru, input_feeding=False),
-        "general_lstm": partial(rnn, attention=RnnAttention.general, cell=Cell.lstm),
+        "plain_rnn": partial(rnn, attention=AttentionScore.none, cell=Cell.rnn),
+        "plain_gru": partial(deep_one_way, attention=AttentionScore.none, cell=Cell.gru),
+        "plain_lstm": partial(one_way, attention=AttentionScore.none, cell=Cell.lstm),
+        "plain_lstm_unfed": partial(rnn, attention=AttentionScore.none, cell=Cell.lstm, input_feeding=False),
+        "additive_rnn": partial(deep, attention=AttentionScore.additive, cell=Cell.rnn),
+        "additive_gru": partial(rnn, attention=AttentionScore.additive, cell=Cell.gru),
+        "additive_lstm": partial(deep_one_way, attention=AttentionScore.additive, cell=Cell.lstm),
+        "dot_rnn": partial(one_way, attention=AttentionScore.dot, cell=Cell.rnn, input_feeding=False),
+        "dot_gru": partial(rnn, attention=AttentionScore.dot, cell=Cell.gru, decoder_layers=2),
+        "dot_lstm": partial(deep, attention=AttentionScore.dot, cell=Cell.lstm, input_feeding=False),
+        "general_rnn": partial(one_way, attention=AttentionScore.general, cell=Cell.rnn, encoder_layers=2),
+        "general_gru": partial(deep, attention=AttentionScore.general, cell=Cell.gru, input_feeding=False),
+        "general_lstm": partial(rnn, attention=AttentionScore.general, cell=Cell.lstm),
         **{
             f"tying_{tying.value}": partial(rnn, tying=tying, cell=cell, attention=attention)
             for tying, cell, attention in (
-                (Tying.none, Cell.lstm, RnnAttention.additive),
-                (Tying.src_tgt, Cell.gru, RnnAttention.none),
-                (Tying.src_output, Cell.gru, RnnAttention.general),
-                (Tying.tgt_output, Cell.gru, RnnAttention.dot),
+                (Tying.none, Cell.lstm, AttentionScore.additive),
+                (Tying.src_tgt, Cell.gru, AttentionScore.none),
+                (Tying.src_output, Cell.gru, AttentionScore.general),
+                (Tying.tgt_output, Cell.gru, AttentionScore.dot),
             )
         },
         "dropouts": partial(deep, dropout=0.3),
@@ -361,7 +361,7 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
 
 @torch.inference_mode()
 def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sentences: Sentences) -> None:
-    cfg = BeamConfig(beam_size=3, num_best=2, max_length_ratio=1.5, max_length_offset=2)
+    cfg = BeamConfig(beam_size=3, n_best=2, max_length_ratio=1.5, max_length_offset=2)
     src, src_mask, _ = sentences(4, 6, 1)
     for b, together in enumerate(beam_search(model, src, src_mask, cfg)):
         length = int(src_mask[b].sum())

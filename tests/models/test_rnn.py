@@ -24,7 +24,7 @@ from nmt.models.recurrence import (
     split_states,
 )
 from nmt.models.rnn import Rnn, RnnConfig
-from nmt.models.rnn_attention import RnnAttention
+from nmt.models.rnn_attention import AttentionScore
 from nmt.models.vocabulary import Tying
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
@@ -39,7 +39,7 @@ TORCH_CELLS: dict[Cell, Callable[..., nn.RNNCellBase]] = {
     Cell.gru: nn.GRUCell,
     Cell.lstm: nn.LSTMCell,
 }
-ATTENTIVE = [attention for attention in RnnAttention if attention is not RnnAttention.none]
+ATTENTIVE = [attention for attention in AttentionScore if attention is not AttentionScore.none]
 
 
 def build(**fields: Any) -> Rnn:
@@ -142,14 +142,14 @@ def naive(model: Rnn, cfg: RnnConfig, src: Tensor, tgt_in: Tensor) -> tuple[Tens
     decoder: Any = model.decoder
     cells, fed, outputs, all_weights = NaiveCells(model, summary), torch.zeros(cfg.d_model), [], []
     for word in model.tgt_embedding(tgt_in):
-        if cfg.attention is RnnAttention.none:
+        if cfg.attention is AttentionScore.none:
             weights = torch.zeros(len(src))
             if cfg.input_feeding:
                 s = cells.step(summary, word)
                 output = torch.tanh(decoder.readout(torch.cat([s, summary, word])))
             else:
                 output = torch.tanh(decoder.readout(cells.step(word)))
-        elif cfg.attention is RnnAttention.additive:
+        elif cfg.attention is AttentionScore.additive:
             W, U = decoder.attention.query.weight, decoder.attention.key
             (v,) = decoder.attention.score.weight
             weights = torch.stack([v @ torch.tanh(W @ cells.top() + U(h)) for h in memory]).softmax(0)
@@ -158,7 +158,7 @@ def naive(model: Rnn, cfg: RnnConfig, src: Tensor, tgt_in: Tensor) -> tuple[Tens
             output = torch.tanh(decoder.readout(torch.cat([s, context, word])))
         else:
             s = cells.step(word, fed) if cfg.input_feeding else cells.step(word)
-            general = cfg.attention is RnnAttention.general
+            general = cfg.attention is AttentionScore.general
             W = decoder.attention.key.weight if general else torch.eye(cfg.d_model)
             weights = torch.stack([s @ W @ h for h in memory]).softmax(0)
             fed = output = torch.tanh(decoder.combine(torch.cat([weights @ memory, s])))
@@ -170,10 +170,15 @@ def naive(model: Rnn, cfg: RnnConfig, src: Tensor, tgt_in: Tensor) -> tuple[Tens
 @pytest.mark.parametrize(("cell", "layers"), [(Cell.rnn, 1), (Cell.gru, 2), (Cell.lstm, 1), (Cell.lstm, 2)])
 @pytest.mark.parametrize(
     ("attention", "input_feeding"),
-    [(kind, fed) for kind in RnnAttention for fed in (True, False) if fed or kind != RnnAttention.additive],
+    [
+        (kind, fed)
+        for kind in AttentionScore
+        for fed in (True, False)
+        if fed or kind != AttentionScore.additive
+    ],
 )
 def test_the_decoder_is_that_of_the_equations(
-    sentences: Sentences, attention: RnnAttention, input_feeding: bool, cell: Cell, layers: int
+    sentences: Sentences, attention: AttentionScore, input_feeding: bool, cell: Cell, layers: int
 ) -> None:
     fields: dict[str, Any] = {
         "cell": cell,
@@ -188,15 +193,15 @@ def test_the_decoder_is_that_of_the_equations(
     for b, length in enumerate(src_mask.sum(1).tolist()):
         expected, weights = naive(model, cfg, src[b, :length], tgt_in[b])
         assert_close(hidden[b], expected)
-        if attention is not RnnAttention.none:
+        if attention is not AttentionScore.none:
             assert_close(recorded[0][b, 0, :, :length], weights)
 
 
 @pytest.mark.parametrize("input_feeding", [True, False])
 @pytest.mark.parametrize("attention", ATTENTIVE)
-def test_attention_weights(sentences: Sentences, attention: RnnAttention, input_feeding: bool) -> None:
+def test_attention_weights(sentences: Sentences, attention: AttentionScore, input_feeding: bool) -> None:
     """One map of a whole target in a forward pass, one of one position in each step of search."""
-    model = build(attention=attention, input_feeding=input_feeding or attention is RnnAttention.additive)
+    model = build(attention=attention, input_feeding=input_feeding or attention is AttentionScore.additive)
     src, src_mask, tgt_in = sentences(3, 6, 5)
     maps = model.attention(src, src_mask, tgt_in)
     (weights,) = maps.cross
@@ -224,12 +229,12 @@ def test_attention_weights_of_beams(sentences: Sentences) -> None:
 
 @pytest.mark.parametrize("input_feeding", [True, False])
 def test_there_are_no_weights_without_attention(sentences: Sentences, input_feeding: bool) -> None:
-    model = build(attention=RnnAttention.none, input_feeding=input_feeding)
+    model = build(attention=AttentionScore.none, input_feeding=input_feeding)
     assert model.attention(*sentences(3, 6, 5)).cross == []
 
 
-@pytest.mark.parametrize("attention", RnnAttention)
-def test_dropout_is_off_in_eval_mode_only(sentences: Sentences, attention: RnnAttention) -> None:
+@pytest.mark.parametrize("attention", AttentionScore)
+def test_dropout_is_off_in_eval_mode_only(sentences: Sentences, attention: AttentionScore) -> None:
     model = build(attention=attention, encoder_layers=2, decoder_layers=2, dropout=0.3)
     batch = sentences(3, 6, 5)
     assert torch.equal(model(*batch), model(*batch))
@@ -303,7 +308,7 @@ def test_compiling_leaves_it_as_it_is(sentences: Sentences) -> None:
 @pytest.mark.parametrize("cell", Cell)
 def test_trains_in_fp16(cell: Cell, sentences: Sentences) -> None:
     """Where the kernels have no such precision they run in float32, and say nothing."""
-    cfg = RnnConfig(d_model=16, cell=cell, encoder_layers=2, attention=RnnAttention.none)
+    cfg = RnnConfig(d_model=16, cell=cell, encoder_layers=2, attention=AttentionScore.none)
     model = build_model(cfg, src_vocab_size=23, tgt_vocab_size=23).train()
     with torch.autocast("cpu", torch.float16):
         hidden = model(*sentences(3, 5, 4))

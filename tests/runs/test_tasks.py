@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from nmt.config.roots import Task, TrainConfig
 from nmt.data.pairs import DataConfig
-from nmt.data.sources import Account, DemoData, ParallelText
+from nmt.data.sources import DemoData, FilterReport, ParallelText
 from nmt.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import TrainingText, digest_of
 from nmt.decoding import BeamConfig, SamplingConfig
 from nmt.decoding.evaluate import Metric
 from nmt.models import build_model
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
-from nmt.runs.tasks import TASKS, Evaluation, Trained, continued, decoded_text
+from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued, decoded_text
 from nmt.training.optimizer import NoamConfig
 from nmt.training.tracking import Tracker
 from nmt.training.trainer import TrainerConfig
@@ -47,12 +47,12 @@ def config(task: Task, **model: Any) -> TrainConfig:
 
 
 def training_text(text: ParallelText) -> TrainingText:
-    return TrainingText(Account(len(text)), digest_of(text), {}, lambda: iter([text]))
+    return TrainingText(FilterReport(len(text)), digest_of(text), {}, lambda: iter([text]))
 
 
-def trained(cfg: TrainConfig) -> Trained:
+def trained(cfg: TrainConfig) -> TrainedModel:
     size = TOKENIZER.tgt_vocab_size
-    return Trained(cfg, TOKENIZER, build_model(cfg.model, src_vocab_size=size, tgt_vocab_size=size), CPU)
+    return TrainedModel(cfg, TOKENIZER, build_model(cfg.model, src_vocab_size=size, tgt_vocab_size=size), CPU)
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +68,8 @@ def test_a_language_model_learns_from_all_lines_of_the_target() -> None:
     parts = TASKS[Task.language_model]
     text = parts.part(ParallelText(["x", "y"], ["one", ""]))
     assert text == ParallelText(["", ""], ["one", ""])
-    kept, account = parts.filter(text, DataConfig())
-    assert (kept, account.read, account.kept) == (text, 2, 2)
+    kept, report = parts.filter(text, DataConfig())
+    assert (kept, report.read, report.kept) == (text, 2, 2)
 
 
 def test_the_windows_of_an_epoch_hold_the_text_once_and_begin_elsewhere_in_the_next() -> None:

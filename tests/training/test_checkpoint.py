@@ -107,7 +107,7 @@ def test_tied_tensors_are_stored_once_and_restored_under_every_name(store: Check
 
 def test_views_that_overlap_are_stored_as_they_look(store: CheckpointStore) -> None:
     base = torch.arange(12.0).view(3, 4)
-    views = {"base": base, "rows": base[1:], "columns": base[:, :2], "turned": base.t()}
+    views = {"base": base, "rows": base[1:], "columns": base[:, :2], "rotate": base.t()}
     store.save(Checkpoint(1, views, {}, {}))
     loaded = store.load_model(1)
     assert all(torch.equal(loaded[name], view) for name, view in views.items())
@@ -292,7 +292,7 @@ def test_the_package_reads_what_is_written(store: CheckpointStore) -> None:
     weights = {
         "narrow": torch.tensor([True, False, True]),
         "wide": torch.randn(3, 2, dtype=torch.float64),
-        "turned": torch.randn(4, 5).T,
+        "rotate": torch.randn(4, 5).T,
         "half": torch.randn(7).bfloat16(),
     }
     store.save(Checkpoint(1, weights, {}, {}))

@@ -19,7 +19,7 @@ from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.recurrence import Cell
 from nmt.models.rnn import RnnConfig
 from nmt.models.vocabulary import Tying
-from nmt.runtime import Precision, Stepper
+from nmt.runtime import MixedPrecisionStep, Precision
 from nmt.training.muon import COEFFICIENTS, Muon, orthogonalised, packed_matrices
 from nmt.training.optimizer import Algorithm, ConstantConfig, build_optimizer
 
@@ -179,16 +179,16 @@ def test_a_model_learns_eight_pairs(
     precision: Precision,
 ) -> None:
     model = tiny_model()
-    stepper = Stepper(muon_of(model), device=CPU, precision=precision, clip_norm=1.0)
+    amp_step = MixedPrecisionStep(muon_of(model), device=CPU, precision=precision, clip_norm=1.0)
     src, src_mask, tgt = sentences(8, 6, 7)
     losses = []
     for _ in range(60):
-        with stepper.autocast():
+        with amp_step.autocast():
             logits = model.project(model(src, src_mask, tgt[:, :-1]))
             loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), tgt[:, 1:].flatten())
-        stepper.backward(loss)
-        stepper.clip()
-        stepper.step(0.01, torch.zeros(()))
+        amp_step.backward(loss)
+        amp_step.clip()
+        amp_step.step(0.01, torch.zeros(()))
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.2 < 2.0 < losses[0]
 
@@ -197,10 +197,10 @@ def test_an_overflow_in_fp16_leaves_everything_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     optimizer = muon_of(model)
-    stepper = Stepper(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
-    stepper.backward(model(torch.randn(4, 6)).square().sum() * torch.inf)
-    stepper.clip()
-    stepper.step(0.1, torch.ones(()))
+    amp_step = MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
+    amp_step.backward(model(torch.randn(4, 6)).square().sum() * torch.inf)
+    amp_step.clip()
+    amp_step.step(0.1, torch.ones(()))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not optimizer.state
 

@@ -280,7 +280,7 @@ def test_notes_are_lines_without_markup(tmp_path: Path) -> None:
     console = plain()
     long = "word " * 40 + "end"
     with Tracker(tmp_path, console=console) as tracker:
-        tracker.note(f"two [red]lines[/red] :smile:\n{long}")
+        tracker.message(f"two [red]lines[/red] :smile:\n{long}")
     assert shown(console) == f"two [red]lines[/red] :smile:\n{long}\n"
     assert train_log(tmp_path) == ["two [red]lines[/red] :smile:", long]
 
@@ -304,7 +304,7 @@ def test_escape_codes_reach_neither_screen_nor_files(tmp_path: Path) -> None:
     console = terminal()
     hostile = "\x1b[2J\x1b]0;owned\x07text\r\x9b1m"
     with Tracker(tmp_path, console=console) as tracker:
-        tracker.note(hostile)
+        tracker.message(hostile)
         tracker.text(1, "samples", hostile)
     assert "\x1b[2J" not in shown(console)
     assert "\x1b]" not in shown(console)
@@ -373,7 +373,7 @@ def test_live_display_fits_the_terminal(tmp_path: Path, width: int) -> None:
         last = TRAIN | {"train/tgt_tokens_per_second": 1234567.0, "valid/bleu": 100.0}
         tracker.advance(99999, last, fraction=0.99999)
         tracker.log(99999, TRAIN)
-        tracker.note("a note")
+        tracker.message("a note")
     output = shown(console)
     assert "step 99999/100000 " in output
     assert "0:00 left" in output
@@ -415,7 +415,7 @@ def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_display_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Tracker(tmp_path) as tracker:
-        tracker.note("hello")
+        tracker.message("hello")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")
 

@@ -13,9 +13,8 @@ import torch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
 from nmt.models import TranslationModel
-from nmt.runtime import Precision, Stepper, StopRequest, seed_everything
+from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.learner import Learner
 from nmt.training.optimizer import (
     ConstantConfig,
     OptimizerConfig,
@@ -24,8 +23,9 @@ from nmt.training.optimizer import (
     build_optimizer,
     optimizer_tensors,
 )
-from nmt.training.progress import Progress
+from nmt.training.parallel_model import ParallelModel
 from nmt.training.tracking import Tracker
+from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, regular_steps
 
 Factory = Callable[..., Trainer]
@@ -53,8 +53,8 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             cfg,
             optimizer,
             ScheduleContext(d_model=16),
-            learner=Learner(model),
-            stepper=Stepper(
+            parallel_model=ParallelModel(model),
+            amp_step=MixedPrecisionStep(
                 build_optimizer(optimizer, model),
                 device=torch.device("cpu"),
                 precision=Precision.fp32,
@@ -69,13 +69,15 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
     return build
 
 
-def fit(trainer: Trainer) -> Progress:
-    with Tracker(trainer.store.directory.parent, resume_step=trainer.progress.step) as tracker:
+def fit(trainer: Trainer) -> TrainState:
+    with Tracker(trainer.store.directory.parent, resume_step=trainer.train_state.step) as tracker:
         return trainer.fit(tracker, StopRequest())
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.learner.model.parameters()])
+    return torch.cat(
+        [parameter.detach().flatten() for parameter in trainer.parallel_model.model.parameters()]
+    )
 
 
 def test_small_batches_together_are_one_large_batch(trainer: Factory, pairs: EncodedPairs) -> None:
@@ -85,38 +87,40 @@ def test_small_batches_together_are_one_large_batch(trainer: Factory, pairs: Enc
     several._update(pairs, [np.arange(3), np.arange(3, 4), np.arange(4, 13)])
     for made in (one, several):
         made._read()
-    assert one.progress.tokens == several.progress.tokens == int(pairs.tgt_lengths[:13].sum())
-    assert several.progress.window["positions"] < one.progress.window["positions"]  # less padding
-    assert one.progress.window["loss"] == pytest.approx(several.progress.window["loss"], rel=1e-5)
-    moments = [optimizer_tensors(made.stepper.optimizer, made.learner.model) for made in (one, several)]
+    assert one.train_state.tokens == several.train_state.tokens == int(pairs.tgt_lengths[:13].sum())
+    assert several.train_state.window["positions"] < one.train_state.window["positions"]  # less padding
+    assert one.train_state.window["loss"] == pytest.approx(several.train_state.window["loss"], rel=1e-5)
+    moments = [
+        optimizer_tensors(made.amp_step.optimizer, made.parallel_model.model) for made in (one, several)
+    ]
     torch.testing.assert_close(*moments, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_an_epoch_uses_every_token_once(trainer: Factory, pairs: EncodedPairs, accumulate: int) -> None:
-    progress = fit(trainer(max_steps=None, max_epochs=2, accumulate=accumulate))
-    assert progress.tokens == 2 * int(pairs.tgt_lengths.sum())
-    assert (progress.epoch, progress.batch) == (3, 0)
+    train_state = fit(trainer(max_steps=None, max_epochs=2, accumulate=accumulate))
+    assert train_state.tokens == 2 * int(pairs.tgt_lengths.sum())
+    assert (train_state.epoch, train_state.batch) == (3, 0)
 
 
 def test_the_first_limit_ends_the_training(trainer: Factory) -> None:
     assert fit(trainer(max_steps=5, max_epochs=100)).step == 5
-    progress = fit(trainer(folder="tokens", max_steps=100, max_tokens=100))
-    assert 100 <= progress.tokens < 200
+    train_state = fit(trainer(folder="tokens", max_steps=100, max_tokens=100))
+    assert 100 <= train_state.tokens < 200
 
 
 def test_the_last_step_is_validated_and_saved(trainer: Factory) -> None:
     done = trainer(scores=[1.0, 2.0], max_steps=5, eval_every_steps=4, save_every_steps=100)
-    progress = fit(done)
-    assert progress.scores == {"4": 1.0, "5": 2.0}
+    train_state = fit(done)
+    assert train_state.scores == {"4": 1.0, "5": 2.0}
     assert done.store.steps()[-1] == 5
 
 
 def test_patience_ends_the_training(trainer: Factory) -> None:
     """Best at the second validation, then two without gain: an equal score is none."""
-    progress = fit(trainer(scores=[1, 3, 3, 2, 9], max_steps=100, eval_every_steps=2, patience=2))
-    assert progress.step == 8
-    assert progress.best_steps() == [4, 6, 8, 2]
+    train_state = fit(trainer(scores=[1, 3, 3, 2, 9], max_steps=100, eval_every_steps=2, patience=2))
+    assert train_state.step == 8
+    assert train_state.best_steps() == [4, 6, 8, 2]
 
 
 def test_a_lower_loss_is_better(trainer: Factory) -> None:
@@ -138,8 +142,8 @@ def test_best_and_newest_checkpoints_are_kept(trainer: Factory) -> None:
 
 
 def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
-    progress = Progress(scores={"7": 1.0})
-    assert regular_steps([5, 7, 10, 13, 20], progress, TrainerConfig(save_every_steps=5)) == [5, 7, 10, 20]
+    train_state = TrainState(scores={"7": 1.0})
+    assert regular_steps([5, 7, 10, 13, 20], train_state, TrainerConfig(save_every_steps=5)) == [5, 7, 10, 20]
 
 
 def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
@@ -152,7 +156,7 @@ def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) -> None:
     broken = trainer(max_steps=3)
     with torch.no_grad():
-        broken.learner.model.get_parameter("output.weight")[5] = torch.inf
+        broken.parallel_model.model.get_parameter("output.weight")[5] = torch.inf
     before = weights(broken)
     with pytest.raises(
         TrainingStopped, match=r"^step 1: the loss is (nan|inf)\. The weights were left as step 0"
@@ -170,7 +174,7 @@ def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -
         first._update(first.pairs_of_epoch(1), first.plan(first.pairs_of_epoch(1))[:1])
         first.save()
         stop.raise_if_requested(1)
-        tracker.note("stopped")
+        tracker.message("stopped")
     second = trainer(max_steps=1)
     checkpoint = second.store.latest(pytest.fail)
     assert checkpoint is not None

@@ -30,7 +30,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import decoded, initial_model, open_run, output_lines
 from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
-from nmt.training.progress import Progress
+from nmt.training.train_state import TrainState
 from nmt.verbs import translate_file as translate_file_module
 from nmt.verbs import translation_job
 from nmt.verbs.translate_file import LineCounter, translate_file, worker_settings
@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "abcdefgh"]
     Tokenizer.train(cfg.tokenizer, ParallelText(words, words)).save(directory.path)
     model = initial_model(cfg, directory.tokenizer(cfg.tokenizer))
-    directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(Progress())}))
+    directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(TrainState())}))
     return directory.path
 
 
@@ -73,7 +73,7 @@ def streamed(run: Path, text: bytes, search: BeamConfig = SEARCH, chunk: int = L
     found = translate_stream(
         decoded(io.BytesIO(text)), opened.model, opened.tokenizer, search, device=opened.device, chunk=chunk
     )
-    lines = [line for i, one in enumerate(found) for line in output_lines(i, one, search.num_best)]
+    lines = [line for i, one in enumerate(found) for line in output_lines(i, one, search.n_best)]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -83,9 +83,7 @@ def test_two_workers_give_what_a_stream_gives(
     """Of n-best lists, blank lines, both line ends, a line that is cut, and a last line without an end."""
     text = b"ab ba\n\nca\r\n   \nabc d\n" * 3 + b"a b c d e f g h\nhg"
     (tmp_path / "in").write_bytes(text)
-    search = BeamConfig(
-        beam_size=3, num_best=2, max_source_tokens=8, max_length_offset=3, max_length_ratio=1.0
-    )
+    search = BeamConfig(beam_size=3, n_best=2, max_source_tokens=8, max_length_offset=3, max_length_ratio=1.0)
     expected = streamed(run, text, search, chunk=4)
     capsys.readouterr()
     monkeypatch.setattr(translation_job, "LINES_AT_ONCE", 4)
@@ -200,7 +198,7 @@ def copied(run: Path, folder: Path) -> RunDirectory:
 
 def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> None:
     other = copied(run, tmp_path)
-    other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(Progress())}))
+    other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(TrainState())}))
     weights = other.checkpoints.folder(7) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     (tmp_path / "in").write_bytes(b"a\n")
@@ -210,7 +208,7 @@ def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> No
 
 def test_a_bug_in_a_worker_ends_the_job(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     other = copied(run, tmp_path)
-    other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(Progress())}))
+    other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(TrainState())}))
     (tmp_path / "in").write_bytes(b"a\n")
     with pytest.raises(NmtError, match="a worker failed with exit code 1, for the reason above; what is"):
         translate_file(config(other.path, tmp_path, checkpoint="7"))

@@ -170,12 +170,12 @@ def test_the_parts_of_another_job_are_refused_and_kept(source: Source, output: P
     with opened_job(source, output, FACTS, no_note) as job:
         job.save(0, b"A")
     parts = output.parent / "out.parts"
-    other = FACTS | {"decoding.beam_size": 4, "decoding.alpha": 1.0}
+    other = FACTS | {"decoding.beam_size": 4, "decoding.length_penalty_alpha": 1.0}
     with pytest.raises(UserError) as caught, opened_job(source, output, other, no_note):
         pass
     assert str(caught.value) == (
         f"{parts} is left over from another job:\n"
-        "  decoding.beam_size: 5 -> 4\n  decoding.alpha: unset -> 1.0\n"
+        "  decoding.beam_size: 5 -> 4\n  decoding.length_penalty_alpha: unset -> 1.0\n"
         "repeat that one to finish it, remove the directory, or choose another output=..."
     )
     source.path.write_bytes(b"another\n")

@@ -31,7 +31,7 @@ and a graph for each shape would be compiled over and over; one graph for all of
 """
 
 
-class SummedLoss(nn.Module):
+class LossModule(nn.Module):
     """From the tensors of a batch to its summed loss and negative log-likelihood."""
 
     def __init__(self, model: TranslationModel, *, compiled: bool):
@@ -54,7 +54,7 @@ class SummedLoss(nn.Module):
         return loss, nll
 
 
-class Learner:
+class ParallelModel:
     """Computes the loss of batches with `model`, whose weights an optimizer over `trained` changes.
 
     `trained` is `model` itself, except with FSDP: then it holds a part of the weights, and `model` is a whole
@@ -75,7 +75,7 @@ class Learner:
         self.multiple = ALIGNMENT if cfg.compile and fits else 1  # of S and T
         self.model = model
         self.trained = copy.deepcopy(model) if shards else model
-        self.module: nn.Module = SummedLoss(self.trained, compiled=cfg.compile)
+        self.module: nn.Module = LossModule(self.trained, compiled=cfg.compile)
         if shards:
             _shard(self.module, world, device)
         elif world.size > 1:

@@ -19,13 +19,13 @@ from torch.utils import backend_registration
 from nmt import kernels
 from nmt.decoding.beam_search import BeamConfig
 from nmt.decoding.graph_search import Loops, contents, graph_search
-from nmt.layers.low_precision import rounded
+from nmt.layers.low_precision import in_low_precision
 from nmt.models import TranslationModel, build_model
 from nmt.models.recurrence import Cell
-from nmt.runtime import Precision, Stepper
-from nmt.training.learner import SummedLoss
+from nmt.runtime import MixedPrecisionStep, Precision
 from nmt.training.optimizer import Algorithm, OptimizerConfig, build_optimizer
-from nmt.training.progress import Measures
+from nmt.training.parallel_model import LossModule
+from nmt.training.train_state import UpdateStatistics
 from tests.models.test_contract import CASES, VOCAB_SIZE
 
 DEVICE = "imagined"
@@ -105,14 +105,14 @@ def test_a_step_of_search_stays_on_the_device(model: TranslationModel) -> None:
         loops = Loops(torch.device("cpu"), lambda: lambda: lambda step: step())
         src = torch.randint(4, VOCAB_SIZE, (5, 9))
         mask = torch.arange(9) < torch.tensor([9, 3, 5, 9, 1])[:, None]
-        graph_search(model, src, mask, BeamConfig(beam_size=3, num_best=2), loops)
+        graph_search(model, src, mask, BeamConfig(beam_size=3, n_best=2), loops)
     move(model)
     loop = next(iter(loops.loops.values()))
     for found in (loop, loop.beams, loop.state):
         vars(found).update({name: all_moved(x) for name, x in vars(found).items()})
     before = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
     loop.step(model)
-    loop.step(rounded(model, Precision.bf16))
+    loop.step(in_low_precision(model, Precision.bf16))
     after = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
     assert all(old is new for old, new in zip(before, after, strict=True))
     assert {x.device.type for x in after} == {DEVICE}
@@ -131,15 +131,15 @@ def update(model: TranslationModel, algorithm: Algorithm) -> None:
     """From two batches, as the trainer does it."""
     device = torch.device(DEVICE)
     move(model)
-    loss_of = SummedLoss(model.train(), compiled=False)
+    loss_of = LossModule(model.train(), compiled=False)
     optimizer = build_optimizer(OptimizerConfig(algorithm=algorithm), model)
-    stepper = Stepper(optimizer, device=device, precision=Precision.fp32, clip_norm=1.0)
+    amp_step = MixedPrecisionStep(optimizer, device=device, precision=Precision.fp32, clip_norm=1.0)
     sums = torch.zeros(3, device=device)
     for _ in range(2):
         ids, rows = (torch.empty(*shape, dtype=torch.long, device=device) for shape in ((4, 7), (20,)))
         loss, nll = loss_of(ids, ids > 0, ids, ids, rows, 0.1)
-        stepper.backward(loss / 40)
+        amp_step.backward(loss / 40)
         sums += torch.stack([loss.detach(), nll, torch.full_like(nll, 28)])
-    unusable = Measures(device, forgives_overflow=False).add(1, sums, stepper.clip(), 40)
-    stepper.step(0.1, unusable)
+    unusable = UpdateStatistics(device, forgives_overflow=False).add(1, sums, amp_step.clip(), 40)
+    amp_step.step(0.1, unusable)
     assert {x.device.type for x in (sums, unusable, *model.parameters())} == {DEVICE}

@@ -1,7 +1,7 @@
 """How far a training has come, and what its updates measure.
 
-`Progress` is what a checkpoint remembers beside tensors; `Measures` stay on the device until they are read.
-Knows neither batches nor models.
+`TrainState` is what a checkpoint remembers beside tensors; `UpdateStatistics` stay on the device until they
+are read. Knows neither batches nor models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass
-class Progress:
+class TrainState:
     """Everything but tensors that a run remembers; stored as JSON in every checkpoint."""
 
     step: int = 0
@@ -73,7 +73,7 @@ class Fault:
     norm: float
 
 
-class Measures:
+class UpdateStatistics:
     """Sums over updates, kept on the device so that the host need not wait for every update.
 
     An update whose loss or norm is not finite is left out, and so are all after it, until someone reads the

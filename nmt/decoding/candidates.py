@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from nmt.layers.low_precision import RoundedLinear
+from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.models.base import TranslationModel
 
 BLOCK_SIZE = 64
 """Tokens of which the best is known before all are looked at."""
 
 
-class Continuations(NamedTuple):
+class Candidates(NamedTuple):
     """Of each sentence, best first; -inf stands where there is none."""
 
     log_probs: Tensor
@@ -31,23 +31,23 @@ class Continuations(NamedTuple):
     """(B, num)"""
 
 
-def continuations(
+def best_candidates(
     model: TranslationModel, hidden: Tensor, before: Tensor, ending: Tensor, num: int
-) -> Continuations:
+) -> Candidates:
     """Return the `num` most probable continuations of each sentence, fewer only where K * V is less.
 
     `hidden` (N, D) is what the model returned, `before` (B, K) the log probability of each hypothesis. No
     hypothesis continues with PAD or BOS, those of the sentences `ending` (B) with nothing but EOS.
     """
     output = cast(nn.Module, model.output)  # of a rounded copy it is no nn.Linear
-    if isinstance(output, RoundedLinear) and output.tiles:
+    if isinstance(output, LowPrecisionLinear) and output.tiles:
         sizes = (output.weight, output.bias, output.num_outputs)
         rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)
-        return Continuations(*torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules))
+        return Candidates(*torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules))
     logits = model.project(hidden)
     if kernels.usable(logits):
         rules = (before.contiguous(), _forbidden(logits.shape[1]), ending, EOS_ID, num)
-        return Continuations(*torch.ops.nmt.best_of_logits(logits.contiguous(), *rules))
+        return Candidates(*torch.ops.nmt.best_of_logits(logits.contiguous(), *rules))
     log_probs = logits.float().log_softmax(dim=-1).view(*before.shape, -1)
     log_probs[:, :, PAD_ID] = -torch.inf
     log_probs[:, :, BOS_ID] = -torch.inf
@@ -63,7 +63,7 @@ def _forbidden(vocab_size: int) -> Tensor:
     return forbidden
 
 
-def best_sums(before: Tensor, log_probs: Tensor, num: int) -> Continuations:
+def best_sums(before: Tensor, log_probs: Tensor, num: int) -> Candidates:
     """Return the `num` largest before[b, k] + log_probs[b, k, v] of each b with their k and v: (B, num) each.
 
     The same as `topk` over all K * V sums in less time: the best `num` stand in the `num` blocks of the
@@ -81,7 +81,7 @@ def best_sums(before: Tensor, log_probs: Tensor, num: int) -> Continuations:
     chosen = chosen.gather(1, places // BLOCK_SIZE)
     tokens = chosen % num_blocks * BLOCK_SIZE + places % BLOCK_SIZE
     tokens = tokens.clamp(max=vocab_size - 1)  # only -inf may come from the padding
-    return Continuations(best, chosen // num_blocks, tokens)
+    return Candidates(best, chosen // num_blocks, tokens)
 
 
 def take(hypotheses: Tensor, places: Tensor) -> Tensor:
