@@ -155,7 +155,7 @@ def _refuse_key(verb: str, override: Override, flags: argparse.Namespace) -> Non
     if re.match(r"hydra\b", key) and key not in HYDRA_KEYS:
         raise UserError(f"{line!r}: of Hydra's own settings only {', '.join(HYDRA_KEYS)} can be set")
     if key in RENAMED_KEYS:
-        raise UserError(f"{line!r}: {key} {renamed(key, line.partition('=')[2])}")
+        raise UserError(f"{line!r}: {key} {renamed(key, override.get_value_element_as_str())}")
     part, _, field = key.rpartition(".")
     if part in VARIANTS and field == VARIANTS[part][0]:
         offered = f"; {part} can be {', '.join(choices(verb, part, flags))}" if part in GROUPS[verb] else ""
