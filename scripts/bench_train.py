@@ -71,9 +71,9 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
         f"model=transformer_{size}",
         *(f"model.{kind}=0.1" for kind in ("dropout", "attention_dropout", "activation_dropout")),
         "tokenizer=bpe",
-        "optimizer=constant",
-        f"optimizer.peak_rate={LEARNING_RATE}",
-        "optimizer.warmup_steps=0",
+        "schedule=constant",
+        f"schedule.peak_rate={LEARNING_RATE}",
+        "schedule.warmup_steps=0",
         f"runtime.threads={args.threads}",
         *args.ours,
     ]

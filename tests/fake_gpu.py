@@ -23,7 +23,7 @@ from nmt.layers.low_precision import in_low_precision
 from nmt.models import TranslationModel, build_model
 from nmt.models.recurrence import Cell
 from nmt.runtime import MixedPrecisionStep, Precision
-from nmt.training.optimizer import Algorithm, OptimizerConfig, build_optimizer
+from nmt.training.optimizer import AdamConfig, MuonConfig, OptimizerConfig, build_optimizer
 from nmt.training.parallel_model import LossModule
 from nmt.training.train_state import UpdateStatistics
 from tests.models.test_contract import CASES, VOCAB_SIZE
@@ -119,20 +119,20 @@ def test_a_step_of_search_stays_on_the_device(model: TranslationModel) -> None:
 
 
 def test_an_update_stays_on_the_device(model: TranslationModel) -> None:
-    update(model, Algorithm.adam)
+    update(model, AdamConfig())
 
 
 @pytest.mark.parametrize("model", CASES[:1], indirect=True)
 def test_an_update_with_muon_stays_on_the_device(model: TranslationModel) -> None:
-    update(model, Algorithm.muon)
+    update(model, MuonConfig())
 
 
-def update(model: TranslationModel, algorithm: Algorithm) -> None:
+def update(model: TranslationModel, cfg: OptimizerConfig) -> None:
     """From two batches, as the trainer does it."""
     device = torch.device(DEVICE)
     move(model)
     loss_of = LossModule(model.train(), compiled=False)
-    optimizer = build_optimizer(OptimizerConfig(algorithm=algorithm), model)
+    optimizer = build_optimizer(cfg, model)
     amp_step = MixedPrecisionStep(optimizer, device=device, precision=Precision.fp32, clip_norm=1.0)
     sums = torch.zeros(3, device=device)
     for _ in range(2):

@@ -208,7 +208,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "run"
     sizes = ["tokenizer.vocab_size=60", "model.d_model=16", "model.d_ff=32", "model.num_heads=2"]
     limits = ["trainer.max_steps=100", "trainer.batch_tokens=256", "decoding.max_length_ratio=1"]
-    rate = ["optimizer=constant", "optimizer.peak_rate=0.01", "optimizer.warmup_steps=0"]
+    rate = ["schedule=constant", "schedule.peak_rate=0.01", "schedule.warmup_steps=0"]
     settings = ["experiment=none", "data=toy", "tokenizer=bpe", *sizes, *limits, *rate]
     assert cli.main(["train", *settings, f"run={folder}"]) == 0
     return folder

@@ -162,18 +162,18 @@ def test_info_shows_how_the_config_is_composed() -> None:
             "the keys here are device, precision, threads, kernels, compile, parallel",
         ),
         (
-            "train optimizer.reduce_factor=1",
-            "unknown key optimizer.reduce_factor; plateau has it, but optimizer.schedule=noam: "
-            "choose another optimizer",
+            "train schedule.reduce_factor=1",
+            "unknown key schedule.reduce_factor; plateau has it, but schedule.name=noam: "
+            "choose another schedule",
         ),
         (
             "train data.path=x",
             "unknown key data.path; hub has it, but data.name=demo: choose another data",
         ),
         (
-            "train experiment=multi30k_en_de optimizer=noam",
-            "experiment/multi30k_en_de.yaml: unknown key optimizer.peak_rate; inverse_sqrt or linear or "
-            "cosine or plateau or constant has it, but optimizer.schedule=noam: choose another optimizer",
+            "train experiment=multi30k_en_de schedule=noam",
+            "experiment/multi30k_en_de.yaml: unknown key schedule.peak_rate; inverse_sqrt or linear or "
+            "cosine or plateau or constant has it, but schedule.name=noam: choose another schedule",
         ),
         ("train model.d_model=many", "model.d_model must be a whole number, but is 'many'"),
         ("train model.d_model=1.5", "model.d_model must be a whole number, but is 1.5"),
@@ -216,9 +216,9 @@ def test_info_shows_how_the_config_is_composed() -> None:
             f"model.name cannot be set by itself: it follows from model=...; model can be {MODELS}",
         ),
         (
-            "train optimizer.schedule=cosine",
-            "optimizer.schedule cannot be set by itself: it follows from optimizer=...; "
-            f"optimizer can be {offered('optimizer')}",
+            "train schedule.name=cosine",
+            "schedule.name cannot be set by itself: it follows from schedule=...; "
+            f"schedule can be {offered('schedule')}",
         ),
         (
             "train +model.foo=1",
@@ -415,7 +415,7 @@ def test_a_signal_ends_a_sweep() -> None:
     [
         ("nmt ", {*VERBS}),
         ("nmt tr", {*VERBS}),
-        ("nmt train optimizer.w", {"optimizer.warmup_steps=", "optimizer.weight_decay="}),
+        ("nmt train optimizer.bet", {"optimizer.beta1=", "optimizer.beta2="}),
         ("nmt train model=transformer_b", {"model=transformer_base", "model=transformer_big"}),
         ("nmt evaluate decoding=g", {"decoding=greedy"}),
     ],

@@ -33,8 +33,9 @@ from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
 from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.optimizer import ConstantConfig, ScheduleContext, build_optimizer
+from nmt.training.optimizer import AdamConfig, build_optimizer
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.schedules import ConstantConfig, ScheduleContext
 from nmt.training.tracking import NullTracker
 from nmt.training.trainer import BestMetric, Trainer, TrainerConfig
 
@@ -43,7 +44,8 @@ pytestmark = pytest.mark.skipif(
     reason="this torch has no torch.distributed with gloo, or the system no fork",
 )
 CPU = torch.device("cpu")
-RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0, eps=1e-3)
+ADAM = AdamConfig(eps=1e-3)
+RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
 """Adam, for which the gradient of the bias of keys, nothing but rounding errors, is too small to matter."""
 Body = Callable[[int], Any]
 
@@ -106,7 +108,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         seed_everything(1)
         parallel_model = ParallelModel(tiny_model(), RuntimeConfig(parallel=parallel), world=world)
         batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
-        optimizer = build_optimizer(RATE, parallel_model.trained)
+        optimizer = build_optimizer(ADAM, parallel_model.trained)
 
         def validate(step: int) -> dict[str, float]:
             return {"valid/loss": validation_loss(parallel_model.model, batches, device=CPU, world=world)}
@@ -203,7 +205,7 @@ def losses(
     """Those of a model that learns from `batches`, one after the other."""
     parallel_model = ParallelModel(model.train(), RuntimeConfig(parallel=parallel), world=world)
     amp_step = MixedPrecisionStep(
-        build_optimizer(RATE, parallel_model.trained), device=CPU, precision=Precision.fp32, clip_norm=0.0
+        build_optimizer(ADAM, parallel_model.trained), device=CPU, precision=Precision.fp32, clip_norm=0.0
     )
     found = []
     for batch in batches:

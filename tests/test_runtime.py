@@ -30,7 +30,7 @@ from nmt.runtime import (
     resolve_precision,
     seed_everything,
 )
-from nmt.training.optimizer import ConstantConfig, build_optimizer
+from nmt.training.optimizer import AdamConfig, build_optimizer
 
 CPU = torch.device("cpu")
 
@@ -224,7 +224,7 @@ def test_the_norm_is_that_of_all_parameters() -> None:
 
 def test_an_overflow_leaves_the_update_out() -> None:
     weight = nn.Parameter(torch.ones(2))
-    optimizer = build_optimizer(ConstantConfig(), nn.ParameterList([weight]))
+    optimizer = build_optimizer(AdamConfig(), nn.ParameterList([weight]))
     amp_step = MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp16, clip_norm=1.0)
     for scale_after, gradient in ((32768.0, 1e35), (32768.0, 1.0)):
         before = weight.detach().clone()

@@ -3,6 +3,7 @@
 Knows the dataclasses of all components; refuses to know what they are used for. The modules in import order:
 
     renames             Keys that had other names in earlier versions.
+    registry            The parts with several dataclasses, and the tables they come from.
     explain             What Hydra and OmegaConf raise, as one readable sentence.
     roots               The root configs of the verbs, and their checks.
     stored              The config.yaml of a run: written, read again, compared.

@@ -32,7 +32,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config import help
-from nmt.config.explain import SCHEMA_PREFIX, VARIANTS, explain
+from nmt.config.explain import explain
 from nmt.config.overrides import (
     FROM_RUN,
     GROUPS,
@@ -44,6 +44,7 @@ from nmt.config.overrides import (
     refuse_misuse,
     run_of,
 )
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import (
     AttentionVerbConfig,
     EvaluateConfig,

@@ -26,22 +26,9 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from nmt.data.sources import SOURCES
-from nmt.decoding import STRATEGIES
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS
 from nmt.errors import suggest
-from nmt.models import MODELS
-from nmt.training.optimizer import SCHEDULES
-
-SCHEMA_PREFIX = "base_"
-"""Choices of a group that only say which dataclass it has; the YAML choices build on them."""
-
-VARIANTS: dict[str, tuple[str, dict[str, type]]] = {
-    "model": ("name", {name: cls for name, (cls, _) in MODELS.items()}),
-    "optimizer": ("schedule", {name: cls for name, (cls, _) in SCHEDULES.items()}),
-    "data": ("name", {name: cls for name, (cls, _) in SOURCES.items()}),
-    "decoding": ("strategy", {name: cls for name, (cls, _) in STRATEGIES.items()}),
-}
-"""Parts with more than one dataclass -> the field that says which, and what its values stand for."""
 
 NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
@@ -92,6 +79,8 @@ def explain_choice(error: MissingConfigException) -> str:
 
 def no_such_choice(group: str, choice: str, choices: Iterable[str]) -> str:
     """Return the sentence about a choice that `group` does not have."""
+    if now := RENAMED_CHOICES.get(f"{group}={choice.removeprefix(SCHEMA_PREFIX)}"):
+        return f"there is no {group}={choice}; a {now.partition('=')[0]} is chosen by {now} now"
     offered = sorted(name for name in choices if not name.startswith(SCHEMA_PREFIX))
     return f"there is no {group}={choice}{suggest(choice, offered)}; {group} can be {', '.join(offered)}"
 
@@ -114,7 +103,9 @@ def explain_key(error: OmegaConfBaseException) -> str:
 
 
 def unknown_key(key: str, parent: Any) -> str:
-    """Return where the key is to be found: with another choice, in another part, or under a similar name."""
+    """Return where the key is to be found: with another choice, in another part, or under another name."""
+    if key in RENAMED_KEYS:
+        return f"unknown key {key}; it {renamed(key)}"
     prefix, _, leaf = key.rpartition(".")
     named_by = VARIANTS[prefix][0] if prefix in VARIANTS else ""
     siblings = [name for name in _names(parent) if name != named_by]
@@ -131,6 +122,14 @@ def unknown_key(key: str, parent: Any) -> str:
     else:
         hint = f"; the keys here are {', '.join(siblings)}" if siblings else ""
     return f"unknown key {key}{hint}"
+
+
+def renamed(key: str, value: str = "...") -> str:
+    """Return what has become of a key of an earlier version that had this value."""
+    part, _, name = RENAMED_KEYS[key].rpartition(".")
+    if part in VARIANTS and name == VARIANTS[part][0]:
+        return f"follows from {part}={value} now"
+    return f"is called {RENAMED_KEYS[key]} now"
 
 
 def _owners(part: str, leaf: str) -> list[str]:

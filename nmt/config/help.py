@@ -35,8 +35,8 @@ EXAMPLES = {
     "train": (
         "nmt train                                      # the bundled demo",
         "nmt train experiment=multi30k_en_de            # a recipe",
-        "nmt train data=multi30k model=transformer_base optimizer.warmup_steps=2000 run=outputs/mine",
-        "nmt train -m model.num_heads=2,4 optimizer.factor=0.5,1.0",
+        "nmt train data=multi30k model=transformer_base schedule.warmup_steps=2000 run=outputs/mine",
+        "nmt train -m model.num_heads=2,4 schedule.factor=0.5,1.0",
     ),
     "evaluate": (
         "nmt evaluate run=outputs/mine                  # the recorded score again",

@@ -18,12 +18,13 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import SCHEMA_PREFIX, VARIANTS, explain, no_such_choice
+from nmt.config.explain import explain, no_such_choice, renamed
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_KEYS
 from nmt.errors import UserError
 
 GROUPS = {
-    "train": ("data", "model", "optimizer", "tokenizer", "trainer", "decoding", "experiment"),
+    "train": ("data", "model", "optimizer", "schedule", "tokenizer", "trainer", "decoding", "experiment"),
     "evaluate": ("data", "decoding"),
     "translate": ("decoding",),
     "generate": ("decoding",),
@@ -154,7 +155,7 @@ def _refuse_key(verb: str, override: Override, flags: argparse.Namespace) -> Non
     if re.match(r"hydra\b", key) and key not in HYDRA_KEYS:
         raise UserError(f"{line!r}: of Hydra's own settings only {', '.join(HYDRA_KEYS)} can be set")
     if key in RENAMED_KEYS:
-        raise UserError(f"{line!r}: {key} is called {RENAMED_KEYS[key]} now")
+        raise UserError(f"{line!r}: {key} {renamed(key, override.get_value_element_as_str())}")
     part, _, field = key.rpartition(".")
     if part in VARIANTS and field == VARIANTS[part][0]:
         offered = f"; {part} can be {', '.join(choices(verb, part, flags))}" if part in GROUPS[verb] else ""

@@ -1,4 +1,4 @@
-"""Keys that had other names in earlier versions: stored configs are translated, typed keys refused by name.
+"""Names of earlier versions: keys of stored configs are translated, typed keys and choices refused by name.
 
 Knows keys and plain values; knows no dataclass.
 """
@@ -11,14 +11,39 @@ RENAMED_KEYS = {
     "data.split": "data.scored_split",
     "decoding.alpha": "decoding.length_penalty_alpha",
     "decoding.num_best": "decoding.n_best",
+    "optimizer.algorithm": "optimizer.name",
+    "optimizer.muon_momentum": "optimizer.momentum",
+    "optimizer.muon_rms": "optimizer.rms",
+    "optimizer.muon_iterations": "optimizer.iterations",
+    "optimizer.schedule": "schedule.name",
+    "optimizer.warmup_steps": "schedule.warmup_steps",
+    "optimizer.factor": "schedule.factor",
+    "optimizer.peak_rate": "schedule.peak_rate",
+    "optimizer.final_rate": "schedule.final_rate",
+    "optimizer.decay_steps": "schedule.decay_steps",
+    "optimizer.reduce_factor": "schedule.reduce_factor",
+    "optimizer.plateau_patience": "schedule.plateau_patience",
+    "optimizer.min_rate": "schedule.min_rate",
 }
 """Full key of an earlier version -> its name now."""
+
+RENAMED_CHOICES = {
+    f"optimizer={name}": f"schedule={name}"
+    for name in ("noam", "inverse_sqrt", "linear", "cosine", "plateau", "constant")
+}
+"""GROUP=CHOICE of an earlier version -> what it is now."""
 
 
 def translate(plain: dict[str, Any]) -> None:
     """Give the keys of a stored config, nested dicts, the names they have now; in place."""
+    optimizer = plain.get("optimizer")
+    if isinstance(optimizer, dict) and optimizer.get("algorithm") in ("adam", "adamw"):
+        for name in ("muon_momentum", "muon_rms", "muon_iterations"):  # were stored for all, and used by one
+            optimizer.pop(name, None)
     for old, new in RENAMED_KEYS.items():
         (old_part, old_name), (new_part, new_name) = old.rsplit(".", 1), new.rsplit(".", 1)
         values = plain.get(old_part)
         if isinstance(values, dict) and old_name in values:
-            plain.setdefault(new_part, {}).setdefault(new_name, values.pop(old_name))
+            moved = plain.setdefault(new_part, {})
+            if isinstance(moved, dict) and new_name not in moved:
+                moved[new_name] = values.pop(old_name)

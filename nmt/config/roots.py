@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.attention_views.views import ViewsConfig
-from nmt.config.explain import SCHEMA_PREFIX, VARIANTS
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import Split
 from nmt.data.sources import DataConfig, MixtureData, TextData, has_split
 from nmt.data.tokenizer import TokenizerConfig
@@ -24,7 +24,8 @@ from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError, suggest
 from nmt.models import ModelConfig
 from nmt.runtime import Parallel, RuntimeConfig
-from nmt.training.optimizer import Algorithm, DecayConfig, OptimizerConfig
+from nmt.training.optimizer import MuonConfig, OptimizerConfig
+from nmt.training.schedules import DecayConfig, ScheduleConfig
 from nmt.training.trainer import BestMetric, TrainerConfig
 
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
@@ -60,7 +61,9 @@ class TrainConfig:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How text becomes pieces."""
     optimizer: OptimizerConfig = MISSING
-    """The optimizer and the schedule of its learning rate."""
+    """How an update is computed from the gradients."""
+    schedule: ScheduleConfig = MISSING
+    """The learning rate of each update."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How long to train, and what to keep."""
     decoding: DecodingConfig = MISSING
@@ -258,22 +261,22 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             f"trainer.batch_tokens must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
             f"but is {cfg.trainer.batch_tokens}; set trainer.batch_tokens higher or data.max_tokens lower"
         )
-    if cfg.optimizer.algorithm is Algorithm.muon and cfg.runtime.parallel is Parallel.fsdp:
+    if isinstance(cfg.optimizer, MuonConfig) and cfg.runtime.parallel is Parallel.fsdp:
         yield (
-            "optimizer.algorithm=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
-            "set runtime.parallel=ddp, or optimizer.algorithm=adamw"
+            "optimizer=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer=adamw"
         )
     if decay_follows_limit(cfg):
-        decay = cast(DecayConfig, cfg.optimizer)
+        decay = cast(DecayConfig, cfg.schedule)
         if cfg.trainer.max_steps is None:
             yield (
-                f"optimizer={decay.schedule} must know where its decay ends; "
-                "set trainer.max_steps or optimizer.decay_steps"
+                f"schedule={decay.name} must know where its decay ends; "
+                "set trainer.max_steps or schedule.decay_steps"
             )
         elif cfg.trainer.max_steps <= decay.warmup_steps:
             yield (
-                f"optimizer={decay.schedule} decays until trainer.max_steps={cfg.trainer.max_steps}, which "
-                f"must be above optimizer.warmup_steps={decay.warmup_steps}; lower optimizer.warmup_steps"
+                f"schedule={decay.name} decays until trainer.max_steps={cfg.trainer.max_steps}, which "
+                f"must be above schedule.warmup_steps={decay.warmup_steps}; lower schedule.warmup_steps"
             )
 
 
@@ -301,7 +304,7 @@ def best_metric(cfg: TrainConfig) -> BestMetric:
 
 def decay_follows_limit(cfg: TrainConfig) -> bool:
     """Whether the learning rate depends on `trainer.max_steps`."""
-    return isinstance(cfg.optimizer, DecayConfig) and cfg.optimizer.decay_steps is None
+    return isinstance(cfg.schedule, DecayConfig) and cfg.schedule.decay_steps is None
 
 
 def _require_metrics(metrics: list[Metric]) -> None:

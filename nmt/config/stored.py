@@ -16,7 +16,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import VARIANTS, explain
+from nmt.config.explain import explain
+from nmt.config.registry import VARIANTS
 from nmt.config.renames import translate
 from nmt.config.roots import Config, TrainConfig, best_metric, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest

@@ -4,7 +4,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
 
     tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
-    optimizer           Optimizers, and learning-rate schedules as pure functions of the step.
+    optimizer           Optimizers: a table, and their parameter groups.
+    schedules           Learning-rate schedules: a table of pure functions of the step.
     checkpoint          Write atomically, verify, read, keep and average tensors.
     parallel_model      Forward pass and loss as one module; DDP and FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.

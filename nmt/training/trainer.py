@@ -31,8 +31,8 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.flops import Meter
-from nmt.training.optimizer import OptimizerConfig, PlateauConfig, ScheduleContext, rate
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.schedules import PlateauConfig, ScheduleConfig, ScheduleContext, rate
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState, UpdateStatistics
 
@@ -122,7 +122,7 @@ class Trainer:
     def __init__(
         self,
         cfg: TrainerConfig,
-        optimizer_cfg: OptimizerConfig,
+        schedule_cfg: ScheduleConfig,
         schedule: ScheduleContext,
         *,
         parallel_model: ParallelModel,
@@ -134,7 +134,7 @@ class Trainer:
         world: World = ALONE,
     ):
         self.cfg = cfg
-        self.optimizer_cfg = optimizer_cfg
+        self.schedule_cfg = schedule_cfg
         self.schedule = schedule
         self.parallel_model = parallel_model
         self.amp_step = amp_step
@@ -220,7 +220,7 @@ class Trainer:
 
     def learning_rate(self, step: int) -> float:
         """Rate of update `step`."""
-        return rate(step, self.optimizer_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
+        return rate(step, self.schedule_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
 
     def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
         """One update: the gradient of the loss per target token, over all batches of the group together."""
@@ -278,7 +278,7 @@ class Trainer:
             raise TrainingStopped(
                 f"step {fault.step}: the {what}. The weights were left as step {fault.step - 1} made them; "
                 f"the last checkpoint is that of step {max(self.store.steps(), default=0)}. Try a lower "
-                "learning rate, more optimizer.warmup_steps or runtime.precision=fp32"
+                "learning rate, more schedule.warmup_steps or runtime.precision=fp32"
             )
         if self.amp_step.precision is Precision.fp16:
             self.amp_step.require_loss_scale()
@@ -365,7 +365,7 @@ class Trainer:
             train_state.validations_without_lower_loss = 0
         else:
             train_state.validations_without_lower_loss += 1
-        cfg = self.optimizer_cfg
+        cfg = self.schedule_cfg
         if (
             isinstance(cfg, PlateauConfig)
             and train_state.validations_without_lower_loss >= cfg.plateau_patience

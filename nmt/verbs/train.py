@@ -34,8 +34,9 @@ from nmt.files import write_lines
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, score_line
 from nmt.runs.tasks import TASKS, Evaluation, TrainedModel
-from nmt.training.optimizer import ScheduleContext, build_optimizer, peak
+from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import NullTracker, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, regular_steps
@@ -86,7 +87,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         optimizer = build_optimizer(cfg.optimizer, parallel_model.trained)
         trainer = Trainer(
             dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
-            cfg.optimizer,
+            cfg.schedule,
             schedule,
             parallel_model=parallel_model,
             amp_step=runtime.MixedPrecisionStep(
@@ -105,7 +106,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
         code = f", {kernels.status()}" if device.type == "cpu" else ""
         tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
-        tracker.message(f"peak learning rate {peak(cfg.optimizer, schedule):.2e} ({cfg.optimizer.schedule})")
+        tracker.message(f"peak learning rate {peak(cfg.schedule, schedule):.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(cfg)
         with closed(pairs_of_epoch), runtime.StopRequest() as stop:

@@ -67,7 +67,7 @@ def test_the_same_arguments_name_the_same_directory_and_others_another() -> None
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("model.num_heads-2+optimizer.factor-0.5", "model.num_heads-2+optimizer.factor-0.5"),
+        ("model.num_heads-2+schedule.factor-0.5", "model.num_heads-2+schedule.factor-0.5"),
         ("metrics=[bleu,chrf]", "metrics__bleu_chrf_-"),
         ("data.path-../a b", "data.path-.._a_b-"),
         ("..", "_-"),
@@ -92,16 +92,16 @@ def sweep(*arguments: str) -> list[Composed]:
 
 
 def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
-    trials = sweep("model.num_heads=2,4", "optimizer.factor=0.5,1.0", "seed=3")
+    trials = sweep("model.num_heads=2,4", "schedule.factor=0.5,1.0", "seed=3")
     names = [trial.name for trial in trials]
     assert names == [
-        "model.num_heads-2+optimizer.factor-0.5",
-        "model.num_heads-2+optimizer.factor-1.0",
-        "model.num_heads-4+optimizer.factor-0.5",
-        "model.num_heads-4+optimizer.factor-1.0",
+        "model.num_heads-2+schedule.factor-0.5",
+        "model.num_heads-2+schedule.factor-1.0",
+        "model.num_heads-4+schedule.factor-0.5",
+        "model.num_heads-4+schedule.factor-1.0",
     ]
     configs, run_dirs = zip(*(trial.to_training() for trial in trials), strict=True)
-    assert [(c.model.num_heads, c.optimizer.factor) for c in configs] == [
+    assert [(c.model.num_heads, c.schedule.factor) for c in configs] == [
         (2, 0.5),
         (2, 1.0),
         (4, 0.5),
@@ -111,7 +111,7 @@ def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
     assert [run_dir.name for run_dir in run_dirs] == names
     (parent,) = {run_dir.parent for run_dir in run_dirs}
     assert parent.parent == Path("outputs/multirun")
-    assert parent.name.startswith("model.num_heads+optimizer.factor-")
+    assert parent.name.startswith("model.num_heads+schedule.factor-")
 
 
 def test_a_sweep_is_found_again_when_it_grows_and_not_when_it_changes() -> None:

@@ -13,9 +13,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from nmt.config.compose import Composed, compose
-from nmt.config.explain import VARIANTS
 from nmt.config.help import field_docs
 from nmt.config.overrides import GROUPS, config_dir
+from nmt.config.registry import VARIANTS
 from nmt.config.roots import Config, TrainConfig, check
 from nmt.config.stored import fingerprint
 
@@ -165,7 +165,7 @@ def test_the_paper_recipe_is_that_of_the_paper() -> None:
     assert isinstance(plain, dict)
     assert plain["model"]["norm_order"] == "post"
     assert (plain["model"]["d_model"], plain["model"]["dropout"]) == (512, 0.1)
-    assert plain["optimizer"]["warmup_steps"] == 4000
+    assert plain["schedule"]["warmup_steps"] == 4000
     assert (plain["optimizer"]["beta1"], plain["optimizer"]["beta2"], plain["optimizer"]["eps"]) == (
         0.9,
         0.98,

@@ -22,7 +22,8 @@ from nmt.data.sources import SOURCES, FilesData, HubData
 from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError
 from nmt.models import MODELS
-from nmt.training.optimizer import SCHEDULES, CosineConfig
+from nmt.training.optimizer import OPTIMIZERS
+from nmt.training.schedules import SCHEDULES, CosineConfig
 from nmt.training.trainer import BestMetric
 
 ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
@@ -63,7 +64,8 @@ def stored(path: Path, **changes: Any) -> Path:
         ("model=transformer_big", "model.norm_order=post", "tokenizer=bpe", "seed=7", "run=outputs/mine"),
         ("experiment=multi30k_en_de", "data.path=/data/größe: 1 # x", "metrics=[ter,bleu]"),
         ("data=files", "data.train=corpus/train.{lang}", "optimizer.eps=1e-12", "trainer.max_minutes=0.5"),
-        *((f"optimizer={name}",) for name in SCHEDULES),
+        *((f"optimizer={name}",) for name in OPTIMIZERS),
+        *((f"schedule={name}",) for name in SCHEDULES),
     ],
     ids=lambda overrides: " ".join(overrides) or "default",
 )
@@ -73,6 +75,7 @@ def test_a_config_is_read_as_it_was_written(tmp_path: Path, overrides: tuple[str
     read = load_config(tmp_path / "config.yaml")
     assert read == written
     assert type(read.optimizer) is type(written.optimizer)
+    assert type(read.schedule) is type(written.schedule)
     assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
 
 
@@ -108,9 +111,9 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
         ({"model__d_model": -1}, "model.d_model must be at least 1, but is -1"),
         ({"model__name": "rnnn"}, f"model.name must be one of {', '.join(MODELS)}, but is 'rnnn'"),
         ({"data__name": 5}, f"data.name must be one of {', '.join(SOURCES)}, but is 5"),
-        ({"optimizer__schedule": "noma"}, "but is 'noma'; did you mean 'noam'?"),
-        ({"optimizer": ...}, "optimizer.schedule must be one of noam, "),
-        ({"optimizer": [1]}, "optimizer.schedule must be one of noam, "),
+        ({"schedule__name": "noma"}, "but is 'noma'; did you mean 'noam'?"),
+        ({"optimizer": ...}, "optimizer.name must be one of adam, "),
+        ({"optimizer": [1]}, "optimizer.name must be one of adam, "),
         (
             {"run": "${oc.env:HOME}"},
             "a stored config is resolved, but here is '${oc.env:HOME}'; write it out",
@@ -218,18 +221,18 @@ def test_a_damaged_config_is_read_or_refused(
             "set trainer.batch_tokens higher or data.max_tokens lower",
         ),
         (
-            ("optimizer.algorithm=muon", "runtime.parallel=fsdp"),
-            "optimizer.algorithm=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
-            "set runtime.parallel=ddp, or optimizer.algorithm=adamw",
+            ("optimizer=muon", "runtime.parallel=fsdp"),
+            "optimizer=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer=adamw",
         ),
         (
-            ("optimizer=cosine", "trainer.max_steps=null", "trainer.max_epochs=3"),
-            "optimizer=cosine must know where its decay ends; set trainer.max_steps or optimizer.decay_steps",
+            ("schedule=cosine", "trainer.max_steps=null", "trainer.max_epochs=3"),
+            "schedule=cosine must know where its decay ends; set trainer.max_steps or schedule.decay_steps",
         ),
         (
-            ("optimizer=linear", "trainer.max_steps=100", "optimizer.warmup_steps=100"),
-            "optimizer=linear decays until trainer.max_steps=100, which must be above "
-            "optimizer.warmup_steps=100; lower optimizer.warmup_steps",
+            ("schedule=linear", "trainer.max_steps=100", "schedule.warmup_steps=100"),
+            "schedule=linear decays until trainer.max_steps=100, which must be above "
+            "schedule.warmup_steps=100; lower schedule.warmup_steps",
         ),
         (
             ("metrics=[chrf]", "trainer.best_metric=bleu"),
@@ -273,7 +276,7 @@ def test_combinations_that_no_component_can_see(overrides: tuple[str, ...], mess
         (),
         ("tokenizer.joint=false", "model.tying=tgt_output"),
         ("model.positions=learned", "model.max_positions=256"),
-        ("optimizer=cosine", "trainer.max_steps=null", "trainer.max_epochs=3", "optimizer.decay_steps=900"),
+        ("schedule=cosine", "trainer.max_steps=null", "trainer.max_epochs=3", "schedule.decay_steps=900"),
         ("metrics=[chrf]", "trainer.best_metric=loss"),
         ("metrics=[chrf]",),
         ("task=language_model", "model=gpt", "data.max_tokens=1024"),
@@ -331,7 +334,7 @@ def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
         config("runtime.threads=1"),
     ]
     assert {fingerprint(cfg) for cfg in same} == {fingerprint(config())}
-    others = [config("seed=2"), config("trainer.max_steps=7"), config("optimizer=constant")]
+    others = [config("seed=2"), config("trainer.max_steps=7"), config("schedule=constant")]
     assert len({fingerprint(cfg) for cfg in [config(), *others]}) == 4
     assert len(fingerprint(config())) == 8
 
@@ -347,11 +350,11 @@ def test_the_difference_names_each_value() -> None:
 
 
 def test_the_difference_of_other_dataclasses_names_what_one_of_them_lacks() -> None:
-    lines = difference(config("optimizer=noam"), config("optimizer=constant"))
+    lines = difference(config("schedule=noam"), config("schedule=constant"))
     assert lines == [
-        "optimizer.schedule: noam -> constant",
-        "optimizer.factor: 1.0 -> unset",
-        "optimizer.peak_rate: unset -> 0.0005",
+        "schedule.name: noam -> constant",
+        "schedule.factor: 1.0 -> unset",
+        "schedule.peak_rate: unset -> 0.0005",
     ]
 
 
@@ -382,13 +385,13 @@ def test_a_run_does_not_go_on_as_another_one() -> None:
 
 
 def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
-    old = config("optimizer=cosine", "trainer.max_steps=1000")
+    old = config("schedule=cosine", "trainer.max_steps=1000")
     new = dataclasses.replace(old, trainer=dataclasses.replace(old.trainer, max_steps=2000))
     with pytest.raises(UserError, match=r"trainer\.max_steps: 1000 -> 2000"):
         refuse_difference(old, new, Path("runs/a"))
-    assert isinstance(old.optimizer, CosineConfig)
-    old.optimizer.decay_steps = 1000
-    new.optimizer = old.optimizer
+    assert isinstance(old.schedule, CosineConfig)
+    old.schedule.decay_steps = 1000
+    new.schedule = old.schedule
     assert refuse_difference(old, new, Path("runs/a")) == ["trainer.max_steps: 1000 -> 2000"]
 
 

@@ -90,9 +90,9 @@ def tiny(copy_corpus: Path) -> list[str]:
         "model.d_ff=128",
         "model.encoder_layers=2",
         "model.decoder_layers=2",
-        "optimizer=inverse_sqrt",
-        "optimizer.peak_rate=0.003",
-        "optimizer.warmup_steps=100",
+        "schedule=inverse_sqrt",
+        "schedule.peak_rate=0.003",
+        "schedule.warmup_steps=100",
         "trainer.batch_tokens=1024",
         "runtime.device=cpu",
     ]

@@ -257,8 +257,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], 
         f"run={tmp_path}/run",
         *tiny,
         "trainer.max_steps=50",
-        "optimizer.peak_rate=1e30",
-        "optimizer.warmup_steps=0",
+        "schedule.peak_rate=1e30",
+        "schedule.warmup_steps=0",
     )
     assert done.returncode == 4, done.stderr
     assert "error: step " in done.stderr

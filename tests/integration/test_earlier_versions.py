@@ -9,11 +9,12 @@ import json
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmt.config.compose import compose
-from nmt.config.renames import RENAMED_KEYS
+from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS, translate
 from nmt.config.stored import difference, load_config
 from nmt.errors import UserError
 from tests.integration.conftest import Command
@@ -26,8 +27,8 @@ LOSS_AT_150 = 0.04862593
 COMMAND = shlex.split("""
 data=toy experiment=none model=transformer_tiny model.d_model=16 model.d_ff=32 model.num_heads=2
 model.encoder_layers=1 model.decoder_layers=1 tokenizer=word data.max_tokens=32 data.scored_split=validation
-optimizer=linear optimizer.algorithm=muon optimizer.muon_iterations=3
-optimizer.peak_rate=0.02 optimizer.warmup_steps=10 optimizer.decay_steps=200
+optimizer=muon optimizer.iterations=3
+schedule=linear schedule.peak_rate=0.02 schedule.warmup_steps=10 schedule.decay_steps=200
 trainer.label_smoothing=0.05 trainer.accumulate=2 trainer.batch_tokens=64 trainer.eval_every_steps=50
 trainer.save_every_steps=50 trainer.log_every_steps=25 trainer.keep_last=1 trainer.patience=0
 decoding.length_penalty_alpha=0.7 decoding.n_best=2
@@ -71,7 +72,70 @@ def test_a_run_goes_on_as_it_would_have(run: Path, nmt: Command) -> None:
     assert last["valid/loss"] == pytest.approx(LOSS_AT_150, rel=0.01)
 
 
-@pytest.mark.parametrize("old", RENAMED_KEYS)
+CHOSEN = {"optimizer.algorithm": "optimizer=muon", "optimizer.schedule": "schedule=linear"}
+"""Keys of earlier versions that are choices now -> what they are called with the value of the run."""
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(UserError) as error:
+        compose("train", overrides)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("old", [key for key in RENAMED_KEYS if key not in CHOSEN])
 def test_a_renamed_key_is_refused_with_its_new_name(old: str) -> None:
-    with pytest.raises(UserError, match=f"{old} is called {RENAMED_KEYS[old]} now"):
-        compose("train", [f"{old}=1"])
+    assert refusal(f"{old}=1") == f"'{old}=1': {old} is called {RENAMED_KEYS[old]} now"
+
+
+@pytest.mark.parametrize(("old", "new"), CHOSEN.items())
+def test_a_key_that_became_a_choice_is_refused_with_it(old: str, new: str) -> None:
+    value = new.partition("=")[2]
+    assert refusal(f"{old}={value}") == f"'{old}={value}': {old} follows from {new} now"
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_CHOICES.items())
+def test_a_schedule_is_no_optimizer(old: str, new: str) -> None:
+    assert refusal(old) == f"there is no {old}; a schedule is chosen by {new} now"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "optimizer: {warmup_steps: 7}",
+            "mine.yaml: unknown key optimizer.warmup_steps; it is called schedule.warmup_steps now",
+        ),
+        (
+            "optimizer: {algorithm: muon}",
+            "mine.yaml: unknown key optimizer.algorithm; it follows from optimizer=... now",
+        ),
+        (
+            "defaults: [override /optimizer: linear]",
+            "there is no optimizer=linear; a schedule is chosen by schedule=linear now",
+        ),
+    ],
+)
+def test_a_file_of_the_user_is_told_the_new_names(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(f"# @package _global_\n{text}\n")
+    assert refusal("experiment=mine", f"--config-dir={tmp_path}").endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kept"), [("muon", {"name": "muon", "rms": 0.2}), ("adam", {"name": "adam"})]
+)
+def test_what_was_stored_for_muon_alone_is_dropped_elsewhere(algorithm: str, kept: dict[str, Any]) -> None:
+    plain = {"optimizer": {"schedule": "noam", "algorithm": algorithm, "muon_rms": 0.2, "warmup_steps": 9}}
+    translate(plain)
+    assert plain == {"optimizer": kept, "schedule": {"name": "noam", "warmup_steps": 9}}
+
+
+def test_a_key_under_both_names_is_refused(tmp_path: Path) -> None:
+    text = (FIXTURES / "configs_0_1" / "demo.yaml").read_text()
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{text}\nschedule: {{warmup_steps: 3}}\n")
+    with pytest.raises(
+        UserError, match=r"unknown key optimizer\.warmup_steps; it is called schedule\.warmup_steps now"
+    ):
+        load_config(file)

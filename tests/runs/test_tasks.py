@@ -24,7 +24,8 @@ from nmt.decoding.evaluate import Metric
 from nmt.models import build_model
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
 from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued, decoded_text
-from nmt.training.optimizer import NoamConfig
+from nmt.training.optimizer import AdamConfig
+from nmt.training.schedules import NoamConfig
 from nmt.training.tracking import Tracker
 from nmt.training.trainer import TrainerConfig
 
@@ -40,7 +41,8 @@ def config(task: Task, **model: Any) -> TrainConfig:
         task=task,
         model=DecoderOnlyConfig(**(sizes | model)),
         data=DemoData(max_tokens=16),
-        optimizer=NoamConfig(),
+        optimizer=AdamConfig(),
+        schedule=NoamConfig(),
         trainer=TrainerConfig(num_samples=2, batch_tokens=64),
         decoding=BeamConfig(),
     )

@@ -21,13 +21,13 @@ from nmt.models.rnn import RnnConfig
 from nmt.models.vocabulary import Tying
 from nmt.runtime import MixedPrecisionStep, Precision
 from nmt.training.muon import COEFFICIENTS, Muon, orthogonalised, packed_matrices
-from nmt.training.optimizer import Algorithm, ConstantConfig, build_optimizer
+from nmt.training.optimizer import MuonConfig, build_optimizer
 
 CPU = torch.device("cpu")
 
 
 def muon_of(model: nn.Module, **fields: Any) -> Muon:
-    optimizer = build_optimizer(ConstantConfig(algorithm=Algorithm.muon, **fields), model)
+    optimizer = build_optimizer(MuonConfig(**fields), model)
     assert isinstance(optimizer, Muon)
     for group in optimizer.param_groups:
         group["lr"] = 0.1
@@ -77,7 +77,7 @@ def test_updates_are_those_of_torch(steps: int) -> None:
     theirs = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 8), nn.Linear(8, 20), nn.Linear(20, 8))
     theirs.load_state_dict(ours.state_dict())
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
-    optimizer = muon_of(ours, weight_decay=0.5, muon_momentum=0.9)
+    optimizer = muon_of(ours, weight_decay=0.5, momentum=0.9)
     expected = torch.optim.Muon(
         [layer.weight for layer in theirs if isinstance(layer, nn.Linear)],
         lr=0.1,
@@ -158,8 +158,8 @@ def test_the_gates_of_a_cell_are_matrices_of_their_own(cell: Cell, num_gates: in
 
 def test_a_model_without_plain_matrices() -> None:
     message = (
-        "optimizer.algorithm=muon is for models with plain matrices besides the vocabulary, but this one has "
-        "none; use optimizer.algorithm=adam or adamw"
+        "optimizer=muon is for models with plain matrices besides the vocabulary, but this one has none; "
+        "use optimizer=adam or optimizer=adamw"
     )
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         muon_of(build(ConvolutionalConfig(d_model=16)))

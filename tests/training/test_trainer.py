@@ -15,15 +15,9 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.models import TranslationModel
 from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.optimizer import (
-    ConstantConfig,
-    OptimizerConfig,
-    PlateauConfig,
-    ScheduleContext,
-    build_optimizer,
-    optimizer_tensors,
-)
+from nmt.training.optimizer import AdamConfig, build_optimizer, optimizer_tensors
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.schedules import ConstantConfig, PlateauConfig, ScheduleConfig, ScheduleContext
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, regular_steps
@@ -37,7 +31,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
     """A function of trainer fields that returns a trainer; `scores` are what the validations give."""
 
     def build(
-        *, scores: Sequence[float] = (), optimizer: OptimizerConfig = RATE, folder: str = "run", **fields: Any
+        *, scores: Sequence[float] = (), schedule: ScheduleConfig = RATE, folder: str = "run", **fields: Any
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "log_every_steps": 1, "patience": 0}
         cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.bleu} | fields))
@@ -51,11 +45,11 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
 
         return Trainer(
             cfg,
-            optimizer,
+            schedule,
             ScheduleContext(d_model=16),
             parallel_model=ParallelModel(model),
             amp_step=MixedPrecisionStep(
-                build_optimizer(optimizer, model),
+                build_optimizer(AdamConfig(), model),
                 device=torch.device("cpu"),
                 precision=Precision.fp32,
                 clip_norm=1.0,
@@ -147,8 +141,8 @@ def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
 
 
 def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
-    optimizer = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=2, reduce_factor=0.1)
-    done = trainer(scores=[5, 6, 6, 6, 6], optimizer=optimizer, max_steps=5, eval_every_steps=1)
+    schedule = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=2, reduce_factor=0.1)
+    done = trainer(scores=[5, 6, 6, 6, 6], schedule=schedule, max_steps=5, eval_every_steps=1)
     assert fit(done).num_cuts == 1
     assert done.learning_rate(6) == pytest.approx(1e-3)
 
