@@ -117,7 +117,7 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
         "dropout": model.dropout,
-        "label_smoothing": cfg.trainer.label_smoothing,
+        "label_smoothing": cfg.objective.label_smoothing,
         "learning_rate": LEARNING_RATE,
         "threads": args.threads,
         "warmup": args.warmup,

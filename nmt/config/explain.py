@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -30,16 +30,35 @@ from nmt.data.sources import SOURCES
 from nmt.decoding import STRATEGIES
 from nmt.errors import suggest
 from nmt.models import MODELS
+from nmt.training import OBJECTIVES
 from nmt.training.optimizer import SCHEDULES
 
 SCHEMA_PREFIX = "base_"
 """Choices of a group that only say which dataclass it has; the YAML choices build on them."""
 
-VARIANTS: dict[str, tuple[str, dict[str, type]]] = {
-    "model": ("name", {name: cls for name, (cls, _) in MODELS.items()}),
-    "optimizer": ("schedule", {name: cls for name, (cls, _) in SCHEDULES.items()}),
-    "data": ("name", {name: cls for name, (cls, _) in SOURCES.items()}),
-    "decoding": ("strategy", {name: cls for name, (cls, _) in STRATEGIES.items()}),
+
+class ConfigClasses(Mapping[str, type]):
+    """The config classes of a table NAME -> (config class, code), as the table is now."""
+
+    def __init__(self, table: Mapping[str, tuple[type, Any]]):
+        self._table = table
+
+    def __getitem__(self, name: str) -> type:
+        return self._table[name][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+VARIANTS: dict[str, tuple[str, Mapping[str, type]]] = {
+    "model": ("name", ConfigClasses(MODELS)),
+    "optimizer": ("schedule", ConfigClasses(SCHEDULES)),
+    "data": ("name", ConfigClasses(SOURCES)),
+    "objective": ("name", ConfigClasses(OBJECTIVES)),
+    "decoding": ("strategy", ConfigClasses(STRATEGIES)),
 }
 """Parts with more than one dataclass -> the field that says which, and what its values stand for."""
 

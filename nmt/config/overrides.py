@@ -23,7 +23,7 @@ from nmt.config.renames import RENAMED_KEYS
 from nmt.errors import UserError
 
 GROUPS = {
-    "train": ("data", "model", "optimizer", "tokenizer", "trainer", "decoding", "experiment"),
+    "train": ("data", "model", "optimizer", "tokenizer", "objective", "trainer", "decoding", "experiment"),
     "evaluate": ("data", "decoding"),
     "translate": ("decoding",),
     "generate": ("decoding",),

@@ -11,8 +11,12 @@ RENAMED_KEYS = {
     "data.split": "data.scored_split",
     "decoding.alpha": "decoding.length_penalty_alpha",
     "decoding.num_best": "decoding.n_best",
+    "trainer.label_smoothing": "objective.label_smoothing",
 }
 """Full key of an earlier version -> its name now."""
+
+NEW_PARTS = {"objective": {"name": "cross_entropy"}}
+"""Parts that a config of an earlier version lacks -> what they were before they could be chosen."""
 
 
 def translate(plain: dict[str, Any]) -> None:
@@ -21,4 +25,5 @@ def translate(plain: dict[str, Any]) -> None:
         (old_part, old_name), (new_part, new_name) = old.rsplit(".", 1), new.rsplit(".", 1)
         values = plain.get(old_part)
         if isinstance(values, dict) and old_name in values:
-            plain.setdefault(new_part, {}).setdefault(new_name, values.pop(old_name))
+            part = plain.setdefault(new_part, dict(NEW_PARTS.get(new_part, {})))
+            part.setdefault(new_name, values.pop(old_name))

@@ -24,6 +24,7 @@ from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError, suggest
 from nmt.models import ModelConfig
 from nmt.runtime import Parallel, RuntimeConfig
+from nmt.training import ObjectiveConfig
 from nmt.training.optimizer import Algorithm, DecayConfig, OptimizerConfig
 from nmt.training.trainer import BestMetric, TrainerConfig
 
@@ -61,6 +62,8 @@ class TrainConfig:
     """How text becomes pieces."""
     optimizer: OptimizerConfig = MISSING
     """The optimizer and the schedule of its learning rate."""
+    objective: ObjectiveConfig = MISSING
+    """What the updates minimise."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How long to train, and what to keep."""
     decoding: DecodingConfig = MISSING
