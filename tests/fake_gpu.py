@@ -23,10 +23,11 @@ from nmt.layers.low_precision import in_low_precision
 from nmt.models import TranslationModel, build_model
 from nmt.models.recurrence import Cell
 from nmt.runtime import MixedPrecisionStep, Precision
+from nmt.training.objective import LossModule
 from nmt.training.optimizer import AdamConfig, MuonConfig, OptimizerConfig, build_optimizer
-from nmt.training.parallel_model import LossModule
-from nmt.training.train_state import UpdateStatistics
+from nmt.training.statistics import MEASURES, Update, UpdateStatistics
 from tests.models.test_contract import CASES, VOCAB_SIZE
+from tests.training.test_objective import cross_entropy
 
 DEVICE = "imagined"
 
@@ -131,15 +132,15 @@ def update(model: TranslationModel, cfg: OptimizerConfig) -> None:
     """From two batches, as the trainer does it."""
     device = torch.device(DEVICE)
     move(model)
-    loss_of = LossModule(model.train(), compiled=False)
+    loss_of = LossModule(model.train(), cross_entropy(), compiled=False)
+    statistics = UpdateStatistics(device, forgives_overflow=False, measures=list(MEASURES))
     optimizer = build_optimizer(cfg, model)
     amp_step = MixedPrecisionStep(optimizer, device=device, precision=Precision.fp32, clip_norm=1.0)
-    sums = torch.zeros(3, device=device)
     for _ in range(2):
         ids, rows = (torch.empty(*shape, dtype=torch.long, device=device) for shape in ((4, 7), (20,)))
-        loss, nll = loss_of(ids, ids > 0, ids, ids, rows, 0.1)
+        loss, named = loss_of(1, ids, ids > 0, ids, ids, rows)
         amp_step.backward(loss / 40)
-        sums += torch.stack([loss.detach(), nll, torch.full_like(nll, 28)])
-    unusable = UpdateStatistics(device, forgives_overflow=False).add(1, sums, amp_step.clip(), 40)
+        statistics.add_batch(loss, named, 28, counts=True)
+    unusable = statistics.end_update(1, 40, Update(dict(model.named_parameters()), amp_step.clip()))
     amp_step.step(0.1, unusable)
-    assert {x.device.type for x in (sums, unusable, *model.parameters())} == {DEVICE}
+    assert {x.device.type for x in (loss, unusable, *model.parameters())} == {DEVICE}

@@ -33,11 +33,14 @@ from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
 from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
+from nmt.training.objective import Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import ConstantConfig, ScheduleContext
+from nmt.training.statistics import MEASURES
 from nmt.training.tracking import NullTracker
 from nmt.training.trainer import BestMetric, Trainer, TrainerConfig
+from tests.training.test_objective import consistency, cross_entropy
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available() and hasattr(os, "fork")),
@@ -102,11 +105,18 @@ def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
 def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]) -> Any:
     """A function of a world that returns a trainer in it."""
 
-    def build(world: World, parallel: Parallel = Parallel.ddp, folder: str = "run", **fields: Any) -> Trainer:
+    def build(
+        world: World,
+        parallel: Parallel = Parallel.ddp,
+        folder: str = "run",
+        objective: Objective | None = None,
+        **fields: Any,
+    ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
         cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.loss} | fields))
         seed_everything(1)
-        parallel_model = ParallelModel(tiny_model(), RuntimeConfig(parallel=parallel), world=world)
+        runtime = RuntimeConfig(parallel=parallel)
+        parallel_model = ParallelModel(tiny_model(), objective or cross_entropy(), runtime, world=world)
         batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
         optimizer = build_optimizer(ADAM, parallel_model.trained)
 
@@ -153,12 +163,15 @@ def assert_same(one: Any, other: Any, tolerance: float = 1e-5) -> None:
         assert other == pytest.approx(one, rel=1e-3, abs=tolerance)
 
 
+@pytest.mark.parametrize("objective", [cross_entropy, consistency])
 @pytest.mark.parametrize("parallel", list(Parallel))
-def test_two_processes_compute_the_gradients_of_one(trainer: Any, tmp_path: Path, parallel: Parallel) -> None:
+def test_two_processes_compute_the_gradients_of_one(
+    trainer: Any, tmp_path: Path, parallel: Parallel, objective: Callable[[], Objective]
+) -> None:
     """Moments after one update, of several batches, one of which leaves the second process without a row."""
 
     def update(world: World) -> dict[str, Any]:
-        made = trainer(world, parallel)
+        made = trainer(world, parallel, objective=objective(), measures=list(MEASURES))
         made._update(made.pairs_of_epoch(1), [np.arange(13), np.arange(13, 14), np.arange(14, 21)])
         made._read()
         return outcome(made)
@@ -203,13 +216,15 @@ def losses(
     model: TranslationModel, batches: Sequence[Batch], world: World, parallel: Parallel
 ) -> list[float]:
     """Those of a model that learns from `batches`, one after the other."""
-    parallel_model = ParallelModel(model.train(), RuntimeConfig(parallel=parallel), world=world)
+    parallel_model = ParallelModel(
+        model.train(), cross_entropy(), RuntimeConfig(parallel=parallel), world=world
+    )
     amp_step = MixedPrecisionStep(
         build_optimizer(ADAM, parallel_model.trained), device=CPU, precision=Precision.fp32, clip_norm=0.0
     )
     found = []
     for batch in batches:
-        loss, _ = parallel_model(batch, 0.1)
+        loss, _ = parallel_model(batch, 1)
         amp_step.backward(loss / batch.num_tokens)
         amp_step.clip()
         amp_step.step(1e-2, torch.zeros(()))

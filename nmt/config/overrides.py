@@ -24,7 +24,17 @@ from nmt.config.renames import RENAMED_KEYS
 from nmt.errors import UserError
 
 GROUPS = {
-    "train": ("data", "model", "optimizer", "schedule", "tokenizer", "trainer", "decoding", "experiment"),
+    "train": (
+        "data",
+        "model",
+        "tokenizer",
+        "optimizer",
+        "schedule",
+        "objective",
+        "trainer",
+        "decoding",
+        "experiment",
+    ),
     "evaluate": ("data", "decoding"),
     "translate": ("decoding",),
     "generate": ("decoding",),

@@ -1,24 +1,46 @@
-"""The parts of a config that have several dataclasses, gathered from the tables of the components.
+"""The parts of a config that have several dataclasses, as the tables of the components list them.
 
 Knows the tables; knows no values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from nmt.data.sources import SOURCES
 from nmt.decoding import STRATEGIES
 from nmt.models import MODELS
+from nmt.training import OBJECTIVES
 from nmt.training.optimizer import OPTIMIZERS
 from nmt.training.schedules import SCHEDULES
 
 SCHEMA_PREFIX = "base_"
 """Choices of a group that only say which dataclass it has; the YAML choices build on them."""
 
-VARIANTS: dict[str, tuple[str, dict[str, type]]] = {
-    "model": ("name", {name: cls for name, (cls, _) in MODELS.items()}),
-    "optimizer": ("name", {name: cls for name, (cls, _) in OPTIMIZERS.items()}),
-    "schedule": ("name", {name: cls for name, (cls, _) in SCHEDULES.items()}),
-    "data": ("name", {name: cls for name, (cls, _) in SOURCES.items()}),
-    "decoding": ("strategy", {name: cls for name, (cls, _) in STRATEGIES.items()}),
+
+class ConfigClasses(Mapping[str, type]):
+    """The config classes of a table NAME -> (config class, code), as the table is now."""
+
+    def __init__(self, table: Mapping[str, tuple[type, Any]]):
+        self._table = table
+
+    def __getitem__(self, name: str) -> type:
+        return self._table[name][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+VARIANTS: dict[str, tuple[str, Mapping[str, type]]] = {
+    "model": ("name", ConfigClasses(MODELS)),
+    "optimizer": ("name", ConfigClasses(OPTIMIZERS)),
+    "schedule": ("name", ConfigClasses(SCHEDULES)),
+    "objective": ("name", ConfigClasses(OBJECTIVES)),
+    "data": ("name", ConfigClasses(SOURCES)),
+    "decoding": ("strategy", ConfigClasses(STRATEGIES)),
 }
 """Parts with more than one dataclass -> the field that says which, and what its values stand for."""

@@ -11,6 +11,7 @@ RENAMED_KEYS = {
     "data.split": "data.scored_split",
     "decoding.alpha": "decoding.length_penalty_alpha",
     "decoding.num_best": "decoding.n_best",
+    "trainer.label_smoothing": "objective.label_smoothing",
     "optimizer.algorithm": "optimizer.name",
     "optimizer.muon_momentum": "optimizer.momentum",
     "optimizer.muon_rms": "optimizer.rms",
@@ -33,6 +34,9 @@ RENAMED_CHOICES = {
 }
 """GROUP=CHOICE of an earlier version -> what it is now."""
 
+NEW_PARTS = {"objective": {"name": "cross_entropy"}}
+"""Parts that a config of an earlier version lacks -> what they were before they could be chosen."""
+
 
 def translate(plain: dict[str, Any]) -> None:
     """Give the keys of a stored config, nested dicts, the names they have now; in place."""
@@ -44,6 +48,6 @@ def translate(plain: dict[str, Any]) -> None:
         (old_part, old_name), (new_part, new_name) = old.rsplit(".", 1), new.rsplit(".", 1)
         values = plain.get(old_part)
         if isinstance(values, dict) and old_name in values:
-            moved = plain.setdefault(new_part, {})
+            moved = plain.setdefault(new_part, dict(NEW_PARTS.get(new_part, {})))
             if isinstance(moved, dict) and new_name not in moved:
                 moved[new_name] = values.pop(old_name)

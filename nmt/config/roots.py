@@ -24,6 +24,7 @@ from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError, suggest
 from nmt.models import ModelConfig
 from nmt.runtime import Parallel, RuntimeConfig
+from nmt.training import ObjectiveConfig
 from nmt.training.optimizer import MuonConfig, OptimizerConfig
 from nmt.training.schedules import DecayConfig, ScheduleConfig
 from nmt.training.trainer import BestMetric, TrainerConfig
@@ -64,6 +65,8 @@ class TrainConfig:
     """How an update is computed from the gradients."""
     schedule: ScheduleConfig = MISSING
     """The learning rate of each update."""
+    objective: ObjectiveConfig = MISSING
+    """What the updates minimise."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How long to train, and what to keep."""
     decoding: DecodingConfig = MISSING

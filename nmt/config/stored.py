@@ -29,6 +29,7 @@ MAX_FILE_DEPTH = 8
 REPORTING = (
     "run",
     "trainer.num_samples",
+    "trainer.measures",
     "data.scored_split",
     "decoding.*",
     "metrics",

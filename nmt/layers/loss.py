@@ -2,7 +2,11 @@
 
 Nothing here divides: the trainer divides by the target tokens of the whole update. Nothing here knows
 padding: the caller passes the rows of real target tokens only. Natural logarithms; label smoothing as in
-Szegedy et al. 2016. Shapes: M target tokens, V vocabulary.
+Szegedy et al. 2016. Shapes: M target tokens, D width, V vocabulary.
+
+`smoothed_nll` of given logits is the definition. `projected_nll` starts from hidden states and chooses: the
+kernel of `nmt.kernels.fused` on CPUs with bf16 tiles, `smoothed_nll` in fp16, else a loop over some rows at a
+time. All compute gradients with the loss, since a second pass over the logits would cost more.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ CPU_CHUNK = 1 << 19
 def projected_nll(
     hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """`smoothed_nll` of the logits that `output` makes of hidden states (M, D).
+    """Return the sums of `smoothed_nll` for the logits that `output` makes of hidden states (M, D).
 
-    Few of them exist at a time, but in fp16. A graph can be gone through backwards once.
+    Few logits exist at a time, except in fp16. A graph can be gone through backwards once.
     """
     bias = cast("Tensor | None", output.bias)
     if bias is None and fused.can_project_nll(hidden, output.weight):
@@ -35,8 +39,7 @@ def projected_nll(
         return smoothed_nll(output(hidden), targets, smoothing)
     factors = (hidden, output.weight, bias)
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
-    loss, nll = _ProjectedNLL.apply(*factors, targets, smoothing, wanted)
-    return loss, nll
+    return _ProjectedNLL.apply(*factors, targets, smoothing, wanted)
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -49,25 +52,26 @@ def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Ten
         targets: (M,) token ids.
         smoothing: share of the target probability that is spread evenly over the vocabulary.
     """
-    loss, nll = _SmoothedNLL.apply(logits, targets, smoothing)
-    return loss, nll
+    return _SmoothedNLL.apply(logits, targets, smoothing)
 
 
 class _Sums(NamedTuple):
-    """Of some rows of logits."""
+    """The losses of some rows of logits, summed over the rows, and their gradient."""
 
     nll: Tensor
+    """Negative log-likelihood of the targets."""
     uniform: Tensor
-    """The loss against the even distribution."""
+    """Cross-entropy against the even distribution."""
     gradient: Tensor
-    """(M, V) of the smoothed loss, empty where it is not wanted."""
+    """(M, V): of the smoothed loss with respect to the logits; empty where no gradient is wanted."""
 
     def loss(self, smoothing: float) -> Tensor:
+        """Return the label-smoothed loss."""
         return (1.0 - smoothing) * self.nll + smoothing * self.uniform
 
 
 def _sums(logits: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: bool) -> _Sums:
-    """On CPU by chunks, so that there is no (M, V) float32 tensor."""
+    """Return the sums of logits (M, V); on CPU chunk by chunk, so that no (M, V) float32 tensor is needed."""
     vocab_size = logits.shape[1]
     rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else len(logits))
     # fp16 would lose small probabilities here: the loss scale comes only in backward.
@@ -88,7 +92,7 @@ def _sums(logits: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: 
 
 
 class _SmoothedNLL(fused.OnceDifferentiable):
-    """Computes the gradient with the loss."""
+    """The loss of logits; computes the gradient with the loss."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -104,7 +108,7 @@ class _SmoothedNLL(fused.OnceDifferentiable):
 
 
 class _ProjectedNLL(fused.OnceDifferentiable):
-    """Computes the gradients with the loss, chunk by chunk: cheaper than to keep or to repeat the logits."""
+    """The loss of hidden states; computes the gradients with it, chunk by chunk, and keeps no logits."""
 
     @staticmethod
     def forward(

@@ -140,6 +140,10 @@ class TranslationModel(nn.Module, ABC):
         model that needs no source takes one without columns: S = 0.
         """
 
+    def reads_source_alone(self, name: str) -> bool:
+        """Return whether the parameter `name` meets source tokens only: names of encoders begin so."""
+        return name.startswith("encoder")
+
     def project(self, hidden: Tensor) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
         return self.output(hidden)

@@ -44,6 +44,9 @@ KERNELS: dict[Cell, Callable[..., nn.RNNBase]] = {Cell.rnn: nn.RNN, Cell.gru: nn
 class RecurrentLayer(nn.Module):
     """One layer of cells, in one direction."""
 
+    is_stepped_through = True
+    """A forward pass of a model may call `step` for every position, past hooks on the call of the layer."""
+
     def __init__(self, cell: Cell, input_size: int, hidden_size: int):
         super().__init__()
         self.cell = cell

@@ -170,7 +170,7 @@ def _step_of(name: str, run: RunDirectory) -> int:
     store = run.checkpoints
     steps = store.steps()
     if name == "best":
-        scored = TrainState(**store.load(steps[-1]).state["progress"]).best_steps(among=steps)
+        scored = TrainState.stored_in(store.load(steps[-1]).state).best_steps(among=steps)
         return scored[0] if scored else steps[-1]
     step = steps[-1] if name == "last" else int(name)
     if step not in steps:

@@ -1,4 +1,4 @@
-"""Training: the update, its optimizer and schedule, checkpoints and tracking.
+"""Training: the update, its objective, optimizer and schedule, checkpoints and tracking.
 
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
@@ -7,8 +7,29 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     optimizer           Optimizers: a table, and their parameter groups.
     schedules           Learning-rate schedules: a table of pure functions of the step.
     checkpoint          Write atomically, verify, read, keep and average tensors.
-    parallel_model      Forward pass and loss as one module; DDP and FSDP2.
+    objective           What an update minimises; the model and its objective as one module.
+    __init__            The table of objectives, and the one function that builds one.
+    parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.
-    train_state         How far a training has come, and what its updates measure.
+    statistics          What updates measure, by name: sums on the device, and the table of measures.
+    train_state         How far a training has come.
     trainer             The update; when to validate, save and stop.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nmt.training.objective import CrossEntropy, CrossEntropyConfig, Objective, ObjectiveConfig, OpenModel
+
+OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Callable[[Any, OpenModel], Objective]]] = {
+    "cross_entropy": (CrossEntropyConfig, CrossEntropy),
+}
+
+__all__ = ["OBJECTIVES", "Objective", "ObjectiveConfig", "OpenModel", "build_objective"]
+
+
+def build_objective(cfg: ObjectiveConfig, open_model: OpenModel) -> Objective:
+    """Return the objective that `cfg` describes; `open_model` opens the model of another run."""
+    return OBJECTIVES[cfg.name][1](cfg, open_model)

@@ -1,8 +1,8 @@
 """Floating-point operations of training, counted from the weights, and what share of a GPU's they are.
 
 A token that meets a weight costs 6 of them: 2 forward and 4 backward (Kaplan et al. 2020, section 2.1).
-Source tokens meet the weights of the encoder, target tokens all others: also those of a decoder that read
-the source, as if it had as many tokens. What attention does between tokens is left out, some 1% for
+Source tokens meet the weights that read the source alone, target tokens all others: also those of a decoder
+that read the source, as if it had as many tokens. What attention does between tokens is left out, some 1% for
 sentences; so is padding, which is no work for a model.
 Model FLOP utilisation is their share of what the device could do (Chowdhery et al. 2022, appendix B).
 """
@@ -43,7 +43,7 @@ that the driver gives a GPU; the first that is there counts."""
 
 
 class Meter:
-    """Counts the operations of updates of `model`."""
+    """A count of the operations that updates of `model` take."""
 
     def __init__(self, model: TranslationModel, device: torch.device, precision: Precision):
         tables = {id(table.weight) for table in model.modules() if isinstance(table, nn.Embedding)}
@@ -52,7 +52,7 @@ class Meter:
             for name, parameter in model.named_parameters()
             if parameter.dim() > 1 and id(parameter) not in tables | {id(model.output.weight)}
         }
-        source = sum(size for name, size in weights.items() if name.startswith("encoder"))
+        source = sum(size for name, size in weights.items() if model.reads_source_alone(name))
         target = sum(weights.values()) - source
         # A model without an encoder reads the source as it reads the target.
         self.per_src_token = PER_WEIGHT * (source or target)
@@ -60,21 +60,21 @@ class Meter:
         self.peak = None if precision is Precision.fp32 else peak(device)
 
     def flops(self, src_tokens: int, tgt_tokens: int) -> float:
-        """Operations of one update."""
+        """Return the operations of one update."""
         return float(self.per_src_token * src_tokens + self.per_tgt_token * tgt_tokens)
 
     def rates(self, flops: float, seconds: float) -> dict[str, float]:
-        """What a device did in this time, in 10^12 operations per second, and the utilisation if known."""
+        """Return the speed of a device in 10^12 operations per second, and its utilisation if known."""
         rate = flops / seconds
         return {"tflops_per_second": rate / 1e12} | ({"mfu": rate / self.peak} if self.peak else {})
 
 
 def peak(device: torch.device) -> float | None:
-    """Operations per second of a GPU that is in the table."""
+    """Return the operations per second of a GPU that is in the table, else None."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    # Parts of a GPU, virtual ones among them, and others of its name.
+    # The speeds of a slice of a GPU, a virtual GPU or a slower variant of the name are not in the table.
     if {"MIG", "Laptop", "D", "Ti", "SUPER"} & set(name.split()) or re.search(r"-\d+[ABCQ]\b", name):
         return None
     return next((value for part, value in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)

@@ -1,4 +1,4 @@
-"""A model in training: forward pass and loss as one module, in one process or shared by several.
+"""A model in training, in one process or shared by several: the module of its objective, wrapped for that.
 
 DDP (Li et al. 2020) gives every process all weights and averages the gradients; FSDP2 (Zhao et al. 2023)
 splits weights, gradients and the state of the optimizer between them. Everything else sees whole tensors
@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental import _config as symbolic_shapes
 
 from nmt.data.batching import Batch
 from nmt.distributed import ALONE, World
-from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
-from nmt.models.recurrence import RecurrentLayer
 from nmt.runtime import Parallel, RuntimeConfig, whole
+from nmt.training.objective import LossModule, Objective
 from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
 
 ALIGNMENT = 8
@@ -30,32 +28,12 @@ Nothing more is fixed. Batches are cut by tokens, so that their number of senten
 and a graph for each shape would be compiled over and over; one graph for all of them is compiled once.
 """
 
-
-class LossModule(nn.Module):
-    """From the tensors of a batch to its summed loss and negative log-likelihood."""
-
-    def __init__(self, model: TranslationModel, *, compiled: bool):
-        super().__init__()
-        self.model = model
-        # Its chunks and kernels are code of its own, not for the compiler.
-        self.nll = projected_nll
-        if compiled:
-            self.nll = torch.compiler.disable(projected_nll)
-            symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
-            self.compile(dynamic=True)
-
-    def forward(
-        self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_out: Tensor, rows: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        """Shapes as in `Batch`; both sums as in `projected_nll`."""
-        hidden = self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
-        targets = tgt_out.flatten().index_select(0, rows)
-        loss, nll = self.nll(hidden, self.model.output, targets, smoothing)
-        return loss, nll
+OF_OBJECTIVE = "objective/"
+"""Begins the names of the objective's tensors among those of the optimizer in a checkpoint."""
 
 
 class ParallelModel:
-    """Computes the loss of batches with `model`, whose weights an optimizer over `trained` changes.
+    """The loss of batches by `objective` and `model`, whose weights an optimizer over `trained` changes.
 
     `trained` is `model` itself, except with FSDP: then it holds a part of the weights, and `model` is a whole
     copy for evaluation that `refresh` brings up to date.
@@ -64,6 +42,7 @@ class ParallelModel:
     def __init__(
         self,
         model: TranslationModel,
+        objective: Objective,
         cfg: RuntimeConfig | None = None,
         *,
         world: World = ALONE,
@@ -74,8 +53,9 @@ class ParallelModel:
         fits = not (model.max_length or 0) % ALIGNMENT  # or padding might need a position too many
         self.multiple = ALIGNMENT if cfg.compile and fits else 1  # of S and T
         self.model = model
+        self.objective = objective
         self.trained = copy.deepcopy(model) if shards else model
-        self.module: nn.Module = LossModule(self.trained, compiled=cfg.compile)
+        self.module: nn.Module = LossModule(self.trained, objective, compiled=cfg.compile)
         if shards:
             _shard(self.module, world, device)
         elif world.size > 1:
@@ -84,14 +64,12 @@ class ParallelModel:
             ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)
             self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
 
-    def __call__(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-        """The summed loss and negative log-likelihood of `batch`."""
-        tensors = (batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
-        loss, nll = self.module(*tensors, smoothing)
-        return loss, nll
+    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the summed loss of `batch` in update `step`, and the named sums of the objective."""
+        return self.module(step, batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
 
     def exchanging(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
-        """The context of forward and backward: gradients are exchanged with the last batch of an update."""
+        """Return the context of forward and backward: the last batch of an update exchanges gradients."""
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not is_last:
             return self.module.no_sync()
         if self.trained is not self.model:
@@ -106,9 +84,10 @@ class ParallelModel:
             self.model.load_state_dict({key: whole(x) for key, x in self.trained.state_dict().items()})
 
     def tensors(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Weights and optimizer state, whole and by name; all processes take part."""
+        """Return weights, and state of optimizer and objective, whole and by name; all ranks take part."""
         self.refresh()
-        state = optimizer_tensors(optimizer, self.trained)
+        state = {OF_OBJECTIVE + name: x for name, x in self.objective.tensors.items()}
+        state |= optimizer_tensors(optimizer, self.trained)
         return self.model.state_dict(), {name: whole(x) for name, x in state.items()}
 
     @torch.no_grad()
@@ -117,7 +96,11 @@ class ParallelModel:
     ) -> None:
         """Take over what `tensors` returned, in this or another number of processes."""
         self.model.load_state_dict(weights)
-        load_optimizer_tensors(optimizer, self.trained, state)
+        device = self.model.output.weight.device
+        own = {name: state[name] for name in state if name.startswith(OF_OBJECTIVE)}
+        self.objective.tensors = {name.removeprefix(OF_OBJECTIVE): x.to(device) for name, x in own.items()}
+        of_optimizer = {name: state[name] for name in state if name not in own}
+        load_optimizer_tensors(optimizer, self.trained, of_optimizer)
         if self.trained is not self.model:
             for name, parameter in self.trained.state_dict().items():
                 parameter.copy_(_part_of(self.model.state_dict()[name], parameter))
@@ -128,7 +111,7 @@ class ParallelModel:
 def _shard(module: nn.Module, world: World, device: torch.device) -> None:
     """Split every layer of the stacks by itself, so that few are whole at a time, then what is left.
 
-    Recurrent layers are left: those of a decoder are stepped through, and would be made whole for every word.
+    Layers that are stepped through are left: they would be made whole for every word.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -136,13 +119,13 @@ def _shard(module: nn.Module, world: World, device: torch.device) -> None:
     mesh = init_device_mesh(device.type, (world.size,))
     stacks = [stack for stack in module.modules() if isinstance(stack, nn.ModuleList)]
     for layer in reversed([layer for stack in stacks for layer in stack]):
-        if not isinstance(layer, RecurrentLayer):
+        if not getattr(layer, "is_stepped_through", False):
             fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
 
 
 def _part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The part of a whole `tensor` that this process holds, split as `like` is."""
+    """Return the part of a whole `tensor` that this process holds, split as `like` is."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):

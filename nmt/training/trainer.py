@@ -1,7 +1,8 @@
 """The training loop: the update, and when to validate, save and stop.
 
-Knows batches, a model's contract, the optimizer and checkpoints; knows no text and no BLEU: validation is a
-function it is given, whose scores it compares by name. A step is one update of the weights, counted from 1.
+Knows batches, a model's contract, the optimizer and checkpoints; knows no text, no BLEU and no loss: that is
+the objective's, and validation is a function it is given, whose scores it compares by name. A step is one
+update of the weights, counted from 1.
 All it must remember is in `TrainState` and in the tensors of a checkpoint; the random state of a step is a
 function of (seed, step, rank). So a resumed run repeats the interrupted one.
 
@@ -11,14 +12,12 @@ requests to stop, and so validate, save and end at the same step; rank 0 alone w
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +26,15 @@ import torch
 from nmt.data.batching import Plan, collate, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import TrainingStopped, UserError, suggest
 from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.flops import Meter
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import PlateauConfig, ScheduleConfig, ScheduleContext, rate
+from nmt.training.statistics import MEASURES, Update, UpdateStatistics, means, measures_in
 from nmt.training.tracking import Tracker
-from nmt.training.train_state import TrainState, UpdateStatistics
+from nmt.training.train_state import TrainState
 
 
 class BestMetric(Enum):
@@ -70,10 +70,11 @@ class TrainerConfig:
     """Largest number of tokens in one batch, padding included, on the longer side of each pair."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
-    label_smoothing: float = 0.1
-    """Share of the target probability spread evenly over the vocabulary."""
     log_every_steps: int = 50
     """Updates between two lines of metrics."""
+    measures: list[str] = field(default_factory=list)
+    """What else to measure of every update and show as train/NAME: weight_norm, largest_gradient,
+    layer_grad_norm."""
     eval_every_steps: int = 500
     """Updates between two validations."""
     save_every_steps: int = 500
@@ -105,8 +106,12 @@ class TrainerConfig:
         for key in ("patience", "average", "num_samples"):
             if getattr(self, key) < 0:
                 raise UserError(f"trainer.{key} must not be negative, but is {getattr(self, key)}")
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise UserError(f"trainer.label_smoothing must be in [0, 1), but is {self.label_smoothing}")
+        for name in self.measures:
+            if name not in MEASURES:
+                known = ", ".join(MEASURES)
+                raise UserError(
+                    f"trainer.measures can hold {known}, but holds {name!r}{suggest(name, MEASURES)}"
+                )
         kept = self.keep_last if self.average_of is AverageOf.last else self.keep_best
         if self.average > kept:
             key = f"trainer.keep_{self.average_of.value}"
@@ -139,8 +144,12 @@ class Trainer:
         self.parallel_model = parallel_model
         self.amp_step = amp_step
         self.statistics = UpdateStatistics(
-            amp_step.device, forgives_overflow=amp_step.precision is Precision.fp16
+            amp_step.device,
+            forgives_overflow=amp_step.precision is Precision.fp16,
+            measures=cfg.measures,
+            world=world,
         )
+        self.parameters = dict(parallel_model.trained.named_parameters())
         self.meter = Meter(parallel_model.model, amp_step.device, amp_step.precision)
         self.pairs_of_epoch = pairs_of_epoch
         self.validate = validate
@@ -155,7 +164,9 @@ class Trainer:
         self.parallel_model.load(self.amp_step.optimizer, checkpoint.model, checkpoint.optimizer)
         if self.amp_step.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
             self.amp_step.scaler.load_state_dict(checkpoint.state["scaler"])
-        self.train_state = TrainState(**checkpoint.state["progress"])
+        self.train_state = TrainState.stored_in(checkpoint.state)
+        if measures_in(self.train_state.window) != set(self.cfg.measures):
+            self.train_state.window = {}  # some of its updates were not measured as those to come
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
         """Train until a limit is reached.
@@ -192,7 +203,7 @@ class Trainer:
         train_state.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs) -> Plan:
-        """The batches of the current epoch."""
+        """Return the batches of the current epoch."""
         return plan_epoch(
             pairs.src_lengths,
             pairs.tgt_lengths,
@@ -203,7 +214,7 @@ class Trainer:
         )
 
     def share_done(self) -> float:
-        """How much of the nearest limit is used up, 0 to 1 and above."""
+        """Return how much of the nearest limit is used up, 0 to 1 and above."""
         train_state = self.train_state
         used = (
             (train_state.step, self.cfg.max_steps),
@@ -214,27 +225,26 @@ class Trainer:
         return max((value / limit for value, limit in used if limit), default=0.0)
 
     def finished(self) -> bool:
-        """Whether a limit is reached or the patience is exhausted."""
+        """Return whether a limit is reached or the patience is exhausted."""
         impatient = 0 < self.cfg.patience <= self.train_state.validations_without_gain
         return impatient or self.share_done() >= 1.0
 
     def learning_rate(self, step: int) -> float:
-        """Rate of update `step`."""
+        """Return the learning rate of update `step`."""
         return rate(step, self.schedule_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
 
     def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
-        """One update: the gradient of the loss per target token, over all batches of the group together."""
+        """Update the weights by the gradient of the loss per target token, over all batches of the group."""
         train_state, started = self.train_state, time.perf_counter()
         step = train_state.step + 1
         seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
-        sums = torch.zeros(3, device=self.amp_step.device)
         for number, indices in enumerate(group, start=1):
             with self.parallel_model.exchanging(is_last=number == len(group)):
-                sums += self._add_gradients(pairs, indices, num_tokens)
-        norm = self.amp_step.clip()
-        unusable = self.statistics.add(step, self.world.all_reduce_sum(sums), norm, num_tokens)
+                self._add_gradients(pairs, indices, num_tokens)
+        update = Update(self.parameters, self.amp_step.clip())
+        unusable = self.statistics.end_update(step, num_tokens, update)
         self.amp_step.step(self.learning_rate(step), unusable)
         train_state.step, train_state.tokens = step, train_state.tokens + num_tokens
         seconds = time.perf_counter() - started
@@ -242,10 +252,8 @@ class Trainer:
         flops = self.meter.flops(src_tokens, num_tokens)
         train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
-    def _add_gradients(
-        self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int
-    ) -> torch.Tensor:
-        """Add the gradients of this rank's rows; return their loss, log-likelihood and padded positions.
+    def _add_gradients(self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int) -> None:
+        """Add the gradients and the sums of this rank's rows of a batch to those of the update.
 
         Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
         """
@@ -254,11 +262,10 @@ class Trainer:
         batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
-            loss, nll = self.parallel_model(batch, self.cfg.label_smoothing)
+            loss, named = self.parallel_model(batch, self.train_state.step + 1)
         share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
         self.amp_step.backward(share if has_rows else 0.0 * share)
-        sums = torch.stack([loss.detach(), nll, torch.full_like(nll, batch.tgt_out.numel())])
-        return sums if has_rows else torch.zeros_like(sums)
+        self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
 
     def _read(self) -> None:
         """Fetch what was measured since the last time; here the host waits for a GPU.
@@ -297,9 +304,9 @@ class Trainer:
             train_state.window = {}
 
     def _measured(self) -> dict[str, float]:
-        """The means over the window."""
+        """Return the means over the window, under the names of metrics.jsonl."""
         train_state, window = self.train_state, self.train_state.window
-        values = train_state.means() | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
+        values = means(window) | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
         values |= {"lr": self.learning_rate(train_state.step), "epoch": train_state.epoch}
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
@@ -313,11 +320,11 @@ class Trainer:
         self._take_time()
 
     def _take_time(self) -> None:
-        """The same in all processes, so that they end at the same step."""
+        """Set the time of training to that of the slowest rank, so that all ranks end at the same step."""
         self.train_state.seconds = self.world.all_reduce_max(time.perf_counter() - self._started)
 
     def _stopping(self, stop: StopRequest) -> bool:
-        """Whether a signal has reached any of the processes; then it is that of all."""
+        """Return whether a signal has reached any rank, and hand it to all ranks."""
         number = int(self.world.all_reduce_max(stop.signal or 0))
         if number:
             stop.signal = signal.Signals(number)
@@ -374,7 +381,7 @@ class Trainer:
             train_state.validations_without_lower_loss = 0
 
     def save(self) -> None:
-        """Write a checkpoint of this step, then remove those that `keep_last` and `keep_best` do not keep."""
+        """Write a checkpoint of this step, then remove those that `kept_steps` does not name."""
         self._read()
         weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
         if self.world.is_main:
@@ -382,17 +389,26 @@ class Trainer:
         self.world.barrier()  # nobody says that a step is saved before it is
 
     def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
-        state: dict[str, Any] = {
-            "progress": dataclasses.asdict(self.train_state),
-            "scaler": self.amp_step.scaler.state_dict(),
-        }
+        state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
         self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
-        steps = self.store.steps()
-        best = self.train_state.best_steps(among=steps)[: self.cfg.keep_best]
-        newest = regular_steps(steps, self.train_state, self.cfg)[-self.cfg.keep_last :]
-        self.store.prune({steps[-1], *newest, *best})
+        self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
 
 
-def regular_steps(steps: Sequence[int], train_state: TrainState, cfg: TrainerConfig) -> list[int]:
-    """Those of the saved `steps` that an uninterrupted run has, too: an interruption may save any step."""
-    return [step for step in steps if step % cfg.save_every_steps == 0 or str(step) in train_state.scores]
+def kept_steps(saved: Sequence[int], state: TrainState, cfg: TrainerConfig) -> set[int]:
+    """Return which of the `saved` steps to keep: the last one, the newest and the best."""
+    newest = selected_steps(AverageOf.last, cfg.keep_last, saved, state, cfg)
+    best = selected_steps(AverageOf.best, cfg.keep_best, saved, state, cfg)
+    return {saved[-1], *newest, *best}
+
+
+def selected_steps(
+    which: AverageOf, count: int, saved: Sequence[int], state: TrainState, cfg: TrainerConfig
+) -> list[int]:
+    """Return the `count` newest or best of the `saved` steps, in ascending order.
+
+    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
+    """
+    if which is AverageOf.best:
+        return sorted(state.best_steps(among=saved)[:count])
+    regular = [step for step in saved if step % cfg.save_every_steps == 0 or str(step) in state.scores]
+    return regular[-count:]

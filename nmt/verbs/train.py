@@ -29,17 +29,19 @@ from nmt.data.training_split import (
 )
 from nmt.disk_cache import cache_dir
 from nmt.distributed import World
-from nmt.errors import Log, warn
+from nmt.errors import Log, UserError, warn
 from nmt.files import write_lines
+from nmt.models import TranslationModel
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import evaluation_text, initial_model, load_weights, score_line
+from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
 from nmt.runs.tasks import TASKS, Evaluation, TrainedModel
+from nmt.training import build_objective
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import NullTracker, Tracker
 from nmt.training.train_state import TrainState
-from nmt.training.trainer import AverageOf, Trainer, regular_steps
+from nmt.training.trainer import AverageOf, Trainer, selected_steps
 
 
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
@@ -83,7 +85,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         model = initial_model(cfg, tokenizer).to(device)
         trained = TrainedModel(cfg, tokenizer, model, device, world=world)
         schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
-        parallel_model = ParallelModel(model, cfg.runtime, world=world, device=device)
+        objective = build_objective(cfg.objective, opener(cfg, tokenizer))
+        parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device)
         optimizer = build_optimizer(cfg.optimizer, parallel_model.trained)
         trainer = Trainer(
             dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
@@ -179,6 +182,24 @@ def tokenizer_of(
     return run.tokenizer(cfg.tokenizer)
 
 
+def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:
+    """Return the function that opens the model of another run, with which an objective compares this one.
+
+    That function raises `UserError` when the other run has another tokenizer.
+    """
+
+    def open_model(run: str) -> TranslationModel:
+        opened = open_run(run, runtime_cfg=cfg.runtime)
+        if opened.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise UserError(
+                f"objective={cfg.objective.name}: the run {run} has another tokenizer, and so gives other "
+                "tokens their probabilities; train both on the same data with the same tokenizer=..."
+            )
+        return opened.model.requires_grad_(False)
+
+    return open_model
+
+
 def validator(
     trained: TrainedModel, run: RunDirectory, tracker: Tracker
 ) -> Callable[[int], dict[str, float]]:
@@ -201,12 +222,11 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
     """Score the final weights on validation and `data.scored_split`; return what results.json holds."""
     cfg = trained.cfg
     store = run.checkpoints
-    best_steps = train_state.best_steps(among=store.steps())
-    results: dict[str, Any] = {"step": best_steps[0]}
+    saved = store.steps()
+    results: dict[str, Any] = {"step": selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer)[0]}
     if cfg.trainer.average:
-        newest = regular_steps(store.steps(), train_state, cfg.trainer)[-cfg.trainer.average :]
-        best = sorted(best_steps[: cfg.trainer.average])
-        steps = newest if cfg.trainer.average_of is AverageOf.last else best
+        chosen = cfg.trainer.average_of, cfg.trainer.average
+        steps = selected_steps(*chosen, saved, train_state, cfg.trainer)
         if len(steps) < cfg.trainer.average:
             warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
         with trained.world.main_first():

@@ -29,7 +29,7 @@ data=toy experiment=none model=transformer_tiny model.d_model=16 model.d_ff=32 m
 model.encoder_layers=1 model.decoder_layers=1 tokenizer=word data.max_tokens=32 data.scored_split=validation
 optimizer=muon optimizer.iterations=3
 schedule=linear schedule.peak_rate=0.02 schedule.warmup_steps=10 schedule.decay_steps=200
-trainer.label_smoothing=0.05 trainer.accumulate=2 trainer.batch_tokens=64 trainer.eval_every_steps=50
+objective.label_smoothing=0.05 trainer.accumulate=2 trainer.batch_tokens=64 trainer.eval_every_steps=50
 trainer.save_every_steps=50 trainer.log_every_steps=25 trainer.keep_last=1 trainer.patience=0
 decoding.length_penalty_alpha=0.7 decoding.n_best=2
 runtime.kernels=false runtime.precision=fp32 runtime.device=cpu

@@ -15,12 +15,14 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.models import TranslationModel
 from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
+from nmt.training.objective import Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer, optimizer_tensors
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import ConstantConfig, PlateauConfig, ScheduleConfig, ScheduleContext
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
-from nmt.training.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, regular_steps
+from nmt.training.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, kept_steps, selected_steps
+from tests.training.test_objective import consistency, cross_entropy, mean_teacher
 
 Factory = Callable[..., Trainer]
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
@@ -31,7 +33,12 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
     """A function of trainer fields that returns a trainer; `scores` are what the validations give."""
 
     def build(
-        *, scores: Sequence[float] = (), schedule: ScheduleConfig = RATE, folder: str = "run", **fields: Any
+        *,
+        scores: Sequence[float] = (),
+        schedule: ScheduleConfig = RATE,
+        objective: Objective | None = None,
+        folder: str = "run",
+        **fields: Any,
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "log_every_steps": 1, "patience": 0}
         cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.bleu} | fields))
@@ -47,7 +54,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             cfg,
             schedule,
             ScheduleContext(d_model=16),
-            parallel_model=ParallelModel(model),
+            parallel_model=ParallelModel(model, objective or cross_entropy()),
             amp_step=MixedPrecisionStep(
                 build_optimizer(AdamConfig(), model),
                 device=torch.device("cpu"),
@@ -74,16 +81,20 @@ def weights(trainer: Trainer) -> torch.Tensor:
     )
 
 
-def test_small_batches_together_are_one_large_batch(trainer: Factory, pairs: EncodedPairs) -> None:
+@pytest.mark.parametrize("objective", [cross_entropy, consistency])
+def test_small_batches_together_are_one_large_batch(
+    trainer: Factory, pairs: EncodedPairs, objective: Callable[[], Objective]
+) -> None:
     """Of different sizes and lengths: each target token counts the same."""
-    one, several = trainer(folder="one"), trainer(folder="several")
+    one, several = (trainer(folder=name, objective=objective()) for name in ("one", "several"))
     one._update(pairs, [np.arange(13)])
     several._update(pairs, [np.arange(3), np.arange(3, 4), np.arange(4, 13)])
     for made in (one, several):
         made._read()
     assert one.train_state.tokens == several.train_state.tokens == int(pairs.tgt_lengths[:13].sum())
     assert several.train_state.window["positions"] < one.train_state.window["positions"]  # less padding
-    assert one.train_state.window["loss"] == pytest.approx(several.train_state.window["loss"], rel=1e-5)
+    for name in {"loss", "nll", "kl"} & one.train_state.window.keys():
+        assert one.train_state.window[name] == pytest.approx(several.train_state.window[name], rel=1e-5)
     moments = [
         optimizer_tensors(made.amp_step.optimizer, made.parallel_model.model) for made in (one, several)
     ]
@@ -136,8 +147,85 @@ def test_best_and_newest_checkpoints_are_kept(trainer: Factory) -> None:
 
 
 def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
-    train_state = TrainState(scores={"7": 1.0})
-    assert regular_steps([5, 7, 10, 13, 20], train_state, TrainerConfig(save_every_steps=5)) == [5, 7, 10, 20]
+    saved, train_state, cfg = (
+        [5, 7, 10, 13, 20],
+        TrainState(scores={"7": 1.0}),
+        TrainerConfig(save_every_steps=5),
+    )
+    assert selected_steps(AverageOf.last, 3, saved, train_state, cfg) == [7, 10, 20]
+    assert selected_steps(AverageOf.last, 9, saved, train_state, cfg) == [5, 7, 10, 20]
+
+
+def test_the_best_are_those_of_the_highest_score_that_are_saved() -> None:
+    train_state, cfg = (
+        TrainState(scores={"5": 1.0, "10": 3.0, "15": 4.0, "20": 2.0}),
+        TrainerConfig(keep_last=1),
+    )
+    assert selected_steps(AverageOf.best, 2, [5, 10, 20, 22], train_state, cfg) == [10, 20]
+    assert kept_steps([5, 10, 20, 22], train_state, cfg) == {10, 20, 22}
+
+
+def window_of(trainer: Trainer) -> dict[str, float]:
+    """The sums of the window that are no times."""
+    return {name: x for name, x in trainer.train_state.window.items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("objective", [cross_entropy, consistency, mean_teacher])
+def test_a_training_goes_on_in_the_middle_of_a_window(
+    trainer: Factory, objective: Callable[[], Objective]
+) -> None:
+    """Weights, what the objective remembers and the sums of the window are those of an uninterrupted run."""
+    plain = {"log_every_steps": 4, "eval_every_steps": 100, "measures": ["weight_norm", "layer_grad_norm"]}
+    straight = trainer(folder="straight", max_steps=3, objective=objective(), **plain)
+    fit(straight)
+    first = trainer(max_steps=2, objective=objective(), **plain)
+    fit(first)
+    second = trainer(max_steps=3, objective=objective(), **plain)
+    checkpoint = second.store.latest(pytest.fail)
+    assert checkpoint is not None
+    second.resume(checkpoint)
+    fit(second)
+    assert window_of(second) == window_of(straight)
+    assert {"loss", "update/weight_norm", "update/layer_grad_norm/encoder.0"} <= window_of(second).keys()
+    assert torch.equal(weights(second), weights(straight))
+    tensors = [made.parallel_model.tensors(made.amp_step.optimizer)[1] for made in (second, straight)]
+    assert any(name.startswith("objective/") for name in tensors[0]) is (objective is mean_teacher)
+    torch.testing.assert_close(*tensors, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("measures", [[], ["weight_norm", "largest_gradient"]])
+def test_a_window_whose_updates_were_measured_otherwise_starts_anew(
+    trainer: Factory, measures: list[str]
+) -> None:
+    first = trainer(max_steps=2, log_every_steps=4, measures=["weight_norm"])
+    fit(first)
+    second = trainer(max_steps=3, log_every_steps=4, measures=measures)
+    checkpoint = second.store.latest(pytest.fail)
+    assert checkpoint is not None
+    second.resume(checkpoint)
+    fit(second)
+    assert second.train_state.window["steps"] == 1
+
+
+def test_a_window_of_an_earlier_version_goes_on(trainer: Factory) -> None:
+    old = {"tokens": 10.0, "steps": 1.0, "seconds": 1.0, "flops": 5.0, "loss": 50.0, "nll": 40.0}
+    old |= {"positions": 12.0, "norm": 2.0, "overflows": 0.0}
+    first = trainer(max_steps=1)
+    fit(first)
+    first.train_state.window = dict(old)
+    first.save()
+    second = trainer(max_steps=2, log_every_steps=2)
+    checkpoint = second.store.latest(pytest.fail)
+    assert checkpoint is not None
+    second.resume(checkpoint)
+    assert second.train_state.window.keys() == old.keys()
+    second._update(second.pairs_of_epoch(1), second.plan(second.pairs_of_epoch(1))[1:2])
+    second._read()
+    window, tokens = second.train_state.window, second.train_state.tokens - first.train_state.tokens
+    assert window.keys() == old.keys()
+    assert window["tokens"] == 10 + tokens
+    assert second._measured()["train/loss"] == pytest.approx(window["loss"] / (10 + tokens))
+    assert window["loss"] > 50
 
 
 def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
@@ -182,7 +270,10 @@ def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -
         ({"accumulate": 0}, "trainer.accumulate must be at least 1, but is 0"),
         ({"max_steps": 0}, "trainer.max_steps must be positive, but is 0; use null for no limit"),
         ({"patience": -1}, "trainer.patience must not be negative, but is -1"),
-        ({"label_smoothing": 1.0}, r"trainer.label_smoothing must be in \[0, 1\), but is 1.0"),
+        (
+            {"measures": ["weight_norms"]},
+            r"can hold .*, but holds 'weight_norms'; did you mean 'weight_norm'\?",
+        ),
         ({"average": 4}, "trainer.average=4 needs as many checkpoints, but trainer.keep_last=3"),
         ({"average": 2, "average_of": AverageOf.best}, "but trainer.keep_best=1; set trainer.keep_best=2"),
     ],

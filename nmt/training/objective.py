@@ -1,0 +1,111 @@
+"""Objectives: what an update minimises, between the model and the update, as a sum over target tokens.
+
+An objective sees the batch, the number of the update and `LossModule`: as many forward passes as it asks for
+(each with dropout masks of its own), logits where it wants them, and the fast label-smoothed loss that never
+keeps them. A function it is built with opens the model of another run. It runs inside the module that DDP,
+FSDP2 and the compiler wrap, so that every pass counts for the gradients. It returns sums by name and never
+divides: the trainer alone divides, by the target tokens of the whole update over all ranks.
+
+Here are the contract and label-smoothed cross-entropy; the table of objectives is `nmt.training.OBJECTIVES`.
+Shapes: M target tokens (no padding), D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental import _config as symbolic_shapes
+
+from nmt.data.batching import Batch
+from nmt.errors import UserError
+from nmt.layers.loss import projected_nll
+from nmt.models.base import TranslationModel
+
+OpenModel = Callable[[str], TranslationModel]
+"""Opens the model of a run directory with the same tokenizer: on the device, in eval mode, no gradients."""
+
+
+@dataclass
+class ObjectiveConfig:
+    """What the configs of all objectives have in common."""
+
+    name: str = ""
+    """Kind of objective; chosen together with its other fields by `objective=...`."""
+
+
+class Objective(ABC):
+    """What an update minimises; no module, so that models it opens are neither trained nor shared out."""
+
+    def __init__(self, cfg: Any, open_model: OpenModel):
+        self.cfg = cfg
+        self.open_model = open_model
+        self.tensors: dict[str, Tensor] = {}
+        """What the objective remembers between updates, by name; a checkpoint holds these, too."""
+
+    @abstractmethod
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of `batch`, and named sums that `metrics.jsonl` shows per target token.
+
+        All are float32 scalars, summed over the target tokens of the batch; the names are the same for every
+        batch. `step` counts updates from 1; an update may consist of several batches. The host must not wait
+        for the device here.
+        """
+
+
+class LossModule(nn.Module):
+    """The model in training and its objective as one module; the methods are what an objective calls."""
+
+    def __init__(self, model: TranslationModel, objective: Objective, *, compiled: bool):
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self._real_hidden = self._hidden
+        if compiled:
+            symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
+            self._real_hidden = torch.compile(self._hidden, dynamic=True)
+
+    def forward(self, step: int, *tensors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and the named sums of the batch that consists of `tensors`."""
+        return self.objective(self, Batch(*tensors), step)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Run the model forward and return its hidden states (M, D) of the real target tokens of `batch`."""
+        return self._real_hidden(batch.src, batch.src_mask, batch.tgt_in, batch.rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return all logits (M, V) of hidden states (M, D), in the type of matrix products."""
+        return self.model.project(hidden)
+
+    def nll(self, hidden: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the label-smoothed loss and the plain one without a gradient, keeping no logits."""
+        return projected_nll(hidden, self.model.output, targets, smoothing)
+
+    def _hidden(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, rows: Tensor) -> Tensor:
+        return self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
+
+
+@dataclass
+class CrossEntropyConfig(ObjectiveConfig):
+    """Negative log-likelihood of the target tokens, with label smoothing."""
+
+    name: str = "cross_entropy"
+    label_smoothing: float = 0.1
+    """Share of the target probability spread evenly over the vocabulary."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"objective.label_smoothing must be in [0, 1), but is {self.label_smoothing}")
+
+
+class CrossEntropy(Objective):
+    """Label-smoothed cross-entropy, whose logits exist a few rows at a time."""
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the smoothed loss, and the plain negative log-likelihood as `nll`."""
+        loss, nll = module.nll(module.hidden(batch), batch.real(batch.tgt_out), self.cfg.label_smoothing)
+        return loss, {"nll": nll}

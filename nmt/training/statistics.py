@@ -1,0 +1,178 @@
+"""What updates measure, by name: sums on the device until they are read, then means for `metrics.jsonl`.
+
+Three kinds of values come together, all in float64: sums over the target tokens of an update (the loss, and
+what the objective names), the norm of the gradients, and the rows of `MEASURES` that `trainer.measures`
+chooses. The host waits for the device only where they are read. Knows parameters; knows neither models nor
+batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nmt.distributed import ALONE, World
+from nmt.runtime import whole
+
+
+class Update(NamedTuple):
+    """What a measure sees of an update, before the weights change."""
+
+    parameters: dict[str, nn.Parameter]
+    """The weights by name, with the gradients of the update, unscaled and clipped."""
+    grad_norm: Tensor
+    """Norm of all gradients before clipping, a scalar."""
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients by the name of their weight."""
+        return {name: x.grad for name, x in self.parameters.items() if x.grad is not None}
+
+
+def weight_norm(update: Update) -> Tensor:
+    """Return the norm of all weights."""
+    return nn.utils.get_total_norm([x.detach() for x in update.parameters.values()])
+
+
+def largest_gradient(update: Update) -> Tensor:
+    """Return the largest absolute value in the gradients."""
+    return nn.utils.get_total_norm(list(update.gradients().values()), float("inf"))
+
+
+def layer_grad_norm(update: Update) -> dict[str, Tensor]:
+    """Return the norm of the gradients of every layer, such as `encoder.0`, and of what is in no layer."""
+    layers: dict[str, list[Tensor]] = {}
+    for name, gradient in update.gradients().items():
+        parts = name.split(".")
+        numbers = [i for i, part in enumerate(parts) if part.isdigit()]
+        layers.setdefault(".".join(parts[: numbers[0] + 1] if numbers else parts[:1]), []).append(gradient)
+    return {layer: nn.utils.get_total_norm(gradients) for layer, gradients in layers.items()}
+
+
+Measure = Callable[[Update], Tensor | dict[str, Tensor]]
+
+MEASURES: dict[str, Measure] = {
+    "weight_norm": weight_norm,
+    "largest_gradient": largest_gradient,
+    "layer_grad_norm": layer_grad_norm,
+}
+"""Measures of an update: a scalar on the device, or several by name. The names of a measure stay the same."""
+
+OF_UPDATES = "update/"
+"""Begins the name of a measure in a window of sums."""
+COUNTED = ("tokens", "positions", "norm", "overflows", "steps", "seconds", "flops")
+"""What else a window has; every other name is a sum over target tokens, `loss` or one of the objective."""
+
+
+@dataclass
+class Fault:
+    """The first update whose loss, or norm of the gradients, was not finite."""
+
+    step: int
+    loss: float
+    """Nats per target token."""
+    norm: float
+
+
+class UpdateStatistics:
+    """Sums over updates by name, kept on the device so that the host need not wait for every update.
+
+    An update whose loss or norm is not finite is left out, and so are all after it, until someone reads the
+    sums and learns of it; where `forgives_overflow`, as fp16 must, a norm is forgiven and counted.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        forgives_overflow: bool,
+        measures: Sequence[str] = (),
+        world: World = ALONE,
+    ):
+        self.forgives_overflow = forgives_overflow
+        self.measures = {name: MEASURES[name] for name in measures}
+        self.world = world
+        self._batch_names: tuple[str, ...] = ()
+        self._batches: Tensor | None = None  # sums of this rank over the batches of one update
+        self._names: tuple[str, ...] = ()
+        self._sums = torch.zeros(0, dtype=torch.float64, device=device)
+        self._fault = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def add_batch(self, loss: Tensor, named: dict[str, Tensor], positions: int, *, counts: bool) -> None:
+        """Add the sums of one batch to those of the update; a batch that does not count adds zeros.
+
+        `loss` and the `named` sums of the objective are scalars, `positions` is the padded target size.
+
+        Raises:
+            ValueError: the objective gives one of its sums a name that means something else.
+        """
+        if not self._batch_names:
+            if taken := named.keys() & {"loss", *COUNTED}:
+                raise ValueError(f"an objective cannot name a sum {' or '.join(sorted(taken))}; it is taken")
+            self._batch_names = ("loss", *named, "positions")
+        loss = loss.detach()
+        sums = torch.stack([loss, *(x.detach() for x in named.values()), torch.full_like(loss, positions)])
+        sums = sums if counts else torch.zeros_like(sums)
+        self._batches = sums if self._batches is None else self._batches + sums
+
+    def end_update(self, step: int, num_tokens: int, update: Update) -> Tensor:
+        """Take in an update of `num_tokens` target tokens over all ranks, whose batches were added before.
+
+        Returns:
+            A scalar on the device: 1.0 where the update must be left out, else 0.0.
+        """
+        assert self._batches is not None, "an update has at least one batch"
+        sums, self._batches = self.world.all_reduce_sum(self._batches).double(), None
+        norm = update.grad_norm.detach().double()
+        bad_loss, bad_norm = ~sums[0].isfinite(), ~norm.isfinite()
+        is_fault = bad_loss if self.forgives_overflow else bad_loss | bad_norm
+        now = torch.stack([torch.full_like(norm, step), sums[0] / num_tokens, norm])
+        self._fault = torch.where(is_fault & (self._fault[0] == 0), now, self._fault)
+        left_out = bad_norm | (self._fault[0] > 0)
+        values = {"norm": norm, **self._measured(update)}
+        counted = [value.masked_fill(left_out, 0.0) for value in values.values()]
+        all_sums = torch.cat([sums, torch.stack([*counted, left_out.double()])])
+        self._names = (*self._batch_names, *values, "overflows")
+        self._sums = self._sums + all_sums if len(self._sums) else all_sums
+        return left_out.float()
+
+    @torch.no_grad()
+    def _measured(self, update: Update) -> dict[str, Tensor]:
+        """Return what the chosen measures say of one update, by their names in a window."""
+        values: dict[str, Tensor] = {}
+        for name, measure in self.measures.items():
+            found = measure(update)
+            if isinstance(found, Tensor):
+                values[f"{OF_UPDATES}{name}"] = whole(found).double()
+            else:
+                values |= {f"{OF_UPDATES}{name}/{key}": whole(x).double() for key, x in found.items()}
+        return values
+
+    def read(self) -> tuple[dict[str, float], Fault | None]:
+        """Return the sums since the last call by name, and the first fault; the host waits for the device."""
+        *sums, step, loss, norm = torch.cat([self._sums, self._fault]).tolist()
+        self._sums.zero_()
+        return dict(zip(self._names, sums, strict=True)), Fault(int(step), loss, norm) if step else None
+
+
+def means(window: dict[str, float]) -> dict[str, float]:
+    """Return the means that the sums of a window stand for: per target token, per update and per second."""
+    tokens = window["tokens"]
+    updates = max(window["steps"] - window["overflows"], 1)
+    of_updates = {name: value for name, value in window.items() if name.startswith(OF_UPDATES)}
+    of_tokens = {name: value for name, value in window.items() if name not in {*COUNTED, *of_updates}}
+    return {
+        **{name: value / tokens for name, value in of_tokens.items()},
+        "tgt_tokens_per_second": tokens / window["seconds"],
+        "grad_norm": window["norm"] / updates,
+        "padding": 1.0 - tokens / window["positions"],
+        **{name.removeprefix(OF_UPDATES): value / updates for name, value in of_updates.items()},
+    }
+
+
+def measures_in(window: dict[str, float]) -> set[str]:
+    """Return the names of the measures that a window holds."""
+    return {name.split("/")[1] for name in window if name.startswith(OF_UPDATES)}
