@@ -211,12 +211,11 @@ def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any
 
 
 def score(results: dict[str, Any]) -> str:
-    """The BLEU of a trial, or the perplexity where there is none: on the test split if that was scored."""
-    for name, label in (("bleu", "BLEU"), ("perplexity", "perplexity")):
-        for split in ("test", "validation", "train"):
-            if name in results.get(split, {}):
-                return f"{label} {results[split][name]:.2f}"
-    return "-"
+    """Return the scores of a trial: on the test split if that was scored."""
+    from nmt.decoding.metrics import labelled_scores
+
+    scored = [results[split] for split in ("test", "validation", "train") if split in results]
+    return "  ".join(labelled_scores(scored[0])) if scored else "-"
 
 
 def complete(request: Sequence[str]) -> None:

@@ -38,8 +38,8 @@ from nmt.training.optimizer import AdamConfig, build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import ConstantConfig, ScheduleContext
 from nmt.training.statistics import MEASURES
-from nmt.training.tracking import NullTracker
-from nmt.training.trainer import BestMetric, Trainer, TrainerConfig
+from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
+from nmt.training.trainer import Trainer, TrainerConfig
 from tests.training.test_objective import consistency, cross_entropy
 
 pytestmark = pytest.mark.skipif(
@@ -113,7 +113,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         **fields: Any,
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
-        cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.loss} | fields))
+        cfg = TrainerConfig(**(plain | {"best_metric": "loss"} | fields))
         seed_everything(1)
         runtime = RuntimeConfig(parallel=parallel)
         parallel_model = ParallelModel(tiny_model(), objective or cross_entropy(), runtime, world=world)
@@ -133,6 +133,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
             seed=1,
+            higher_is_better=False,
             world=world,
         )
 
@@ -191,7 +192,7 @@ def test_a_training_goes_on_in_another_number_of_processes(
         checkpoint = made.store.latest(pytest.fail)
         if checkpoint:
             made.resume(checkpoint)
-        with NullTracker() as tracker:
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
             made.fit(tracker, StopRequest())
         return outcome(made)
 
@@ -388,7 +389,7 @@ def test_a_signal_to_one_is_granted_by_all_after_the_same_step(
 ) -> None:
     def fit(world: World) -> int:
         made = trainer(world, max_steps=10**6, save_every_steps=10**6, eval_every_steps=10**6)
-        with StopRequest() as stop, NullTracker() as tracker:
+        with StopRequest() as stop, Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
             (tmp_path / f"ready.{world.rank}").touch()
             made.fit(tracker, stop)
         return 0

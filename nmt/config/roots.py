@@ -6,6 +6,7 @@ dataclasses; knows no file and no command line, and no component ever sees a roo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,14 +21,15 @@ from nmt.data.sources import DataConfig, MixtureData, TextData, has_split
 from nmt.data.tokenizer import TokenizerConfig
 from nmt.data.tokenizer_training import prepared
 from nmt.decoding import DecodingConfig
-from nmt.decoding.evaluate import Metric
+from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import UserError, suggest
 from nmt.models import ModelConfig
 from nmt.runtime import Parallel, RuntimeConfig
 from nmt.training import ObjectiveConfig
 from nmt.training.optimizer import MuonConfig, OptimizerConfig
 from nmt.training.schedules import DecayConfig, ScheduleConfig
-from nmt.training.trainer import BestMetric, TrainerConfig
+from nmt.training.tracking import TrackingConfig
+from nmt.training.trainer import TrainerConfig
 
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
 
@@ -39,8 +41,8 @@ class Task(Enum):
     language_model = "language_model"
 
 
-def _default_metrics() -> list[Metric]:
-    return [Metric.bleu, Metric.chrf]
+def _default_metrics() -> list[str]:
+    return ["bleu", "chrf"]
 
 
 @dataclass
@@ -69,15 +71,20 @@ class TrainConfig:
     """What the updates minimise."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How long to train, and what to keep."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    """Where the training reports to."""
     decoding: DecodingConfig = MISSING
     """How translations are searched for, in validation and at the end."""
-    metrics: list[Metric] = field(default_factory=_default_metrics)
-    """Scores of a validation: bleu, chrf, ter."""
+    metrics: list[str] = field(default_factory=_default_metrics)
+    """Scores of a validation, such as bleu, chrf and ter."""
 
     def __post_init__(self) -> None:
         if self.run is not None and not self.run.strip():
             raise UserError("run must name a directory, but is empty; run=null lets the program name it")
-        _require_metrics(self.metrics)
+        require_metrics(self.metrics)
+        if self.trainer.best_metric == "auto":
+            best = default_best(self.metrics if self.task is Task.translation else [])
+            self.trainer = dataclasses.replace(self.trainer, best_metric=best)
 
 
 @dataclass
@@ -103,12 +110,12 @@ class EvaluateConfig(RunConfig):
 
     data: DataConfig = MISSING
     """What to translate and score against; data.scored_split says which part of it."""
-    metrics: list[Metric] = field(default_factory=_default_metrics)
-    """Scores to compute: bleu, chrf, ter."""
+    metrics: list[str] = field(default_factory=_default_metrics)
+    """Scores to compute, such as bleu, chrf and ter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_metrics(self.metrics)
+        require_metrics(self.metrics)
 
 
 @dataclass
@@ -284,39 +291,22 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
 
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
-    best = best_metric(cfg)
-    if best is BestMetric.loss:
+    best = cfg.trainer.best_metric
+    if best == "loss":
         return
     if cfg.task is Task.language_model:
-        yield f"trainer.best_metric={best.value} scores translations; with task=language_model set it to loss"
-    elif best.value not in [metric.value for metric in cfg.metrics]:
+        yield f"trainer.best_metric={best} scores translations; with task=language_model set it to loss"
+    elif best not in cfg.metrics:
+        near = suggest(best, [*cfg.metrics, "loss", "auto"])
         yield (
-            f"trainer.best_metric={best.value} is not computed: metrics is {_shown(cfg.metrics)}; "
-            "set trainer.best_metric to one of them or to loss"
+            f"trainer.best_metric={best} is not computed: metrics is [{', '.join(cfg.metrics)}]; "
+            f"set trainer.best_metric to one of them or to loss{near}"
         )
-
-
-def best_metric(cfg: TrainConfig) -> BestMetric:
-    """What `trainer.best_metric` stands for, auto spelt out."""
-    if cfg.trainer.best_metric is not BestMetric.auto:
-        return cfg.trainer.best_metric
-    scored = [metric.value for metric in cfg.metrics] if cfg.task is Task.translation else []
-    usable = [BestMetric(name) for name in scored if name in {known.value for known in BestMetric}]
-    return usable[0] if usable else BestMetric.loss
 
 
 def decay_follows_limit(cfg: TrainConfig) -> bool:
     """Whether the learning rate depends on `trainer.max_steps`."""
     return isinstance(cfg.schedule, DecayConfig) and cfg.schedule.decay_steps is None
-
-
-def _require_metrics(metrics: list[Metric]) -> None:
-    if not metrics or len(set(metrics)) < len(metrics):
-        raise UserError(f"metrics must name at least one score, and each once, but is {_shown(metrics)}")
-
-
-def _shown(metrics: list[Metric]) -> str:
-    return f"[{', '.join(metric.value for metric in metrics)}]"
 
 
 def require_checkpoint(checkpoint: str) -> None:

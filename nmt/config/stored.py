@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nmt.config.explain import explain
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import translate
-from nmt.config.roots import Config, TrainConfig, best_metric, decay_follows_limit, to_config
+from nmt.config.roots import Config, TrainConfig, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
 
@@ -33,6 +33,7 @@ REPORTING = (
     "data.scored_split",
     "decoding.*",
     "metrics",
+    "tracking.*",
     "runtime.device",
     "runtime.threads",
     "runtime.parallel",
@@ -59,7 +60,6 @@ def to_plain(cfg: Config) -> dict[str, Any]:
 def fingerprint(cfg: TrainConfig) -> str:
     """Eight hexadecimal digits that stand for all that decides which weights a training ends with."""
     flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, REPORTING)}
-    flat["trainer.best_metric"] = best_metric(cfg).value
     return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
 
@@ -153,9 +153,6 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
         for key, old, value in _changes(stored, new)
         if not _matches(key, RESUMABLE) or _moves_decay(key, stored)
     ]
-    best = [best_metric(cfg).value for cfg in (stored, new)]
-    if best[0] != best[1] and stored.trainer.best_metric is new.trainer.best_metric:
-        fixed.append(f"metrics: the best checkpoint is now chosen by {best[0]}, and would be by {best[1]}")
     if fixed:
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
         raise UserError(f"{lines}\ngive the values of that run, or start a new one with another run=...")

@@ -167,6 +167,11 @@ def tagged(lines: Iterable[str], tag: str) -> Iterator[str]:
     return (f"{tag} {line}" if line.strip() else line for line in lines)
 
 
+def untagged(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines without the tag of a target language in front, such as `<2de>`."""
+    return (re.sub(r"^<2[^<>\s]+> ", "", line) for line in lines)
+
+
 def _stream(cfg: MixtureData, name: str, split: Split) -> PairStream:
     corpus = cfg.corpora[name]
     tag = cfg.tags.get(corpus.tgt or cfg.tgt, "")

@@ -2,6 +2,7 @@
 
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
+    metrics             Scores of translations against references, one row each.
     hypotheses          What every way of finding translations has in common.
     candidates          The best continuations of a sentence by one token.
     beam_search         Greedy and beam search over the model contract.
@@ -9,7 +10,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     sampling            Translations and continuations drawn from the distribution of a model.
     __init__            The table of strategies, and the one function that finds translations.
     translate           Lines in, translations out, order kept.
-    evaluate            Loss, and sacreBLEU metrics with their signatures, on one split.
+    evaluate            Loss, and metrics with their signatures, on one split.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How good a model is on one split: loss and perplexity, and sacreBLEU metrics of its translations.
+"""How good a model is on one split: loss and perplexity, and the metrics of its translations.
 
-Scores come from sacreBLEU alone (Post 2018), on detokenised text against the raw references, each with its
-signature; they equal those of the `sacrebleu` command on the written files. Validation in training, the test
-at its end and `nmt evaluate` all come through `evaluate_text`, so that their scores mean the same.
+Validation in training, the test at its end and `nmt evaluate` all come through `evaluate_text`, so that their
+scores mean the same.
 """
 
 from __future__ import annotations
@@ -10,31 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
-from sacrebleu.metrics.base import Metric as SacrebleuMetric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from nmt.data.batching import Batch
+from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig
+from nmt.decoding.metrics import METRICS
 from nmt.decoding.translate import evaluating, translate
 from nmt.distributed import ALONE, World
 from nmt.errors import UserError
 from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
-
-
-class Metric(Enum):
-    """Corpus scores of sacreBLEU, 0 to 100; for ter less is better, and it may exceed 100."""
-
-    bleu = "bleu"
-    chrf = "chrf"
-    ter = "ter"
 
 
 @dataclass
@@ -44,9 +32,9 @@ class Scores:
     values: dict[str, float]
     """By metric name."""
     signatures: dict[str, str]
-    """How each value was computed, in sacreBLEU's own words."""
+    """How each value was computed, in the words of its metric."""
     hypotheses: list[str]
-    """What was scored, one line per source line."""
+    """The scored translations, one line per source line."""
 
 
 def evaluate_text(
@@ -54,7 +42,7 @@ def evaluate_text(
     tokenizer: Tokenizer,
     text: ParallelText,
     cfg: DecodingConfig,
-    metrics: Sequence[Metric],
+    metrics: Sequence[str],
     *,
     tgt_lang: str,
     device: torch.device,
@@ -62,33 +50,19 @@ def evaluate_text(
 ) -> Scores:
     """Translate `text.src` and score the result against `text.tgt`; the ranks of `world` share the work."""
     translations = translate(text.src, model, tokenizer, cfg, device=device, world=world)
-    return score_text([t.text for t in translations], text.tgt, metrics, tgt_lang=tgt_lang)
+    hyps = [translation.text for translation in translations]
+    return score_text(list(untagged(text.src)), hyps, text.tgt, metrics, tgt_lang=tgt_lang)
 
 
 def score_text(
-    hyps: Sequence[str], refs: Sequence[str], metrics: Sequence[Metric], *, tgt_lang: str
+    srcs: Sequence[str], hyps: Sequence[str], refs: Sequence[str], metrics: Sequence[str], *, tgt_lang: str
 ) -> Scores:
-    """Score translations against one reference each; BLEU splits words as is usual for `tgt_lang`."""
+    """Score translations into `tgt_lang` against one reference each, by the names of metrics."""
     if not refs:
         raise UserError("there is nothing to score: the split has no sentence pairs")
-    values, signatures = {}, {}
-    for metric in metrics:
-        scorer = _scorer(metric, tgt_lang)
-        values[metric.value] = float(scorer.corpus_score(list(hyps), [list(refs)]).score)
-        signatures[metric.value] = scorer.get_signature().format()
-    return Scores(values, signatures, list(hyps))
-
-
-def _scorer(metric: Metric, tgt_lang: str) -> SacrebleuMetric:
-    if metric is Metric.chrf:
-        return CHRF()
-    if metric is Metric.ter:
-        return TER()
-    try:
-        return BLEU(trg_lang=tgt_lang)
-    except RuntimeError as error:  # Japanese and Korean need an extra package
-        reason = " ".join(str(error).split())
-        raise UserError(f"BLEU for data.tgt={tgt_lang} needs more than is installed. {reason}") from error
+    found = {name: METRICS[name].score(srcs, hyps, refs, tgt_lang) for name in metrics}
+    values = {name: value for name, (value, _) in found.items()}
+    return Scores(values, {name: signature for name, (_, signature) in found.items()}, list(hyps))
 
 
 def validation_loss(

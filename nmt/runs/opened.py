@@ -35,6 +35,7 @@ from nmt.data.sources import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
+from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.translate import Translation, in_precision, translate_stream
 from nmt.errors import UserError, suggest, warn
 from nmt.files import write_lines
@@ -233,10 +234,8 @@ def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
 
 
 def score_line(name: str, values: dict[str, float]) -> str:
-    """One line with the scores of one split."""
-    labels = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "perplexity": "perplexity"}
-    shown = (f"{label} {values[score]:.2f}" for score, label in labels.items() if score in values)
-    return f"{name:<12}{'  '.join(shown)}"
+    """Return one line with the scores of one split."""
+    return f"{name:<12}{'  '.join(labelled_scores(values))}"
 
 
 def report(split: Split, scores: Scores) -> str:

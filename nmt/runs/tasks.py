@@ -31,7 +31,7 @@ from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import EOS_ID, Tokenizer
 from nmt.data.training_split import Filter, MixedText, TrainingText
 from nmt.decoding import DecodingConfig, SamplingConfig
-from nmt.decoding.evaluate import Metric, Scores, evaluate_text, perplexity, validation_loss
+from nmt.decoding.evaluate import Scores, evaluate_text, perplexity, validation_loss
 from nmt.decoding.sampling import continuation
 from nmt.decoding.translate import evaluating
 from nmt.disk_cache import cache_dir
@@ -69,7 +69,7 @@ class TaskParts(NamedTuple):
     """The pairs of each epoch, by its number."""
     evaluation_pairs: Callable[[TrainedModel, ParallelText], tuple[EncodedPairs, FilterReport]]
     """What the loss of a split is computed on, with an account."""
-    outputs: Callable[[TrainedModel, ParallelText, DecodingConfig, Sequence[Metric]], Scores]
+    outputs: Callable[[TrainedModel, ParallelText, DecodingConfig, Sequence[str]], Scores]
     """What the model makes of a split, and the scores of that."""
     show: Callable[[TrainedModel, ParallelText, Scores, Tracker, int], None]
     """Record some of that for the step of a validation."""
@@ -88,7 +88,7 @@ class Evaluation:
         lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
         self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.batch_tokens)
 
-    def scores(self, decoding: DecodingConfig, metrics: Sequence[Metric]) -> Scores:
+    def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> Scores:
         """Loss in nats per target token, perplexity, and what the task adds to them."""
         batches = (collate(self.pairs, indices) for indices in self.plan)
         model, device, world = self.trained.model, self.trained.device, self.trained.world
@@ -172,7 +172,7 @@ def encoded_sentences(trained: TrainedModel, text: ParallelText) -> tuple[Encode
 
 
 def translations(
-    trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
+    trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
 ) -> Scores:
     """Translations of the sources, scored against the targets."""
     return evaluate_text(
@@ -241,7 +241,7 @@ def fixed_windows(trained: TrainedModel, text: ParallelText) -> tuple[EncodedPai
 
 
 def continuations(
-    trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[Metric]
+    trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
 ) -> Scores:
     """The first lines of the text, each continued by as many tokens as a window has; not scored."""
     sampling = decoding if isinstance(decoding, SamplingConfig) else SamplingConfig()

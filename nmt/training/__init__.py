@@ -2,7 +2,9 @@
 
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
-    tracking            One `log(step, values)` to the progress display, metrics.jsonl and TensorBoard.
+    status_line         How far a training is and what its model does, in one line of words.
+    display             What a training shows on stderr.
+    tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers: a table, and their parameter groups.
     schedules           Learning-rate schedules: a table of pure functions of the step.

@@ -1,255 +1,309 @@
-"""What people look at while a model trains: progress display, `train.log`, `metrics.jsonl`, TensorBoard.
+"""What a training reports, and the sinks that it reports to: a `Tracker` hands everything to each sink.
 
-One `log(step, values)` reaches all of them. Values are numbers under slash-grouped names (`train/loss`, in
-nats per target token); apart from the few that the display shows, what they mean is not known here.
+Values are numbers under slash-grouped names (`train/loss`, in nats per target token); apart from the few that
+a status line has, what they mean is not known here.
 
-    RUN/metrics.jsonl   one JSON object per call of `log`: "step" and the values, null for what is not finite
-    RUN/tensorboard/    the same values as scalars, texts and images
-    RUN/train.log       every line that was shown, or would be without a terminal, with its local time
+    display       on stderr: a live display in a terminal, else a line per logged `train/loss`
+    train_log     RUN/train.log: every line that the display has without a terminal, with its local time
+    jsonl         RUN/metrics.jsonl: one JSON object per call of `log`, "step" and values; null: not finite
+    tensorboard   RUN/tensorboard/: the same values as scalars; texts, images and the config
 
-A run that resumes has perhaps logged steps that it is about to repeat. They are taken out first, so that each
-step is there exactly once. The display goes to stderr: a live one in a terminal, else a line per call of
-`log`. Text from a corpus is written by strangers: it is stripped of escape codes and shown literally.
+A run that resumes has perhaps logged steps that it is about to repeat. A sink takes them back when it is
+opened, so that each step is there exactly once; only train.log keeps what was shown. Text from a corpus is
+written by strangers: it is stripped of escape codes, and every sink shows it literally.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from nmt.errors import TrainingStopped
+from nmt.errors import TrainingStopped, UserError, suggest
 from nmt.files import write_lines
+from nmt.training.status_line import StatusLine
 
-REFRESHES_PER_SECOND = 2  # each costs some milliseconds of a core that training wants
 ESCAPE_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 
 
-class Tracker:
-    """Everything a training run reports, as a context manager.
+def _default_sinks() -> list[str]:
+    return ["display", "train_log", "jsonl", "tensorboard"]
 
-    `resume_step` is the step of the checkpoint the run starts from, 0 for a fresh start; what was logged
-    after it is removed. `total_steps` is the limit of the run; without one, `advance` is told the share done.
+
+@dataclass
+class TrackingConfig:
+    """Where a training reports to."""
+
+    sinks: list[str] = field(default_factory=_default_sinks)
+    """Any of display (on stderr), train_log (train.log), jsonl (metrics.jsonl) and tensorboard."""
+
+    def __post_init__(self) -> None:
+        for number, name in enumerate(self.sinks):
+            if name not in SINKS:
+                raise UserError(
+                    f"tracking.sinks[{number}] must be one of {', '.join(SINKS)}, "
+                    f"but is {name!r}{suggest(name, SINKS)}"
+                )
+        if len(set(self.sinks)) < len(self.sinks):
+            raise UserError(f"tracking.sinks must name each sink once, but is [{', '.join(self.sinks)}]")
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a sink may know of the training that it reports on."""
+
+    directory: Path
+    """The run directory, whose name is the name of the run."""
+    resume_step: int = 0
+    """Step of the checkpoint that the training goes on from; 0 for a fresh start."""
+    total_steps: int | None = None
+    """The limit of the run, if it has one in steps."""
+    best_metric: str = "loss"
+    """Name of the score that picks the best checkpoint; its values are called `valid/NAME`."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The config of the training as nested plain data."""
+
+
+class Sink:
+    """One place that a training reports to. A subclass overrides what it has a use for.
+
+    A sink is opened when it is made, and takes back what it has of steps after `run.resume_step`. What `log`,
+    `text` and `image` record must survive a kill: a checkpoint may cover the step right after. An OSError
+    ends the training. Lines and texts are free of escape codes.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        resume_step: int = 0,
-        total_steps: int | None = None,
-        console: Console | None = None,
-    ):
-        from torch.utils.tensorboard import SummaryWriter  # a second of imports that only training needs
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        self.run = run
+        self.cfg = cfg
 
-        self.run_dir = run_dir
-        self.resume_step = resume_step
-        self.total_steps = total_steps
-        self.console = console or Console(stderr=True)
-        self._step = resume_step
-        self._values: dict[str, float] = {}
-        self._start: tuple[float, float] | None = None  # time and share done when this process began
-        self._now: tuple[float, float] | None = None
-        with self._writing():
-            run_dir.mkdir(parents=True, exist_ok=True)
-            for record in rewind(run_dir / "metrics.jsonl", resume_step):
-                if record.get("valid/bleu") is not None:
-                    self._values["valid/bleu"] = record["valid/bleu"]
-            self._metrics = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
-            self._train_log = (run_dir / "train.log").open("a", encoding="utf-8")
-            self._tensorboard: Any = SummaryWriter(
-                str(run_dir / "tensorboard"), purge_step=resume_step + 1 if resume_step else 0
-            )
-        self._live: Live | None = None
-        if is_live(self.console):
-            self._live = Live(
-                get_renderable=self._render,
-                console=self.console,
-                refresh_per_second=REFRESHES_PER_SECOND,
-                redirect_stdout=False,  # stdout may be a file, and what is printed there belongs in it
-            )
+    def advance(self, step: int, values: Mapping[str, float], share_done: float | None) -> None:
+        """Look at a step that is not to be recorded; called at every step, so cheap."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record `values` of `step`, which may be nan or inf."""
+
+    def message(self, line: str) -> None:
+        """Record a line for people."""
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        """Record a text of several lines, such as a translation beside its source."""
+
+    def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
+        """Record an image (height, width, 3)."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Finish; `error` is what ended the training before its time, None when the training is done."""
+
+
+class _Lines(Sink):
+    """A sink of lines: the messages, and a status line for every logged `train/loss`."""
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        super().__init__(run, cfg)
+        self.status = StatusLine(run.best_metric, run.resume_step, run.total_steps)
+
+    def advance(self, step: int, values: Mapping[str, float], share_done: float | None) -> None:
+        self.status.update(step, values, share_done)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.status.update(step, values)
+        if "train/loss" in values:
+            self.show_status()
+
+    def show_status(self) -> None:
+        """Show the status line."""
+        self.message(self.status.text())
+
+
+class Display(_Lines):
+    """The display on stderr."""
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        from nmt.training.display import Screen
+
+        super().__init__(run, cfg)
+        self.screen = Screen(self.status)
+
+    def show_status(self) -> None:
+        """Show the status line, unless a live display shows it all the time."""
+        if self.screen.live is None:
+            super().show_status()
+
+    def message(self, line: str) -> None:
+        self.screen.print(line)
+
+    def close(self, error: BaseException | None) -> None:
+        self.screen.close()
+
+
+class TrainLog(_Lines):
+    """The file train.log: what was shown, and when."""
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        super().__init__(run, cfg)
+        self.file = _appending(run.directory / "train.log")
+
+    def message(self, line: str) -> None:
+        self.file.write(time.strftime("%Y-%m-%d %H:%M:%S ") + line + "\n")
+        self.file.flush()
+
+    def close(self, error: BaseException | None) -> None:
+        self.file.close()
+
+
+class JsonLines(Sink):
+    """The file metrics.jsonl."""
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        super().__init__(run, cfg)
+        rewind(run.directory / "metrics.jsonl", run.resume_step)
+        self.file = _appending(run.directory / "metrics.jsonl")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
+        self.file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+        self.file.flush()
+
+    def close(self, error: BaseException | None) -> None:
+        self.file.close()
+
+
+class TensorBoard(Sink):
+    """The event files of TensorBoard."""
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        from torch.utils.tensorboard import SummaryWriter  # takes a second
+
+        super().__init__(run, cfg)
+        purge = run.resume_step + 1 if run.resume_step else 0
+        self.writer: Any = SummaryWriter(str(run.directory / "tensorboard"), purge_step=purge)
+        if not run.resume_step:  # a resumed run has it
+            self.text(0, "config", yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            if math.isfinite(value):
+                self.writer.add_scalar(key, value, step)
+        self.writer.flush()
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        self.writer.add_text(tag, literal_markdown(text), step)
+        self.writer.flush()
+
+    def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
+        self.writer.add_image(tag, pixels, step, dataformats="HWC")
+        self.writer.flush()
+
+    def close(self, error: BaseException | None) -> None:
+        self.writer.close()
+
+
+SINKS: dict[str, type[Sink]] = {
+    "display": Display,
+    "train_log": TrainLog,
+    "jsonl": JsonLines,
+    "tensorboard": TensorBoard,
+}
+"""Name in `tracking.sinks` -> its class, which imports what it needs when a sink is made."""
+
+
+class Tracker:
+    """All sinks of a training, as a context manager; without sinks it reports nothing.
+
+    Every method raises `TrainingStopped` where a sink cannot write, as on a full disk.
+    """
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        self.run = run
+        self.cfg = cfg
+        self._sinks: list[Sink] = []
+        self._closing = ExitStack()
 
     def __enter__(self) -> Tracker:
-        if self._live is not None:
-            self._live.start()
+        with self._writing(), ExitStack() as opened:  # closes those made when another cannot be made
+            for name in self.cfg.sinks:
+                sink = SINKS[name](self.run, self.cfg)
+                opened.push(lambda kind, error, traceback, sink=sink: sink.close(error))
+                self._sinks.append(sink)
+            self._closing = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-        with (
-            self._writing(),
-            ExitStack() as closing,
-        ):  # closes each of them even when another cannot be closed
-            for output in (self._train_log, self._metrics, self._tensorboard):
-                closing.callback(output.close)
+        with self._writing():  # and close each sink even when another cannot be closed
+            self._closing.__exit__(kind, error, traceback)
 
-    def advance(
-        self, step: int, values: Mapping[str, float] | None = None, fraction: float | None = None
-    ) -> None:
-        """Update the display alone; cheap enough for every step.
-
-        `fraction` in [0, 1] is the share of the run that is done, by its nearest limit.
-        """
-        self._step = step
-        if values:
-            self._values.update(values)
-        if fraction is not None:
-            self._now = (time.monotonic(), min(fraction, 1.0))
-            self._start = self._start or self._now
+    def advance(self, step: int, values: Mapping[str, float], share_done: float | None = None) -> None:
+        """Show values of a step; `share_done` in [0, 1] is the share of the run by its nearest limit."""
+        with self._writing():
+            for sink in self._sinks:
+                sink.advance(step, values, share_done)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record `values` of `step`; with `train/loss` among them, also show them as a line, if not live.
-
-        Raises:
-            TrainingStopped: the disk is full.
-        """
-        self._step = step
-        self._values.update(values)
-        finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
+        """Record `values` of `step`."""
         with self._writing():
-            self._metrics.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
-            self._metrics.flush()
-            for key, value in finite.items():
-                if value is not None:
-                    self._tensorboard.add_scalar(key, value, step)
-            self._tensorboard.flush()  # a kill must not lose steps that a checkpoint is about to cover
-        if "train/loss" in values:
-            left = self._time_left()
-            parts = [
-                self._count(),
-                describe(self._values),
-                f"left {duration(left)}" if left is not None else "",
-            ]
-            self._show("  ".join(filter(None, parts)), to_console=self._live is None)
+            for sink in self._sinks:
+                sink.log(step, values)
 
     def message(self, text: str) -> None:
-        """Show `text` as lines of its own, above a live display."""
-        for line in text.split("\n"):
-            self._show(printable(line), to_console=True)
+        """Record `text` as lines for people."""
+        with self._writing():
+            for line in printable(text).split("\n"):
+                for sink in self._sinks:
+                    sink.message(line)
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """Record `text` in TensorBoard, where it appears literally. Raises like `log`."""
+        """Record a text of several lines under the name `tag`."""
         with self._writing():
-            self._tensorboard.add_text(tag, literal_markdown(text), step)
-            self._tensorboard.flush()
+            for sink in self._sinks:
+                sink.text(step, tag, printable(text))
 
     def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
-        """Record an image (height, width, 3) in TensorBoard. Raises like `log`."""
+        """Record an image (height, width, 3) under the name `tag`."""
         with self._writing():
-            self._tensorboard.add_image(tag, pixels, step, dataformats="HWC")
-            self._tensorboard.flush()
-
-    def config_text(self, config: str) -> None:
-        """Record the config in TensorBoard, where a resumed run has it already. Raises like `log`."""
-        if not self.resume_step:
-            self.text(0, "config", config)
-
-    def _show(self, line: str, *, to_console: bool) -> None:
-        with self._writing():
-            self._train_log.write(time.strftime("%Y-%m-%d %H:%M:%S ") + line + "\n")
-            self._train_log.flush()
-        if to_console:
-            self.console.print(Text(line), soft_wrap=True)
-
-    def _count(self) -> str:
-        return f"step {self._step}" + (f"/{self.total_steps}" if self.total_steps else "")
-
-    def _time_left(self) -> float | None:
-        """Seconds to the end, if the rest goes as what this process did so far."""
-        if self._start is None or self._now is None or self._now[1] <= self._start[1]:
-            return None
-        seconds, share = (now - start for now, start in zip(self._now, self._start, strict=True))
-        return seconds * (1.0 - self._now[1]) / share
-
-    def _render(self) -> RenderableType:
-        """Two lines, so that 80 columns are enough: how far the run is, and what the model does."""
-        left = self._time_left()
-        done = self._now[1] if self._now is not None else None
-        grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True)
-        grid.add_column(ratio=1)
-        grid.add_column(no_wrap=True)
-        grid.add_row(
-            Text(self._count()),
-            ProgressBar(total=1.0, completed=done or 0.0, pulse=done is None),
-            Text(f"{duration(left)} left" if left is not None else ""),
-        )
-        return Group(grid, Text(describe(self._values), no_wrap=True, overflow="ellipsis"))
+            for sink in self._sinks:
+                sink.image(step, tag, pixels)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except BrokenPipeError:  # the reader of stderr has left
+            raise
         except OSError as error:
             raise TrainingStopped(
-                f"cannot write to {self.run_dir}: {error.strerror or error}; its checkpoints are intact; "
-                "make room or fix the permissions, then run the same command again"
+                f"cannot write to {self.run.directory}: {error.strerror or error}; "
+                "its checkpoints are intact; make room or fix the permissions, "
+                "then run the same command again"
             ) from error
 
 
-class NullTracker(Tracker):
-    """What the processes of a training report that are not the first one: nothing."""
-
-    def __init__(self) -> None:
-        self.resume_step = 0
-
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def advance(self, *_: object, **__: object) -> None:
-        """Nothing."""
-
-    def log(self, *_: object, **__: object) -> None:
-        """Nothing."""
-
-    def message(self, *_: object, **__: object) -> None:
-        """Nothing."""
-
-    def text(self, *_: object, **__: object) -> None:
-        """Nothing."""
-
-    def image(self, *_: object, **__: object) -> None:
-        """Nothing."""
-
-
-def rewind(path: Path, step: int) -> list[dict[str, Any]]:
-    """Cut the JSON lines of `path` back to those of the first `step` steps, atomically, and return them.
+def rewind(path: Path, step: int) -> None:
+    """Cut the JSON lines of `path` back to those of the first `step` steps, atomically.
 
     Step 0 keeps nothing. A line that was cut short because the process was killed goes as well.
     """
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    records = [record for line in lines if (record := _parse(line)) is not None and record["step"] <= step]
-    kept = records if step else []
-    write_lines(path, map(json.dumps, kept))
-    return kept
+    if path.exists():
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if step else []
+        records = [record for line in lines if (record := _parse(line)) is not None]
+        write_lines(path, (json.dumps(record) for record in records if record["step"] <= step))
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """The record in a line, or None when the line holds none."""
+    """Return the record in a line, or None when the line holds none."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -257,46 +311,19 @@ def _parse(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def is_live(console: Console) -> bool:
-    """Whether the display may redraw itself: not in a pipe, a file, a dumb terminal or a CI log."""
-    in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-    return console.is_terminal and not console.is_dumb_terminal and not in_ci
+def _appending(path: Path) -> TextIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a", encoding="utf-8")
 
 
 def printable(text: str) -> str:
-    """`text` without terminal escape sequences and control characters, tab and newline excepted."""
+    """Return `text` without terminal escape sequences and control characters, tab and newline excepted."""
     return CONTROL_CHARACTER.sub("", ESCAPE_SEQUENCE.sub("", text))
 
 
 def literal_markdown(text: str) -> str:
-    """Markdown that shows `text` as it is: in an indented block neither HTML nor Markdown means anything."""
-    return "\n".join("    " + line for line in printable(text).split("\n"))
+    """Return Markdown that shows `text`, which must be printable, as it is.
 
-
-def shown_perplexity(loss: float) -> str:
-    """exp(`loss`) with as many digits as one reads."""
-    value = math.exp(min(loss, 700.0))
-    if value >= 1e6:
-        return f"{value:.1e}"
-    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.1f}"
-
-
-def duration(seconds: float) -> str:
-    """12:40 or 1:02:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-SHOWN: tuple[tuple[str, Callable[[float], str]], ...] = (
-    ("train/loss", "loss {:.3f}".format),
-    ("train/nll", lambda nll: f"ppl {shown_perplexity(nll)}"),
-    ("train/lr", "lr {:.1e}".format),
-    ("train/tgt_tokens_per_second", "{:,.0f} tok/s".format),
-    ("valid/bleu", "bleu {:.1f}".format),
-)
-
-
-def describe(values: Mapping[str, float]) -> str:
-    """The values that the display shows, as far as they are known."""
-    return "  ".join(show(values[key]) for key, show in SHOWN if key in values)
+    In an indented block neither HTML nor Markdown means anything.
+    """
+    return "\n".join("    " + line for line in text.split("\n"))

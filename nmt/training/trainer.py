@@ -37,16 +37,6 @@ from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
 
 
-class BestMetric(Enum):
-    """The validation score that decides which checkpoint is the best one."""
-
-    auto = "auto"
-    """The first of `metrics` that is here, too, and for a language model the loss."""
-    bleu = "bleu"
-    chrf = "chrf"
-    loss = "loss"
-
-
 class AverageOf(Enum):
     """Which checkpoints are averaged."""
 
@@ -83,8 +73,9 @@ class TrainerConfig:
     """Newest checkpoints kept."""
     keep_best: int = 1
     """Best checkpoints kept, by `best_metric`."""
-    best_metric: BestMetric = BestMetric.auto
-    """Validation score that picks the best checkpoint and drives early stopping."""
+    best_metric: str = "auto"
+    """Validation score that picks the best checkpoint and drives early stopping: loss, or one of `metrics`;
+    auto: the first of `metrics` of which more is better, else loss."""
     patience: int = 10
     """Stop after this many validations without a better `best_metric`; 0: never."""
     average: int = 0
@@ -136,6 +127,7 @@ class Trainer:
         validate: Callable[[int], dict[str, float]],
         store: CheckpointStore,
         seed: int,
+        higher_is_better: bool,
         world: World = ALONE,
     ):
         self.cfg = cfg
@@ -155,6 +147,8 @@ class Trainer:
         self.validate = validate
         self.store = store
         self.seed = seed
+        self.score_name = f"valid/{cfg.best_metric}"
+        self.sign = 1 if higher_is_better else -1
         self.world = world
         self.train_state = TrainState()
         self._started = time.perf_counter()
@@ -177,6 +171,9 @@ class Trainer:
         """
         self.parallel_model.module.train()
         self._started = time.perf_counter() - self.train_state.seconds
+        if scores := self.train_state.scores:  # of a run that resumes
+            last = self.sign * scores[max(scores, key=int)]
+            tracker.advance(self.train_state.step, {self.score_name: last})
         while not self.finished():
             pairs = self.pairs_of_epoch(self.train_state.epoch)
             self._require_same(pairs)
@@ -359,9 +356,7 @@ class Trainer:
         values = self.validate(train_state.step)
         self._take_time()
         tracker.log(train_state.step, values)
-        score = values[f"valid/{self.cfg.best_metric.value}"] * (
-            -1 if self.cfg.best_metric is BestMetric.loss else 1
-        )
+        score = self.sign * values[self.score_name]
         gained = score > max(train_state.scores.values(), default=-math.inf)
         shown = "  ".join(f"{key.removeprefix('valid/')} {value:.2f}" for key, value in values.items())
         tracker.message(f"validation at step {train_state.step}  {shown}{'  (best)' if gained else ''}")

@@ -6,14 +6,14 @@ stdout, progress and remarks to stderr.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from nmt import distributed, kernels, runtime
-from nmt.config.roots import TrainConfig, best_metric
+from nmt.config.roots import TrainConfig
+from nmt.config.stored import to_plain
 from nmt.data import sources
 from nmt.data.mixture import MixtureData, shares
 from nmt.data.sources import ParallelText, Split
@@ -27,6 +27,7 @@ from nmt.data.training_split import (
     survey,
     train_tokenizer,
 )
+from nmt.decoding.metrics import higher_is_better
 from nmt.disk_cache import cache_dir
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
@@ -39,7 +40,7 @@ from nmt.training import build_objective
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import ScheduleContext, peak
-from nmt.training.tracking import NullTracker, Tracker
+from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, selected_steps
 
@@ -69,14 +70,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     resume_step = checkpoint.step if checkpoint else 0
-    total_steps = cfg.trainer.max_steps
-    tracking = (
-        Tracker(run.path, resume_step=resume_step, total_steps=total_steps)
-        if world.is_main
-        else NullTracker()
-    )
-    with tracking as tracker:
-        tracker.config_text(run.config_file.read_text(encoding="utf-8"))
+    tracked = TrackedRun(run.path, resume_step, cfg.trainer.max_steps, cfg.trainer.best_metric, to_plain(cfg))
+    with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
         task = TASKS[cfg.task]
         with world.main_first():
             text = training_text(cfg, run, tracker.message)
@@ -89,7 +84,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device)
         optimizer = build_optimizer(cfg.optimizer, parallel_model.trained)
         trainer = Trainer(
-            dataclasses.replace(cfg.trainer, best_metric=best_metric(cfg)),
+            cfg.trainer,
             cfg.schedule,
             schedule,
             parallel_model=parallel_model,
@@ -100,6 +95,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
             validate=validator(trained, run, tracker),
             store=run.checkpoints,
             seed=cfg.seed,
+            higher_is_better=higher_is_better(cfg.trainer.best_metric),
             world=world,
         )
         if checkpoint:

@@ -36,7 +36,8 @@ from nmt.decoding.translate import translate
 from nmt.errors import Interrupted, NmtError, TrainingStopped
 from nmt.runs.opened import Run, decoded, identify_checkpoint, open_run, output_lines
 from nmt.runtime import StopRequest, resolve_device
-from nmt.training.tracking import duration, is_live
+from nmt.training.display import is_live
+from nmt.training.status_line import duration
 from nmt.verbs.translation_job import Block, Job, Source, opened_job, require_output
 
 POLL_SECONDS = 0.5

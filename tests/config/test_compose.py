@@ -14,7 +14,6 @@ from nmt.config.stored import fingerprint, save_config
 from nmt.data.pairs import Split
 from nmt.data.sources import HubData
 from nmt.decoding import BeamConfig, LengthPenalty
-from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError
 
 
@@ -147,7 +146,7 @@ def test_evaluate_starts_from_the_config_of_its_run() -> None:
     )
     found = evaluation("run=runs/a")
     assert found == EvaluateConfig(
-        run="runs/a", data=cfg.data, decoding=cfg.decoding, metrics=[Metric.bleu, Metric.ter]
+        run="runs/a", data=cfg.data, decoding=cfg.decoding, metrics=["bleu", "ter"]
     )
 
 
@@ -163,7 +162,7 @@ def test_evaluate_overrides_what_it_took() -> None:
     assert found.decoding == BeamConfig(beam_size=8, length_penalty_alpha=0.7)
     assert isinstance(found.data, HubData)
     assert (found.data.dataset, found.data.scored_split) == ("bentrevett/multi30k", Split.validation)
-    assert (found.checkpoint, found.metrics) == ("500", [Metric.chrf])
+    assert (found.checkpoint, found.metrics) == ("500", ["chrf"])
 
 
 def test_evaluate_chooses_anew() -> None:

@@ -15,16 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.config.compose import Composed, compose
-from nmt.config.roots import EvaluateConfig, TrainConfig, TranslateConfig, best_metric, check
+from nmt.config.roots import EvaluateConfig, TrainConfig, TranslateConfig, check
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.pairs import DataConfig
 from nmt.data.sources import SOURCES, FilesData, HubData
-from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError
 from nmt.models import MODELS
 from nmt.training.optimizer import OPTIMIZERS
 from nmt.training.schedules import SCHEDULES, CosineConfig
-from nmt.training.trainer import BestMetric
 
 ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
 
@@ -240,6 +238,11 @@ def test_a_damaged_config_is_read_or_refused(
             "set trainer.best_metric to one of them or to loss",
         ),
         (
+            ("metrics=[chrf]", "trainer.best_metric=chr"),
+            "trainer.best_metric=chr is not computed: metrics is [chrf]; "
+            "set trainer.best_metric to one of them or to loss; did you mean 'chrf'?",
+        ),
+        (
             ("model=gpt", "data.max_tokens=512"),
             "data.max_tokens must not exceed 511, which is what model.max_positions leaves with learned "
             "positions, but is 512; lower the one or raise the other",
@@ -306,7 +309,7 @@ def test_all_problems_come_in_one_message() -> None:
     [
         (lambda: TrainConfig(run=" "), "run must name a directory, but is empty"),
         (lambda: TrainConfig(metrics=[]), "metrics must name at least one score, and each once, but is []"),
-        (lambda: EvaluateConfig(metrics=[Metric.ter, Metric.ter]), "each once, but is [ter, ter]"),
+        (lambda: EvaluateConfig(metrics=["ter", "ter"]), "each once, but is [ter, ter]"),
         (
             lambda: EvaluateConfig(checkpoint="bset"),
             "checkpoint must be one of final, best, last, average or the number of a step, but is 'bset'; "
@@ -403,27 +406,23 @@ def test_configs_are_instances_of_the_chosen_dataclasses() -> None:
 @pytest.mark.parametrize(
     ("overrides", "best"),
     [
-        ((), BestMetric.bleu),
-        (("metrics=[chrf,bleu]",), BestMetric.chrf),
-        (("metrics=[ter,chrf]",), BestMetric.chrf),
-        (("metrics=[ter]",), BestMetric.loss),
-        (("task=language_model", "model=gpt"), BestMetric.loss),
-        (("trainer.best_metric=loss",), BestMetric.loss),
+        ((), "bleu"),
+        (("metrics=[chrf,bleu]",), "chrf"),
+        (("metrics=[ter,chrf]",), "chrf"),
+        (("metrics=[ter]",), "loss"),
+        (("task=language_model", "model=gpt"), "loss"),
+        (("trainer.best_metric=loss",), "loss"),
     ],
 )
-def test_the_best_checkpoint_is_that_of_the_first_metric(
-    overrides: tuple[str, ...], best: BestMetric
-) -> None:
-    assert best_metric(config(*overrides)) is best
+def test_the_best_checkpoint_is_that_of_the_first_metric(overrides: tuple[str, ...], best: str) -> None:
+    assert config(*overrides).trainer.best_metric == best
 
 
 def test_other_metrics_may_not_change_how_the_best_checkpoint_is_chosen() -> None:
     assert refuse_difference(config(), config("metrics=[bleu,ter]"), Path("runs/a"))
     with pytest.raises(UserError) as error:
         refuse_difference(config(), config("metrics=[chrf,bleu]"), Path("runs/a"))
-    assert str(error.value).splitlines()[1] == (
-        "  metrics: the best checkpoint is now chosen by bleu, and would be by chrf"
-    )
+    assert str(error.value).splitlines()[1] == ("  trainer.best_metric: bleu -> chrf")
     old, new = (config("trainer.best_metric=bleu", f"metrics={m}") for m in ("[bleu]", "[chrf,bleu]"))
     assert refuse_difference(old, new, Path("runs/a"))
     assert fingerprint(config("metrics=[chrf]")) != fingerprint(config())

@@ -1,16 +1,12 @@
-"""Scores are sacreBLEU's own, and the loss is the model's own."""
+"""The loss is the model's own, and what is scored are the translations that its search finds."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import sacrebleu
 import torch
 from torch.nn import functional as F
 
@@ -18,7 +14,8 @@ from nmt.data.batching import Batch, pad
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, TokenizerConfig
 from nmt.decoding import BeamConfig
-from nmt.decoding.evaluate import Metric, evaluate_text, perplexity, score_text, validation_loss
+from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_loss
+from nmt.decoding.metrics import METRICS, Metric
 from nmt.decoding.translate import translate
 from nmt.errors import UserError
 from nmt.files import write_lines
@@ -26,73 +23,6 @@ from nmt.models import TranslationModel, build_model
 from nmt.models.transformer import TransformerConfig
 
 CPU = torch.device("cpu")
-REFS = [
-    "Ein Mann in einem roten Hemd steht im Schnee.",
-    "Zwei Hunde rennen über die Wiese!",
-    "Was »genau« ist das, fragt sie? ",
-    "Es kostet 3,50 Euro\u2028und 10 %.",
-    "Ja.",
-]
-HYPS = [
-    "Ein Mann in rotem Hemd steht im Schnee.",
-    "Zwei Hunde laufen über eine Wiese!",
-    "Was ist das genau, fragt sie?",
-    "Es kostet 3,50 Euro und 10 %.",
-    "",
-]
-
-
-def sacrebleu_command(
-    tmp_path: Path, hyps: list[str], refs: list[str], langs: str
-) -> list[dict[str, object]]:
-    """What the command reports on the written files, one object per metric."""
-    write_lines(tmp_path / "hyp", hyps)
-    write_lines(tmp_path / "ref", refs)
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", langs]
-    command += ["-m", "bleu", "chrf", "ter", "-w", "10", "--format", "json"]
-    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    return json.loads(output)
-
-
-@pytest.mark.parametrize(("tgt_lang", "tokenizer_name"), [("de", "13a"), ("zh", "zh")])
-def test_scores_and_signatures_equal_those_of_the_command(
-    tmp_path: Path, tgt_lang: str, tokenizer_name: str
-) -> None:
-    hyps = HYPS if tgt_lang == "de" else ["我爱北京。", "今天天气好", "你好", "", "再见"]
-    refs = REFS if tgt_lang == "de" else ["我很爱北京。", "今天天气很好", "你好", "谢谢", "再见了"]
-    scores = score_text(hyps, refs, list(Metric), tgt_lang=tgt_lang)
-    reported = sacrebleu_command(tmp_path, hyps, refs, f"en-{tgt_lang}")
-    assert list(scores.values) == ["bleu", "chrf", "ter"]
-    for name, theirs in zip(scores.values, reported, strict=True):
-        assert scores.values[name] == pytest.approx(theirs["score"], abs=1e-9)
-        assert scores.signatures[name] == theirs["signature"]
-    assert f"|tok:{tokenizer_name}|" in scores.signatures["bleu"]
-    assert scores.hypotheses == hyps
-    assert 0.0 < scores.values["bleu"] < 100.0
-
-
-def test_signatures_say_how_a_score_was_computed() -> None:
-    scores = score_text(HYPS, REFS, [Metric.chrf, Metric.bleu], tgt_lang="de")
-    version = f"version:{sacrebleu.__version__}"
-    assert scores.signatures == {
-        "chrf": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}",
-        "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}",
-    }
-
-
-def test_nothing_to_score_is_an_error() -> None:
-    with pytest.raises(UserError, match="there is nothing to score: the split has no sentence pairs"):
-        score_text([], [], [Metric.bleu], tgt_lang="de")
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("MeCab") is not None, reason="the Japanese word splitter is installed"
-)
-def test_a_missing_word_splitter_is_named_with_the_way_to_install_it() -> None:
-    with pytest.raises(UserError) as caught:
-        score_text(HYPS, REFS, [Metric.bleu], tgt_lang="ja")
-    assert str(caught.value).startswith("BLEU for data.tgt=ja needs more than is installed. Japanese")
-    assert str(caught.value).endswith("pip install sacrebleu[ja]")
 
 
 def transformer(vocab_size: int) -> TranslationModel:
@@ -140,10 +70,28 @@ def test_evaluate_scores_the_translations_of_the_source() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=30), text)
     model = transformer(tokenizer.tgt_vocab_size)
     cfg = BeamConfig(beam_size=2)
-    scores = evaluate_text(model, tokenizer, text, cfg, [Metric.bleu, Metric.chrf], tgt_lang="de", device=CPU)
+    scores = evaluate_text(model, tokenizer, text, cfg, ["bleu", "chrf"], tgt_lang="de", device=CPU)
     translations = translate(text.src, model, tokenizer, cfg, device=CPU)
     assert scores.hypotheses == [translation.text for translation in translations]
-    assert scores == score_text(scores.hypotheses, text.tgt, [Metric.bleu, Metric.chrf], tgt_lang="de")
+    assert scores == score_text(text.src, scores.hypotheses, text.tgt, ["bleu", "chrf"], tgt_lang="de")
+
+
+def test_nothing_to_score_is_an_error() -> None:
+    with pytest.raises(UserError, match="there is nothing to score: the split has no sentence pairs"):
+        score_text([], [], [], ["bleu"], tgt_lang="de")
+
+
+def test_a_metric_gets_sources_without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(sources: list[str], hypotheses: list[str], references: list[str], tgt_lang: str) -> Any:
+        return float(len(hypotheses)), "|".join([*sources, *references, tgt_lang])
+
+    monkeypatch.setitem(METRICS, "kept", Metric("kept", True, kept))
+    text = ParallelText(["<2de> a dog", "", "<2 of> us", "a <2de> b"], ["w", "x", "y", "z"])
+    tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=22), text)
+    model = transformer(tokenizer.tgt_vocab_size)
+    scores = evaluate_text(model, tokenizer, text, BeamConfig(), ["kept"], tgt_lang="de", device=CPU)
+    assert scores.values == {"kept": 4.0}
+    assert scores.signatures == {"kept": "a dog||<2 of> us|a <2de> b|w|x|y|z|de"}
 
 
 def test_written_lines_end_in_a_line_feed_and_nothing_else(tmp_path: Path) -> None:

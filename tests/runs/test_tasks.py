@@ -20,13 +20,12 @@ from nmt.data.sources import DemoData, FilterReport, ParallelText
 from nmt.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import TrainingText, digest_of
 from nmt.decoding import BeamConfig, SamplingConfig
-from nmt.decoding.evaluate import Metric
 from nmt.models import build_model
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
 from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued, decoded_text
 from nmt.training.optimizer import AdamConfig
 from nmt.training.schedules import NoamConfig
-from nmt.training.tracking import Tracker
+from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.trainer import TrainerConfig
 
 LINES = ["a man rides", "", "two men ride a horse", "no"] * 5
@@ -103,7 +102,7 @@ def test_a_model_of_both_sides_is_trained_on_joined_pairs() -> None:
 
 def test_the_perplexity_is_that_of_every_token_given_its_window() -> None:
     opened = trained(config(Task.language_model))
-    scores = Evaluation(opened, TEXT, list[str]().append).scores(BeamConfig(), [Metric.bleu])
+    scores = Evaluation(opened, TEXT, list[str]().append).scores(BeamConfig(), ["bleu"])
     whole = torch.tensor([token for line in TOKENIZER.encode_tgt(LINES) for token in line])
     nothing = torch.zeros(1, 0, dtype=torch.long)
     total = 0.0
@@ -122,13 +121,14 @@ def test_the_perplexity_is_that_of_every_token_given_its_window() -> None:
 def test_translations_are_scored_beside_the_loss_and_shown(tmp_path: Path) -> None:
     opened = trained(config(Task.translation))
     text = ParallelText(["a man", "two men"], ["no", "a horse"])
-    scores = Evaluation(opened, text, list[str]().append).scores(BeamConfig(beam_size=1), [Metric.chrf])
+    scores = Evaluation(opened, text, list[str]().append).scores(BeamConfig(beam_size=1), ["chrf"])
     assert list(scores.values) == ["loss", "perplexity", "chrf"]
-    with Tracker(tmp_path, resume_step=0, total_steps=1) as tracker:
+    with Tracker(TrackedRun(tmp_path), TrackingConfig()) as tracker:
         TASKS[Task.translation].show(opened, text, scores, tracker, 1)
     shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert sorted(shown.Tags()["images"]) == ["valid/attention_1", "valid/attention_2"]
     assert sorted(shown.Tags()["tensors"]) == [
+        "config/text_summary",
         "valid/sample_1/text_summary",
         "valid/sample_2/text_summary",
     ]

@@ -8,7 +8,11 @@ import math
 import os
 import re
 import resource
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +21,19 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from nmt.errors import TrainingStopped
+from nmt.cli import main
+from nmt.errors import TrainingStopped, UserError
+from nmt.training import display
+from nmt.training.status_line import StatusLine, duration, shown_perplexity
 from nmt.training.tracking import (
+    SINKS,
+    Sink,
+    TrackedRun,
     Tracker,
-    describe,
-    duration,
+    TrackingConfig,
     literal_markdown,
     printable,
     rewind,
-    shown_perplexity,
 )
 
 TRAIN = {
@@ -53,6 +61,19 @@ def plain() -> Console:
 
 def terminal(width: int = 80) -> Console:
     return Console(file=io.StringIO(), force_terminal=True, width=width, height=25)
+
+
+@contextmanager
+def tracking(
+    run_dir: Path, console: Console | None = None, sinks: list[str] | None = None, **facts: Any
+) -> Iterator[Tracker]:
+    """A tracker on `console` of a run whose best checkpoint is that of BLEU, with all sinks unless told."""
+    cfg = TrackingConfig() if sinks is None else TrackingConfig(sinks)
+    run = TrackedRun(run_dir, **({"best_metric": "bleu"} | facts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(display, "Console", lambda stderr: console or plain())
+        with Tracker(run, cfg) as tracker:
+            yield tracker
 
 
 def shown(console: Console) -> str:
@@ -95,7 +116,7 @@ def texts(run_dir: Path, tag: str) -> list[tuple[int, str]]:
 
 def test_one_log_reaches_every_file(tmp_path: Path) -> None:
     console = plain()
-    with Tracker(tmp_path, total_steps=100, console=console) as tracker:
+    with tracking(tmp_path, console, total_steps=100) as tracker:
         tracker.log(50, TRAIN)
         tracker.log(50, {"valid/bleu": 18.34, "valid/loss": 2.5})
         tracker.log(100, TRAIN | {"train/padding": 0.1})
@@ -117,7 +138,7 @@ def test_one_log_reaches_every_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_null(tmp_path: Path, value: float) -> None:
-    with Tracker(tmp_path, console=plain()) as tracker:
+    with tracking(tmp_path) as tracker:
         tracker.log(1, {"train/loss": value, "train/lr": 0.5})
     assert metrics(tmp_path) == [{"step": 1, "train/loss": None, "train/lr": 0.5}]
     assert tensorboard(tmp_path).Tags()["scalars"] == ["train/lr"]
@@ -125,8 +146,8 @@ def test_what_is_not_finite_is_null(tmp_path: Path, value: float) -> None:
 
 def test_resume_gives_each_step_exactly_once(tmp_path: Path) -> None:
     def train(first: int, last: int) -> None:
-        with Tracker(tmp_path, resume_step=first, total_steps=9, console=plain()) as tracker:
-            tracker.config_text("seed: 1")
+        facts = {"resume_step": first, "total_steps": 9, "config": {"seed": 1, "data": {"src": "ä"}}}
+        with tracking(tmp_path, **facts) as tracker:
             for step in range(first + 1, last + 1):
                 tracker.log(step, {"train/loss": 10.0 * first + step})
                 if step % 2 == 0:
@@ -145,13 +166,13 @@ def test_resume_gives_each_step_exactly_once(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("train/loss")][3:5] == [4.0, 45.0]
     assert [event.step for event in events.Scalars("valid/bleu")] == [2, 4, 6, 8]
     assert texts(tmp_path, "samples") == [(n, f"    step {n} from {4 * (n > 4)}") for n in (2, 4, 6, 8)]
-    assert texts(tmp_path, "config") == [(0, "    seed: 1")]
+    assert texts(tmp_path, "config") == [(0, "    seed: 1\n    data:\n      src: ä\n    ")]
     assert len(train_log(tmp_path)) == 3 + 5 + 3 + 5  # what was shown stays in the log
 
 
 def test_images_reach_tensorboard_as_they_are(tmp_path: Path) -> None:
     pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
-    with Tracker(tmp_path, console=plain()) as tracker:
+    with tracking(tmp_path) as tracker:
         tracker.image(5, "valid/attention_1", pixels)
         (event,) = tensorboard(tmp_path).Images("valid/attention_1")  # at once, not at the end
     assert (event.step, event.width, event.height) == (5, 6, 4)
@@ -159,26 +180,26 @@ def test_images_reach_tensorboard_as_they_are(tmp_path: Path) -> None:
 
 
 def test_killed_without_close_loses_no_step(tmp_path: Path) -> None:
-    tracker = Tracker(tmp_path, console=plain())  # never closed
+    tracker = Tracker(TrackedRun(tmp_path), TrackingConfig(["jsonl", "tensorboard"]))
+    tracker.__enter__()  # never closed
     tracker.log(1, {"train/loss": 1.0})
     tracker.log(2, {"train/loss": 0.5})
     assert [record["step"] for record in metrics(tmp_path)] == [1, 2]
     assert [event.step for event in tensorboard(tmp_path).Scalars("train/loss")] == [1, 2]
-    with tracker:
-        pass
+    tracker.__exit__(None, None, None)
 
 
 def test_rewind_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert rewind(path, 5) == []
+    rewind(path, 5)
+    assert not path.exists()
     path.write_bytes(
         b'{"step": 0, "x": 1}\n{"step": 2, "x": 0.1}\n\n[1]\n{"y": 1}\n\xff\n{"step": 3}\n{"step": 2, "to'
     )
-    expected = [{"step": 0, "x": 1}, {"step": 2, "x": 0.1}]
-    assert rewind(path, 2) == expected
-    assert path.read_text() == '{"step": 0, "x": 1}\n{"step": 2, "x": 0.1}\n'
-    assert rewind(path, 2) == expected
-    assert rewind(path, 0) == []
+    for _ in range(2):
+        rewind(path, 2)
+        assert path.read_text() == '{"step": 0, "x": 1}\n{"step": 2, "x": 0.1}\n'
+    rewind(path, 0)
     assert path.read_text() == ""
     assert list(tmp_path.iterdir()) == [path]
 
@@ -196,20 +217,9 @@ def test_rewind_that_is_interrupted_leaves_the_file(tmp_path: Path, monkeypatch:
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
-def test_last_bleu_is_shown_again_after_a_resume(tmp_path: Path) -> None:
-    with Tracker(tmp_path, console=plain()) as tracker:
-        tracker.log(4, {"valid/bleu": 18.3})
-        tracker.log(4, {"valid/bleu": math.nan})
-        tracker.log(8, {"valid/bleu": 20.0})
-    console = plain()
-    with Tracker(tmp_path, resume_step=4, console=console) as tracker:
-        tracker.log(5, {"train/loss": 1.0})
-    assert shown(console) == "step 5  loss 1.000  bleu 18.3\n"
-
-
 def test_full_disk_stops_training_with_a_readable_error(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Tracker(tmp_path, console=plain()) as tracker:
+    with tracking(tmp_path) as tracker:
         tracker.log(1, TRAIN)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
@@ -232,13 +242,13 @@ def test_plain_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     console = plain()
-    with Tracker(tmp_path, total_steps=8000, console=console) as tracker:
-        tracker.advance(1, fraction=1 / 8000)
+    with tracking(tmp_path, console, total_steps=8000) as tracker:
+        tracker.advance(1, {}, 1 / 8000)
         tracker.log(1, {"valid/bleu": 18.34})
         now += 499 * 0.1
-        tracker.advance(500, fraction=500 / 8000)
+        tracker.advance(500, {}, 500 / 8000)
         tracker.log(500, TRAIN)
-    line = "step 500/8000  loss 3.214  ppl 12.2  lr 7.0e-04  9,812 tok/s  bleu 18.3  left 12:30"
+    line = "step 500/8000  loss 3.214  ppl 12.2  lr 7.0e-04  9,812 tok/s  bleu 18.34  left 12:30"
     assert shown(console) == line + "\n"  # longer than 80 columns and yet one line
     assert train_log(tmp_path) == [line]
 
@@ -247,9 +257,9 @@ def test_time_left_counts_from_the_resumed_step(tmp_path: Path, monkeypatch: pyt
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     console = plain()
-    with Tracker(tmp_path, resume_step=900, total_steps=1000, console=console) as tracker:
+    with tracking(tmp_path, console, resume_step=900, total_steps=1000) as tracker:
         for step, now in ((901, 0.0), (950, 49.0), (1000, 99.0)):  # noqa: B007 - read by the clock
-            tracker.advance(step, fraction=step / 1000)
+            tracker.advance(step, {}, step / 1000)
             tracker.log(step, {"train/loss": 0.0})
     ends = [line.partition("loss 0.000")[2] for line in shown(console).splitlines()]
     assert ends == ["", "  left 0:50", "  left 0:00"]
@@ -259,18 +269,18 @@ def test_time_left_without_a_limit_in_steps(tmp_path: Path, monkeypatch: pytest.
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     console = plain()
-    with Tracker(tmp_path, console=console) as tracker:
+    with tracking(tmp_path, console) as tracker:
         tracker.log(1, {"train/loss": 0.0})
-        tracker.advance(2, fraction=0.25)
+        tracker.advance(2, {}, 0.25)
         now = 600.0
-        tracker.advance(3, fraction=0.5)
+        tracker.advance(3, {}, 0.5)
         tracker.log(3, {"train/loss": 0.0})
     assert shown(console) == "step 1  loss 0.000\nstep 3  loss 0.000  left 20:00\n"
 
 
 def test_advance_alone_shows_and_writes_nothing(tmp_path: Path) -> None:
     console = plain()
-    with Tracker(tmp_path, console=console) as tracker:
+    with tracking(tmp_path, console) as tracker:
         tracker.advance(1, TRAIN)
     assert shown(console) == ""
     assert (tmp_path / "metrics.jsonl").read_text() == (tmp_path / "train.log").read_text() == ""
@@ -279,7 +289,7 @@ def test_advance_alone_shows_and_writes_nothing(tmp_path: Path) -> None:
 def test_notes_are_lines_without_markup(tmp_path: Path) -> None:
     console = plain()
     long = "word " * 40 + "end"
-    with Tracker(tmp_path, console=console) as tracker:
+    with tracking(tmp_path, console) as tracker:
         tracker.message(f"two [red]lines[/red] :smile:\n{long}")
     assert shown(console) == f"two [red]lines[/red] :smile:\n{long}\n"
     assert train_log(tmp_path) == ["two [red]lines[/red] :smile:", long]
@@ -303,7 +313,7 @@ def test_printable(text: str, expected: str) -> None:
 def test_escape_codes_reach_neither_screen_nor_files(tmp_path: Path) -> None:
     console = terminal()
     hostile = "\x1b[2J\x1b]0;owned\x07text\r\x9b1m"
-    with Tracker(tmp_path, console=console) as tracker:
+    with tracking(tmp_path, console) as tracker:
         tracker.message(hostile)
         tracker.text(1, "samples", hostile)
     assert "\x1b[2J" not in shown(console)
@@ -321,7 +331,7 @@ def test_escape_codes_reach_neither_screen_nor_files(tmp_path: Path) -> None:
 def test_text_is_inert_in_tensorboard(text: str) -> None:
     from tensorboard.plugin_util import markdown_to_safe_html  # type: ignore[import-untyped]
 
-    html = markdown_to_safe_html(literal_markdown(text))
+    html = markdown_to_safe_html(literal_markdown(printable(text)))
     assert set(re.findall(r"</?(\w+)", html)) <= {"pre", "code"}
 
 
@@ -330,7 +340,7 @@ def test_hostile_text_is_shown_as_it_is() -> None:
 
     from tensorboard.plugin_util import markdown_to_safe_html
 
-    html = markdown_to_safe_html(literal_markdown(HOSTILE))
+    html = markdown_to_safe_html(literal_markdown(printable(HOSTILE)))
     assert unescape(re.sub(r"</?\w+>", "", html)).strip() == HOSTILE
 
 
@@ -357,9 +367,177 @@ def test_perplexity(loss: float, expected: str) -> None:
     assert shown_perplexity(loss) == expected
 
 
-def test_describe_shows_what_is_known() -> None:
-    assert describe({}) == ""
-    assert describe({"valid/bleu": 9.96, "train/lr": 0.000123, "other": 1.0}) == "lr 1.2e-04  bleu 10.0"
+@pytest.mark.parametrize(
+    ("best", "values", "expected"),
+    [
+        ("bleu", {}, ""),
+        ("bleu", {"valid/bleu": 9.956, "train/lr": 0.000123, "other": 1.0}, "lr 1.2e-04  bleu 9.96"),
+        ("chrf", {"valid/bleu": 9.956, "valid/chrf": 30.0, "valid/loss": 2.0}, "chrf 30.00"),
+        ("loss", {"valid/bleu": 9.956, "valid/loss": 2.0, "train/loss": 3.0}, "loss 3.000  valid loss 2.00"),
+    ],
+)
+def test_the_status_has_the_score_that_picks_the_best(
+    best: str, values: dict[str, float], expected: str
+) -> None:
+    status = StatusLine(best)
+    status.update(1, values)
+    assert status.describe() == expected
+
+
+# Sinks
+
+
+class Collector(Sink):
+    """What a tracker hands over, as (name, arguments)."""
+
+    made: list[Collector] = []  # noqa: RUF012 - emptied by the tests
+
+    def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+        super().__init__(run, cfg)
+        self.calls: list[tuple[Any, ...]] = []
+        self.made.append(self)
+
+    def advance(self, step: int, values: Any, share_done: float | None) -> None:
+        self.calls.append(("advance", step, dict(values)))
+
+    def log(self, step: int, values: Any) -> None:
+        self.calls.append(("log", step, dict(values)))
+
+    def message(self, line: str) -> None:
+        self.calls.append(("message", line))
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        self.calls.append(("text", step, tag, text))
+
+    def image(self, step: int, tag: str, pixels: Any) -> None:
+        self.calls.append(("image", step, tag, pixels.shape))
+
+    def close(self, error: BaseException | None) -> None:
+        self.calls.append(("close", error))
+
+    def of(self, name: str) -> list[tuple[Any, ...]]:
+        """The arguments of all calls of a method."""
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+TOY = [
+    *("experiment=none", "data=toy", "tokenizer=word", "model=transformer_tiny", "model.d_model=16"),
+    *("model.d_ff=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"),
+    *("optimizer=constant", "data.max_tokens=16", "trainer.batch_tokens=32", "trainer.eval_every_steps=2"),
+    *("trainer.save_every_steps=2", "trainer.log_every_steps=2", "trainer.num_samples=1"),
+    *("runtime.device=cpu", "runtime.kernels=false", "decoding=greedy"),
+]
+
+
+def test_a_sink_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Collector, "made", [])
+    monkeypatch.setitem(SINKS, "collector", Collector)
+    run = tmp_path / "run"
+    arguments = ["train", f"run={run}", *TOY]
+    assert main([*arguments, "tracking.sinks=[collector]", "trainer.max_steps=2"]) == 0
+    assert "step " not in capsys.readouterr().err  # there is no display, nor any file
+    assert [(run / name).exists() for name in ("train.log", "metrics.jsonl", "tensorboard")] == [False] * 3
+    assert main([*arguments, "tracking.sinks=[collector,train_log]", "trainer.max_steps=4"]) == 0
+    first, second = Collector.made
+    assert (first.run.directory, first.run.resume_step, first.run.total_steps) == (run, 0, 2)
+    assert (second.run.resume_step, second.run.total_steps, second.run.best_metric) == (2, 4, "bleu")
+    assert first.run.config["model"]["d_model"] == 16
+    assert {call[0] for call in first.calls} == {"advance", "log", "message", "text", "image", "close"}
+    assert [step for step, _ in first.of("advance")] == [1, 2]
+    for sink, step in ((first, 2), (second, 4)):
+        training, validation = sink.of("log")
+        assert (training[0], validation[0]) == (step, step)
+        assert "train/loss" in training[1]
+        assert list(validation[1]) == ["valid/loss", "valid/perplexity", "valid/bleu", "valid/chrf"]
+        ((at, tag, text),) = sink.of("text")
+        assert (at, tag) == (step, "valid/sample_1")
+        assert text.startswith("source       the cat sleeps in the house")
+        assert sink.calls[-1] == ("close", None)
+    last_score = first.of("log")[1][1]["valid/bleu"]
+    assert second.of("advance")[0] == (2, {"valid/bleu": last_score})  # shown again after the resume
+    (line,) = [line for line in train_log(run) if line.startswith("step 4/4 ")]
+    assert f"  bleu {last_score:.2f}" in line
+
+
+def test_a_sink_learns_what_ended_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Collector, "made", [])
+    monkeypatch.setitem(SINKS, "collector", Collector)
+    stopped = TrainingStopped("the loss is nan")
+    with pytest.raises(TrainingStopped, match="the loss is nan"), tracking(tmp_path, sinks=["collector"]):
+        raise stopped
+    assert Collector.made[0].calls == [("close", stopped)]
+
+
+def test_each_sink_is_closed_even_if_another_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(Sink):
+        def close(self, error: BaseException | None) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Collector, "made", [])
+    for name, sink in (("first", Collector), ("full", Full), ("last", Collector)):
+        monkeypatch.setitem(SINKS, name, sink)
+    with (
+        pytest.raises(TrainingStopped, match=r"cannot write to .*: No space left on device"),
+        tracking(tmp_path, sinks=["first", "full", "last"]),
+    ):
+        pass
+    assert [[call[0] for call in sink.calls] for sink in Collector.made] == [["close"], ["close"]]
+
+
+def test_a_sink_that_cannot_be_opened_closes_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(Sink):
+        def __init__(self, run: TrackedRun, cfg: TrackingConfig):
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Collector, "made", [])
+    for name, sink in (("first", Collector), ("closed", Closed)):
+        monkeypatch.setitem(SINKS, name, sink)
+    with (
+        pytest.raises(TrainingStopped, match="Permission denied"),
+        tracking(tmp_path, sinks=["first", "closed"]),
+    ):
+        pass
+    assert [call[0] for call in Collector.made[0].calls] == ["close"]
+
+
+def test_no_sink_is_made_or_imported_that_is_not_chosen(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
+with Tracker(TrackedRun(Path({str(tmp_path / "run")!r})), TrackingConfig(sinks=[])) as tracker:
+    tracker.advance(1, {{"train/loss": 1.0}}, 0.5)
+    tracker.log(1, {{"train/loss": 1.0}})
+    tracker.message("hello")
+    tracker.text(1, "sample", "text")
+    tracker.image(1, "image", np.zeros((1, 1, 3), np.uint8))
+print(*sorted({{"rich", "torch.utils.tensorboard", "tensorboard"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sinks", "message"),
+    [
+        (
+            ["jsonl", "tensorbord"],
+            "tracking.sinks[1] must be one of display, train_log, jsonl, tensorboard, "
+            "but is 'tensorbord'; did you mean 'tensorboard'?",
+        ),
+        (["jsonl", "jsonl"], "tracking.sinks must name each sink once, but is [jsonl, jsonl]"),
+    ],
+)
+def test_sinks_are_known_and_named_once(sinks: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        TrackingConfig(sinks)
 
 
 # The live display
@@ -368,10 +546,10 @@ def test_describe_shows_what_is_known() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_live_display_fits_the_terminal(tmp_path: Path, width: int) -> None:
     console = terminal(width)
-    with Tracker(tmp_path, total_steps=100000, console=console) as tracker:
-        tracker.advance(1, fraction=0.0)
+    with tracking(tmp_path, console, total_steps=100000) as tracker:
+        tracker.advance(1, {}, 0.0)
         last = TRAIN | {"train/tgt_tokens_per_second": 1234567.0, "valid/bleu": 100.0}
-        tracker.advance(99999, last, fraction=0.99999)
+        tracker.advance(99999, last, 0.99999)
         tracker.log(99999, TRAIN)
         tracker.message("a note")
     output = shown(console)
@@ -380,7 +558,7 @@ def test_live_display_fits_the_terminal(tmp_path: Path, width: int) -> None:
     assert "a note\n" in output
     visible = printable(output.replace("\r", "\n")).split("\n")
     assert max(map(len, visible)) == width  # the bar fills the line and nothing is wider
-    assert "loss 3.214  ppl 12.2  lr 7.0e-04  9,812 tok/s  bleu 100.0" in output
+    assert "loss 3.214  ppl 12.2  lr 7.0e-04  9,812 tok/s  bleu 100.00" in output
     assert not any(line.startswith("step 99999/100000  loss") for line in visible)  # the bar shows it instead
     assert train_log(tmp_path)[0].startswith("step 99999/100000  loss 3.214")
     assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1  # the cursor is hidden and comes back
@@ -388,7 +566,7 @@ def test_live_display_fits_the_terminal(tmp_path: Path, width: int) -> None:
 
 def test_live_display_before_the_first_step(tmp_path: Path) -> None:
     console = terminal()
-    with Tracker(tmp_path, console=console):
+    with tracking(tmp_path, console):
         pass
     assert "step 0" in shown(console)
 
@@ -399,7 +577,7 @@ def test_no_live_display_in_ci_or_a_dumb_terminal(
 ) -> None:
     monkeypatch.setenv(name, value)
     console = terminal()
-    with Tracker(tmp_path, total_steps=10, console=console) as tracker:
+    with tracking(tmp_path, console, total_steps=10) as tracker:
         tracker.log(5, {"train/loss": 1.0})
     assert shown(console) == "step 5/10  loss 1.000\n"
 
@@ -407,14 +585,14 @@ def test_no_live_display_in_ci_or_a_dumb_terminal(
 def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = terminal()
-    with Tracker(tmp_path, total_steps=10, console=console) as tracker:
+    with tracking(tmp_path, console, total_steps=10) as tracker:
         tracker.log(5, {"train/loss": 1.0})
     assert "step 5/10" in shown(console)
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", shown(console))
 
 
 def test_display_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Tracker(tmp_path) as tracker:
+    with Tracker(TrackedRun(tmp_path), TrackingConfig()) as tracker:
         tracker.message("hello")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")
@@ -424,7 +602,7 @@ def test_stdout_stays_stdout_while_the_display_is_live(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = terminal()
-    with Tracker(tmp_path, console=console):
+    with tracking(tmp_path, console):
         print("a result")
     assert capsys.readouterr().out == "a result\n"
     assert "a result" not in shown(console)

@@ -19,9 +19,9 @@ from nmt.training.objective import Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer, optimizer_tensors
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.schedules import ConstantConfig, PlateauConfig, ScheduleConfig, ScheduleContext
-from nmt.training.tracking import Tracker
+from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
-from nmt.training.trainer import AverageOf, BestMetric, Trainer, TrainerConfig, kept_steps, selected_steps
+from nmt.training.trainer import AverageOf, Trainer, TrainerConfig, kept_steps, selected_steps
 from tests.training.test_objective import consistency, cross_entropy, mean_teacher
 
 Factory = Callable[..., Trainer]
@@ -41,7 +41,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         **fields: Any,
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "log_every_steps": 1, "patience": 0}
-        cfg = TrainerConfig(**(plain | {"best_metric": BestMetric.bleu} | fields))
+        cfg = TrainerConfig(**(plain | {"best_metric": "bleu"} | fields))
         seed_everything(1)
         model = tiny_model()
         found: Iterator[float] = iter(scores)
@@ -65,13 +65,15 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
             seed=1,
+            higher_is_better=cfg.best_metric == "bleu",
         )
 
     return build
 
 
 def fit(trainer: Trainer) -> TrainState:
-    with Tracker(trainer.store.directory.parent, resume_step=trainer.train_state.step) as tracker:
+    run = TrackedRun(trainer.store.directory.parent, trainer.train_state.step)
+    with Tracker(run, TrackingConfig()) as tracker:
         return trainer.fit(tracker, StopRequest())
 
 
@@ -129,7 +131,7 @@ def test_patience_ends_the_training(trainer: Factory) -> None:
 
 
 def test_a_lower_loss_is_better(trainer: Factory) -> None:
-    cfg = {"best_metric": BestMetric.loss, "max_steps": 6, "eval_every_steps": 2}
+    cfg = {"best_metric": "loss", "max_steps": 6, "eval_every_steps": 2}
     assert fit(trainer(scores=[5, 9, 7], **cfg)).best_steps()[0] == 4
 
 
@@ -251,7 +253,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) ->
 def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -> None:
     """A run that was stopped before its first validation, and is then told to stop even earlier."""
     first = trainer(max_steps=6, eval_every_steps=100, save_every_steps=100)
-    with Tracker(first.store.directory.parent) as tracker:
+    with Tracker(TrackedRun(first.store.directory.parent), TrackingConfig()) as tracker:
         stop = StopRequest()
         first._update(first.pairs_of_epoch(1), first.plan(first.pairs_of_epoch(1))[:1])
         first.save()

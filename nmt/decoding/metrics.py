@@ -1,0 +1,93 @@
+"""Scores of translations against references: one row of `METRICS` each.
+
+The scores of sacreBLEU (Post 2018) are computed on detokenised text against the raw references; they equal
+those of the `sacrebleu` command on the written files. Knows text; knows no model and no search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sacrebleu.metrics.base import Metric as SacrebleuMetric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from nmt.errors import UserError, suggest
+
+Lines = Sequence[str]
+
+
+class Metric(NamedTuple):
+    """A score of the translations of a whole split."""
+
+    label: str
+    """Name in score lines and tables."""
+    higher_is_better: bool
+    score: Callable[[Lines, Lines, Lines, str], tuple[float, str]]
+    """Compute the value and its signature, which says how, from sources, hypotheses, references and the
+    target language. Every process of a training calls it, and all must find the same value."""
+
+
+def bleu(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
+    """Return BLEU, 0 to 100, and its signature; words are split as is usual for `tgt_lang`.
+
+    Raises:
+        UserError: splitting the words of `tgt_lang` needs a package that is not installed.
+    """
+    try:
+        scorer = BLEU(trg_lang=tgt_lang)
+    except RuntimeError as error:  # Japanese and Korean need an extra package
+        reason = " ".join(str(error).split())
+        raise UserError(f"BLEU for data.tgt={tgt_lang} needs more than is installed. {reason}") from error
+    return _corpus_score(scorer, hypotheses, references)
+
+
+def chrf(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
+    """Return chrF, 0 to 100, and its signature."""
+    return _corpus_score(CHRF(), hypotheses, references)
+
+
+def ter(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
+    """Return TER, edits per 100 words of the references, and its signature."""
+    return _corpus_score(TER(), hypotheses, references)
+
+
+def _corpus_score(scorer: SacrebleuMetric, hypotheses: Lines, references: Lines) -> tuple[float, str]:
+    value = scorer.corpus_score(list(hypotheses), [list(references)]).score
+    return float(value), scorer.get_signature().format()
+
+
+METRICS: dict[str, Metric] = {
+    "bleu": Metric("BLEU", True, bleu),
+    "chrf": Metric("chrF", True, chrf),
+    "ter": Metric("TER", False, ter),
+}
+"""Name in `metrics` and `trainer.best_metric` -> the metric."""
+
+
+def require_metrics(names: Sequence[str]) -> None:
+    """Raise `UserError` unless `names`, the value of the key `metrics`, are of `METRICS`, each once."""
+    for number, name in enumerate(names):
+        if name not in METRICS:
+            known, near = ", ".join(METRICS), suggest(name, METRICS)
+            raise UserError(f"metrics[{number}] must be one of {known}, but is {name!r}{near}")
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"metrics must name at least one score, and each once, but is [{', '.join(names)}]")
+
+
+def default_best(names: Sequence[str]) -> str:
+    """Return the first of `names` of which more is better; loss when there is none."""
+    return next((name for name in names if METRICS[name].higher_is_better), "loss")
+
+
+def higher_is_better(name: str) -> bool:
+    """Return whether more is better of the score `name`: a metric, or the loss."""
+    return name in METRICS and METRICS[name].higher_is_better
+
+
+def labelled_scores(values: dict[str, float]) -> list[str]:
+    """Return "BLEU 38.12", "perplexity 5.20" and the like for the `values` of a split that have a label."""
+    labels = {name: metric.label for name, metric in METRICS.items()} | {"perplexity": "perplexity"}
+    return [f"{label} {values[name]:.2f}" for name, label in labels.items() if name in values]

@@ -1,0 +1,61 @@
+"""What a training shows on stderr: two lines that redraw themselves in a terminal, else lines alone."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from nmt.training.status_line import StatusLine, duration
+
+REFRESHES_PER_SECOND = 2  # each costs some milliseconds of a core that training wants
+
+
+class Screen:
+    """The console on stderr; in a terminal `status` is redrawn below what is printed."""
+
+    def __init__(self, status: StatusLine):
+        self.status = status
+        self.console = Console(stderr=True)
+        self.live: Live | None = None
+        if is_live(self.console):
+            self.live = Live(
+                get_renderable=self._render,
+                console=self.console,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                redirect_stdout=False,  # stdout may be a file, and what is printed there belongs in it
+            )
+            self.live.start()
+
+    def print(self, line: str) -> None:
+        """Print a line literally, above the status."""
+        self.console.print(Text(line), soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the status as it is and give the cursor back."""
+        if self.live is not None:
+            self.live.stop()
+
+    def _render(self) -> RenderableType:
+        """Return two lines, so that 80 columns are enough: how far the run is, and what the model does."""
+        status, left = self.status, self.status.seconds_left()
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_column(no_wrap=True)
+        grid.add_row(
+            Text(status.count()),
+            ProgressBar(total=1.0, completed=status.share_done or 0.0, pulse=status.share_done is None),
+            Text(f"{duration(left)} left" if left is not None else ""),
+        )
+        return Group(grid, Text(status.describe(), no_wrap=True, overflow="ellipsis"))
+
+
+def is_live(console: Console) -> bool:
+    """Return whether the display may redraw itself: not in a pipe, a file, a dumb terminal or a CI log."""
+    in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    return console.is_terminal and not console.is_dumb_terminal and not in_ci
