@@ -22,13 +22,13 @@ Link = tuple[int, int]
 
 
 def mean_weights(layers: Sequence[Weights], layer: int | None = None) -> Weights:
-    """The mean (T, S) over the heads of one layer, counted from 1, or over those of all layers."""
+    """Return the mean (T, S) over the heads of one layer, counted from 1, or over those of all layers."""
     chosen = layers if layer is None else layers[layer - 1 : layer]
     return np.concatenate(chosen).mean(axis=0)
 
 
-def words_of(surfaces: Sequence[str]) -> list[int | None]:
-    """The number of the word that each piece is part of; None for a piece that belongs to none.
+def word_indices(surfaces: Sequence[str]) -> list[int | None]:
+    """Return for each piece the index of its word in the line, None for a piece that belongs to no word.
 
     `surfaces` are the stretches of the line that the pieces stand for. A piece that stands for white space or
     for nothing belongs to the word that follows it.
@@ -47,10 +47,10 @@ def words_of(surfaces: Sequence[str]) -> list[int | None]:
 def word_links(
     weights: Weights, src_words: Sequence[int | None], tgt_words: Sequence[int | None]
 ) -> list[Link]:
-    """Each target word with the source word that it attends to most, in the order of the target.
+    """Return each target word with the source word that it attends to most, in the order of the target.
 
     The weights (T, S) of the pieces of a source word are added up, those of the pieces of a target word
-    averaged. What is no word (None: the end of a sentence) is left out on either side.
+    averaged. A piece that belongs to no word (None), as the end of a sentence, is left out on either side.
     """
     sources = sorted({word for word in src_words if word is not None})
     targets = sorted({word for word in tgt_words if word is not None})
@@ -63,5 +63,5 @@ def word_links(
 
 
 def pharaoh(links: Sequence[Link]) -> str:
-    """`0-0 2-1`: source word, target word, counted from 0."""
+    """Return `0-0 2-1`: source word, target word, counted from 0."""
     return " ".join(f"{source}-{target}" for source, target in links)

@@ -1,4 +1,4 @@
-"""What a model attends to, sentence by sentence: tokens as people read them, and the weights between them.
+"""Attention maps of a model, sentence by sentence: tokens as people read them, and the weights between them.
 
 A target may be given (forced decoding); else it is the translation that search finds. Row t of a map from
 the target belongs to the position that predicts target token t. Knows the contract of the models and no
@@ -46,7 +46,7 @@ class SentenceMaps:
 
     @property
     def tgt_in(self) -> list[Piece]:
-        """What the target positions are given: BOS, and the target without EOS."""
+        """Input of the target positions: BOS, and the target without EOS."""
         return [BOS, *self.tgt[:-1]] if self.tgt else []
 
     @property
@@ -91,18 +91,18 @@ def attend_pairs(
     warn: Log = warn,
     first_line: int = 1,
 ) -> Iterator[SentenceMaps]:
-    """The same for pairs of a source and its target, None where it is to be searched for.
+    """Yield what the model attends to for pairs of a source and its target, or None to search for a target.
 
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
     then gets a message that names it, counted from `first_line`.
     """
     for batch in _batches(_tokens(pairs, model, tokenizer, cfg, device, warn, first_line)):
-        yield from _filled(batch, model, device)
+        yield from _add_weights(batch, model, device)
 
 
-def maps_of_nothing(model: TranslationModel, device: torch.device) -> SentenceMaps:
-    """The maps of an empty sentence: they show which kinds there are, and of how many layers."""
-    (empty,) = _filled([SentenceMaps(1, [EOS], [EOS])], model, device)
+def empty_maps(model: TranslationModel, device: torch.device) -> SentenceMaps:
+    """Return the maps of an empty sentence, which show the kinds of attention and the number of layers."""
+    (empty,) = _add_weights([SentenceMaps(1, [EOS], [EOS])], model, device)
     return empty
 
 
@@ -124,7 +124,7 @@ def _tokens(
     warn: Callable[[str], None],
     first_line: int,
 ) -> list[SentenceMaps]:
-    """The tokens of both sides, without weights; targets that are not given are searched for."""
+    """Return the tokens of both sides, without weights; search for the targets that are not given."""
     to_translate = ["" if target is not None else source for source, target in pairs]
     found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
     src = tokenizer.src_pieces([source for source, _ in pairs])
@@ -150,7 +150,7 @@ def _cut(pieces: list[Piece], longest: int) -> list[Piece]:
 
 
 def _batches(sentences: Sequence[SentenceMaps]) -> Iterator[list[SentenceMaps]]:
-    """Neighbours together, as many as stay within `BATCH_TOKENS`."""
+    """Yield batches of neighbouring sentences, each as large as `BATCH_TOKENS` allows."""
     batch: list[SentenceMaps] = []
     for sentence in sentences:
         longest = max(len(side) for other in (*batch, sentence) for side in (other.src, other.tgt))
@@ -161,10 +161,10 @@ def _batches(sentences: Sequence[SentenceMaps]) -> Iterator[list[SentenceMaps]]:
     yield batch
 
 
-def _filled(
+def _add_weights(
     batch: Sequence[SentenceMaps], model: TranslationModel, device: torch.device
 ) -> Sequence[SentenceMaps]:
-    """The sentences of a batch with their weights."""
+    """Return the batch after adding the weights to each of its sentences."""
     sentences = [sentence for sentence in batch if sentence.src]
     if not sentences:
         return batch

@@ -1,6 +1,6 @@
 """Attention weights as one HTML page that needs nothing else: no server, no network, no other file.
 
-The page itself is `attention_page.html` beside this module; what is made here is the data in it. A corpus is
+The page itself is `page.html` beside this module, which only makes the data for the page. A corpus is
 written by strangers: its text goes into the page as JSON in which no character can end the script element,
 and the page makes text of it and never markup.
 
@@ -23,24 +23,24 @@ from nmt.attention_views.maps import SentenceMaps
 from nmt.data.tokenizer import Piece
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACE = '{"here": "the data"}'
-"""What the data takes the place of in the template."""
+PLACEHOLDER = '{"here": "the data"}'
+"""Placeholder of the data in the template."""
 UNSAFE = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
 def page(title: str, sentences: Sequence[dict[str, Any]]) -> str:
-    """The page with what `page_data` made of each sentence."""
+    """Return the page with the sentences that `page_data` returned."""
     template = TEMPLATE.read_text(encoding="utf-8")
-    return template.replace(PLACE, script_json({"title": title, "sentences": list(sentences)}), 1)
+    return template.replace(PLACEHOLDER, script_json({"title": title, "sentences": list(sentences)}), 1)
 
 
 def script_json(content: Any) -> str:
-    """JSON that means the same inside a script element, whatever text is in it."""
+    """Return JSON that means the same inside a script element, whatever text is in it."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False).translate(UNSAFE)
 
 
 def page_data(sentence: SentenceMaps) -> dict[str, Any]:
-    """One sentence as the page reads it; `maps` has the kinds of attention that the model has."""
+    """Return one sentence as the page reads it; `maps` has the kinds of attention that the model has."""
     sides = {
         "encoder": (sentence.src, sentence.src, sentence.encoder),
         "decoder": (sentence.tgt, sentence.tgt_in, sentence.decoder),

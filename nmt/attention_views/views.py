@@ -1,4 +1,4 @@
-"""What `nmt attention` writes: a page, images, soft and hard alignments.
+"""The files that `nmt attention` writes: a page, images, soft and hard alignments.
 
     attention.html       the weights of every layer and head, to explore in a browser
     cross_0001.png       heat maps of cross-attention: line 1, each layer averaged over its heads
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from nmt.attention_views import heatmap
-from nmt.attention_views.alignment import mean_weights, pharaoh, word_links, words_of
+from nmt.attention_views.alignment import mean_weights, pharaoh, word_indices, word_links
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.page import page, page_data
 from nmt.errors import UserError, warn
@@ -32,7 +32,7 @@ MAX_SHOWN_TOKENS = 128
 
 
 class View(Enum):
-    """What can be written."""
+    """A kind of file."""
 
     page = "page"
     images = "images"
@@ -46,7 +46,7 @@ def _every_view() -> list[View]:
 
 @dataclass
 class ViewsConfig:
-    """What to write, of which sentences and layers."""
+    """Choice of the files, sentences and layers."""
 
     output: str | None = None
     """Directory to write to; null: attention/ in the run directory."""
@@ -73,7 +73,7 @@ class ViewsConfig:
 
     @property
     def last_line(self) -> int | None:
-        """The line after which nothing more would be written; None where every line counts."""
+        """Number of the line after which nothing more would be written; None where every line counts."""
         return None if {View.soft, View.hard} & {*self.views} else self.max_sentences + 1
 
 
@@ -127,7 +127,7 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
 
 
 def _is_shown(sentence: SentenceMaps, cfg: ViewsConfig) -> bool:
-    """Whether a sentence goes on the page and into an image; what is left out is remarked upon."""
+    """Return whether a sentence goes on the page and into an image; warn about one that does not."""
     if not {View.page, View.images} & {*cfg.views}:
         return False
     if sentence.line > cfg.max_sentences:
@@ -143,12 +143,12 @@ def _is_shown(sentence: SentenceMaps, cfg: ViewsConfig) -> bool:
 
 
 def is_readable(sentence: SentenceMaps) -> bool:
-    """Whether a sentence is short enough to be drawn."""
+    """Return whether a sentence is short enough to be drawn."""
     return max(len(sentence.src), len(sentence.tgt)) <= MAX_SHOWN_TOKENS
 
 
 def soft_alignment(sentence: SentenceMaps, layer: int | None) -> str:
-    """A line of JSON: both texts and their tokens, and the weights, a row for each target token."""
+    """Return a line of JSON: both texts and their tokens, and the weights, a row for each target token."""
     weights = mean_weights(sentence.cross, layer) if sentence.cross else np.empty((0, 0))
     content = {
         "line": sentence.line,
@@ -162,15 +162,15 @@ def soft_alignment(sentence: SentenceMaps, layer: int | None) -> str:
 
 
 def hard_alignment(sentence: SentenceMaps, layer: int | None) -> str:
-    """A line in the format of Pharaoh, empty for a blank one."""
+    """Return a line in the format of Pharaoh, empty for a blank one."""
     if not sentence.cross:
         return "\n"
-    src_words, tgt_words = (words_of([p.surface for p in side]) for side in (sentence.src, sentence.tgt))
+    src_words, tgt_words = (word_indices([p.surface for p in side]) for side in (sentence.src, sentence.tgt))
     return pharaoh(word_links(mean_weights(sentence.cross, layer), src_words, tgt_words)) + "\n"
 
 
 def cross_image(sentence: SentenceMaps) -> bytes:
-    """A PNG file: cross-attention of each layer, averaged over its heads, and of all layers."""
+    """Return a PNG file: cross-attention of each layer, averaged over its heads, and of all layers."""
     panels = [(f"layer {n}", mean_weights([layer])) for n, layer in enumerate(sentence.cross, start=1)]
     if len(panels) > 1:
         panels.append(("mean of all layers", mean_weights(sentence.cross)))

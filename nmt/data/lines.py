@@ -26,16 +26,16 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_lines(path: Path, key: str) -> Iterator[str]:
+def read_lines(path: Path, key: str, *, may_be_empty: bool = False) -> Iterator[str]:
     """The lines of a file, of which one block is in memory; `key` is the config key to name in an error.
 
     Raises:
-        UserError: the file is empty, unreadable or no text.
+        UserError: the file is empty (unless it may be), unreadable or no text.
     """
-    return itertools.chain.from_iterable(_blocks(path, key))
+    return itertools.chain.from_iterable(_blocks(path, key, may_be_empty))
 
 
-def _blocks(path: Path, key: str) -> Iterator[list[str]]:
+def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
     """The same as lists of lines."""
     read = 0
     for raw in _whole_lines(path, key):
@@ -45,7 +45,7 @@ def _blocks(path: Path, key: str) -> Iterator[list[str]]:
             lines.pop()
         read += len(lines)
         yield [line.removesuffix("\r") for line in lines] if "\r" in text else lines
-    if not read:
+    if not read and not may_be_empty:
         raise UserError(f"{key}: {path} is empty")
 
 

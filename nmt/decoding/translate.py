@@ -31,7 +31,7 @@ LINES_AT_ONCE = 1024
 
 @dataclass
 class Translation:
-    """What one line became."""
+    """The translation of one line."""
 
     text: str
     """One line of text."""
@@ -110,7 +110,7 @@ def translate_stream(
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Eval mode without gradients while the block runs; afterwards the mode that the model was in.
+    """Put the model into eval mode without gradients while the block runs; afterwards restore its mode.
 
     Training then has the memory of recorded searches for itself.
     """
@@ -126,7 +126,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
-    """Return what is to be searched in place of `model`: itself, or a copy in `decoding.precision`."""
+    """Return the model to search with: `model` itself, or a copy in `decoding.precision`."""
     return in_low_precision(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
 
 
@@ -144,7 +144,7 @@ def longest_source(model: TranslationModel, cfg: DecodingConfig) -> int:
 def cut_message(
     line_numbers: Sequence[int], longest: int, cfg: DecodingConfig, done: str = "translated"
 ) -> str:
-    """What a user is told about lines of which only the first `longest` tokens are `done`."""
+    """Return the warning about lines of which only the first `longest` tokens are `done`."""
     shown = ", ".join(map(str, line_numbers[:5]))
     more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
     reason = f"decoding.max_source_tokens={longest}"

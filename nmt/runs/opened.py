@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt import distributed, runtime
-from nmt.attention_views.maps import SentenceMaps, attend, maps_of_nothing
+from nmt.attention_views.maps import SentenceMaps, attend, empty_maps
 from nmt.attention_views.views import require_maps, write_views
 from nmt.config.roots import (
     AttentionVerbConfig,
@@ -259,7 +259,7 @@ def attention(cfg: AttentionVerbConfig) -> None:
     """Write what the model attends to for the lines on standard input, and print the names of the files."""
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     opened.require_task(Task.translation)
-    maps = maps_of_nothing(opened.model, opened.device)
+    maps = empty_maps(opened.model, opened.device)
     require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
     lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
     output = Path(cfg.output) if cfg.output is not None else opened.directory.path / "attention"

@@ -2,7 +2,6 @@
 
 Knows everything, but wires only: gives every component its part of the config. The modules in import order:
 
-    translation_job     A large file to translate: its blocks, its finished parts, the output.
-    translate_file      Workers that translate a large file.
+    translate_file      Translate a large file with several workers, block by block.
     train               The wiring of train.
 """

@@ -1,49 +1,64 @@
 """Translate a large file with several workers: `nmt translate run=... input=... output=...`.
 
-A worker is a process with a model, a device and a share of the threads of its own. It is given one block of
-lines after the other and gives back its translations; this process alone reads the input and writes (see
-`nmt.verbs.translation_job`), and does so in the order in which workers finish. What every block becomes does
-not depend on the number of workers, and is what `nmt translate run=... < input` makes of those lines.
+    OUTPUT.parts/job.json         what is translated with what; the parts count for nothing else
+    OUTPUT.parts/block_00000012   the SHA-256 of the translations of block 12, a line feed, the translations
+    OUTPUT.parts/.lock            keeps every other process from this job
 
-When a worker dies or fails, when a signal arrives or an error occurs, all workers end; so they do when this
-process is killed. The parts that are finished stay, and the same command goes on from there.
+This process reads the input, block by block, so that no more of the file than some blocks is in memory. A
+worker is a process with a model, a device and a share of the threads of its own: it translates one block
+after the other and writes the parts. What a block becomes depends neither on the worker nor on their number,
+and is what `nmt translate run=... < input` makes of those lines.
+
+Whatever ends a job, a part is there whole or not at all, so that the same command goes on from the parts. The
+output appears at once, under its name, when the last part is there; then the parts go. An output that is
+there already is never overwritten. When a worker dies or fails, when a signal arrives or an error occurs, all
+workers end; so they do when this process is killed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gzip
+import hashlib
+import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import NoReturn
+from typing import Any, BinaryIO, cast
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn
+from rich.progress import Task as LineTask
 from rich.text import Text
 
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
-from nmt.decoding.translate import translate
-from nmt.errors import Interrupted, NmtError, TrainingStopped
-from nmt.runs.opened import Run, decoded, identify_checkpoint, open_run, output_lines
+from nmt.data.lines import read_lines
+from nmt.data.pairs import stamp_of_files
+from nmt.decoding.translate import LINES_AT_ONCE, translate
+from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, suggest, warn
+from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
+from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
 from nmt.runtime import StopRequest, resolve_device
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
-from nmt.verbs.translation_job import Block, Job, Source, opened_job, require_output
 
 POLL_SECONDS = 0.5
 """How long a signal or the display may have to wait."""
 REPORT_SECONDS = 30.0
 """Between two lines of progress where there is no live display."""
+OTHER_OUTPUT = "choose another output=..."
 
 
 def translate_file(cfg: TranslateConfig) -> None:
@@ -56,35 +71,29 @@ def translate_file(cfg: TranslateConfig) -> None:
     """
     assert cfg.input is not None
     assert cfg.output is not None
-    path, output = Path(cfg.input).expanduser(), Path(cfg.output).expanduser()
-    require_output(output, path)
-    source = Source.read(path)
+    job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser())
     checkpoint, digest = identify_checkpoint(cfg.run, cfg.checkpoint)
     decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
     for key in ("batch_tokens", "cuda_graphs"):  # they change the speed and the memory, not the translations
         decoding.pop(f"decoding.{key}", None)
-    counter = LineCounter(source.num_lines)
-    with opened_job(
-        source, output, {"checkpoint": digest[:16], "tgt": cfg.tgt, **decoding}, counter.note
-    ) as job:
-        counter.done = job.lines_finished
-        if job.finished:
-            counter.note(f"going on: {counter.count()} are translated")
-        missing = source.num_blocks - len(job.finished)
-        settings = worker_settings(dataclasses.replace(cfg, checkpoint=checkpoint), missing)
+    with job.opened({"checkpoint": digest[:16], "tgt": cfg.tgt, **decoding}):
+        counter = LineCounter(job.num_lines, job.num_finished)
+        if job.num_finished:
+            counter.note(f"going on: {job.progress} are translated")
+        num_missing = sum(not part.exists() for part in job.parts)
+        settings = worker_settings(dataclasses.replace(cfg, checkpoint=checkpoint), num_missing)
         if settings:
             threads, devices = settings[0].runtime.threads, {s.runtime.device for s in settings}
             counter.note(
                 f"workers: {len(settings)} on {', '.join(sorted(devices))}, threads of each: {threads}"
             )
-        with StopRequest() as stop, started(settings) as workers, counter:
-            _translate_missing(job, workers, counter, stop)
+            _translate_missing(job, settings, counter)
         job.finish()
-    print(f"written     {output}")
+    print(f"written     {job.output}")
 
 
 def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConfig]:
-    """The config of each worker, with a device and a number of threads of its own; at most one per block.
+    """Return the config of each worker, with its device and number of threads; at most one per block.
 
     By default there is one worker per GPU, or one per core, so that no operation has to be shared by threads.
     """
@@ -103,220 +112,364 @@ def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConf
     return [dataclasses.replace(cfg, runtime=runtime) for runtime in runtimes]
 
 
-@dataclass
-class Translated:
-    """What a worker made of a block."""
-
-    number: int
-    content: bytes
-    num_lines: int
-    warnings: list[str] = field(default_factory=list)
-
-
-class Worker:
-    """A process that translates blocks, seen from this one."""
-
-    def __init__(self, cfg: TranslateConfig):
-        context = multiprocessing.get_context("spawn")
-        self.connection, other_end = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_work, args=(other_end, cfg), daemon=True)
-        # Ctrl-C reaches every process of a terminal; this one alone answers. A new process inherits that.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            self.process.start()
-        finally:
-            signal.signal(signal.SIGINT, handler)
-        other_end.close()  # now the end of the process is the end of the connection
-
-    def send(self, block: Block) -> None:
-        """Hand over a block. Raises like `receive`."""
-        try:
-            self.connection.send(block)
-        except OSError:
-            self._raise_cause()
-
-    def receive(self) -> Translated | None:
-        """A block that is translated, or None when the model has been opened.
-
-        Raises:
-            NmtError: what went wrong in the worker.
-        """
-        try:
-            message = self.connection.recv()
-        except (EOFError, OSError):
-            self._raise_cause()
-        if isinstance(message, NmtError):
-            raise message
-        assert message is None or isinstance(message, Translated)
-        return message
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-
-    def _raise_cause(self) -> NoReturn:
-        self.process.join()
-        code = self.process.exitcode or 0
-        if code < 0:
-            raise TrainingStopped(
-                f"a worker was ended by {signal.Signals(-code).name}, perhaps for lack of memory; what is "
-                "translated is kept, and the same command goes on; fewer workers=... or a lower "
-                "decoding.batch_tokens=... needs less memory"
+def _translate_missing(job: Job, settings: Sequence[TranslateConfig], counter: LineCounter) -> None:
+    """Hand out the missing blocks, one to each worker at a time, until every part is there."""
+    missing = (block for block in job.blocks() if not block.part.exists())
+    with StopRequest() as stop:
+        first = list(itertools.islice(missing, len(settings)))
+        with counter, _workers(settings, first) as (pool, pending):
+            while pending:
+                done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+                if stop.signal is not None:  # which may have ended the workers, too
+                    break
+                for future in done:
+                    counter.add(*future.result())
+                    pending |= {pool.submit(_translate, block) for block in itertools.islice(missing, 1)}
+        if stop.signal is not None:
+            raise Interrupted(
+                stop.signal,
+                f"stopped by {stop.signal.name}; {job.progress} are translated; "
+                "the same command goes on from there",
             )
-        raise NmtError(
+
+
+@contextmanager
+def _workers(
+    settings: Sequence[TranslateConfig], first: Sequence[Block]
+) -> Iterator[tuple[ProcessPoolExecutor, set[Future[tuple[int, list[str]]]]]]:
+    """Yield a pool of one process per config, each at work on its first block; at the end all have ended."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(len(settings), context, _begin, (settings, context.Value("i", 0)))
+    # Ctrl-C reaches every process of a terminal; this one alone answers. A new process inherits that.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pending = {pool.submit(_translate, block) for block in first}
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    processes = multiprocessing.active_children()
+    try:
+        yield pool, pending
+    except BrokenProcessPool:
+        pool.shutdown()  # now the exit codes are known
+        raise _death([process.exitcode for process in processes]) from None
+    finally:
+        for process in processes:
+            process.kill()  # in the middle of a search, perhaps, whose result is not wanted
+        pool.shutdown()
+
+
+def _death(exit_codes: Sequence[int | None]) -> NmtError:
+    """Return the error for a pool that has lost a worker, whereupon it has ended the others by SIGTERM."""
+    code = next((code for code in exit_codes if code not in (None, 0, -signal.SIGTERM)), -signal.SIGTERM)
+    if code > 0:
+        return NmtError(
             f"a worker failed with exit code {code}, for the reason above; what is translated is kept, and "
             "the same command goes on"
         )
+    return TrainingStopped(
+        f"a worker was ended by {signal.Signals(-code).name}, perhaps for lack of memory; what is "
+        "translated is kept, and the same command goes on; fewer workers=... or a lower "
+        "decoding.batch_tokens=... needs less memory"
+    )
 
 
-def _work(connection: Connection, cfg: TranslateConfig) -> None:
-    """What a worker does until the other end of its connection closes."""
+# In a worker
+
+_CONFIG: list[TranslateConfig] = []
+"""The config of this worker."""
+
+
+def _begin(settings: Sequence[TranslateConfig], num_begun: Any) -> None:
+    """Take the next config; end when the parent process ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-        opened.require_task(Task.translation)
-        connection.send(None)
-        while True:
-            connection.send(_translated(opened, connection.recv(), cfg))
-    except NmtError as error:
-        connection.send(error)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # there is nobody left to work for
+    with num_begun.get_lock():
+        _CONFIG.append(settings[num_begun.value])
+        num_begun.value += 1
 
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)  # in the middle of a search; what it finds has nowhere to go
+    os._exit(1)  # in the middle of a search, perhaps
 
 
-def _translated(opened: Run, block: Block, cfg: TranslateConfig) -> Translated:
-    result = Translated(block.number, b"", len(block.raw))
+@functools.cache
+def _opened_run() -> Run:
+    (cfg,) = _CONFIG
+    run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    run.require_task(Task.translation)
+    return run
+
+
+def _translate(block: Block) -> tuple[int, list[str]]:
+    """Translate a block and write its part; return the number of its lines and the warnings about them."""
+    (cfg,), run = _CONFIG, _opened_run()
+    warnings: list[str] = []
     translations = translate(
-        list(opened.asking_for(cfg.tgt, decoded(block.raw, block.first_line + 1))),
-        opened.searched(cfg.decoding),
-        opened.tokenizer,
+        list(run.asking_for(cfg.tgt, block.lines)),
+        run.searched(cfg.decoding),
+        run.tokenizer,
         cfg.decoding,
-        device=opened.device,
-        warn=result.warnings.append,
+        device=run.device,
+        warn=warnings.append,
         first_line=block.first_line + 1,
     )
     numbered = enumerate(translations, start=block.first_line)
     lines = (line for number, found in numbered for line in output_lines(number, found, cfg.decoding.n_best))
-    result.content = "".join(f"{line}\n" for line in lines).encode()
-    return result
+    write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
+    return len(block.lines), warnings
+
+
+# The input, and the parts of the output
+
+
+@dataclass
+class Block:
+    """Some lines of the input, which are translated at once."""
+
+    part: Path
+    """File for their translations."""
+    first_line: int
+    """The number of the first line in the file, counted from 0."""
+    lines: list[str]
+    """At most `LINES_AT_ONCE`."""
+
+
+@dataclass
+class Job:
+    """The translation of one file to another, as far as the parts on disk say."""
+
+    source: Path
+    output: Path
+    stamp: str
+    """Of the input file; another one means that the file has changed."""
+    num_lines: int = 0
+    sha256: str = ""
+    """Of the text of the input, whether or not it is compressed."""
+
+    @classmethod
+    def read(cls, source: Path, output: Path) -> Job:
+        """Read the input through once.
+
+        Raises:
+            UserError: it is missing, no regular file, damaged, or not UTF-8, or the output cannot be made.
+        """
+        require_files(source, output)
+        job, digest = cls(source, output, stamp_of_files([source])), hashlib.sha256()
+        for block in job.blocks():
+            digest.update("".join(f"{line}\n" for line in block.lines).encode())
+            job.num_lines += len(block.lines)
+        job.sha256 = digest.hexdigest()
+        return job
+
+    @property
+    def folder(self) -> Path:
+        """Directory of the parts."""
+        return self.output.with_name(f"{self.output.name}.parts")
+
+    @property
+    def parts(self) -> Iterator[Path]:
+        """Files of all parts, in order, whether or not they are there."""
+        return (self._part(number) for number in range(-(-self.num_lines // LINES_AT_ONCE)))
+
+    @property
+    def num_finished(self) -> int:
+        """Lines whose part is there."""
+        sizes = (self.num_lines - first for first in range(0, self.num_lines, LINES_AT_ONCE))
+        pairs = zip(self.parts, sizes, strict=True)
+        return sum(min(size, LINES_AT_ONCE) for part, size in pairs if part.exists())
+
+    @property
+    def progress(self) -> str:
+        """1,024 of 30,000 lines."""
+        return f"{self.num_finished:,} of {self.num_lines:,} lines"
+
+    def blocks(self) -> Iterator[Block]:
+        """Read the blocks of the input, in order; raise `UserError` when it has changed."""
+        lines = read_lines(self.source, "input", may_be_empty=True)
+        for number in itertools.count():
+            self._require_unchanged()
+            if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
+                return
+            yield Block(self._part(number), number * LINES_AT_ONCE, block)
+
+    @contextmanager
+    def opened(self, facts: dict[str, Any]) -> Iterator[None]:
+        """Keep other processes from this job, new or begun before, and remove damaged parts.
+
+        `facts` are what else the translations depend on. A job that ends without any part leaves nothing.
+
+        Raises:
+            UserError: another process is at it, or what is left in the folder is of another job.
+        """
+        own = {
+            "input.lines": self.num_lines,
+            "input.sha256": self.sha256[:16],
+            "lines per part": LINES_AT_ONCE,
+        }
+        with locked(self.folder, OTHER_OUTPUT):
+            _claim(self.folder, own | facts)
+            for part in self.parts:
+                if part.exists() and read_part(part) is None:
+                    warn(f"{part} is damaged; its lines are translated again")
+                    part.unlink()
+            try:
+                yield
+            finally:
+                if not any(part.exists() for part in self.parts):
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def finish(self) -> None:
+        """Make the output of the parts, and remove them.
+
+        Raises:
+            UserError: a part is damaged, or the output has appeared in the meantime.
+        """
+        self._require_unchanged()
+        draft = self.folder / "output"
+        with written_atomically(draft) as file, _compressed(file, self.output) as target:
+            for part in self.parts:
+                translations = read_part(part)
+                if translations is None:
+                    raise UserError(f"{part} is damaged; the same command translates its lines again")
+                target.write(translations)
+        _require_free(self.output)
+        draft.replace(self.output)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _part(self, number: int) -> Path:
+        return self.folder / f"block_{number:08d}"
+
+    def _require_unchanged(self) -> None:
+        if not self.source.is_file() or stamp_of_files([self.source]) != self.stamp:
+            raise UserError(f"input: {self.source} has changed while it was translated; start anew")
+
+
+def _claim(folder: Path, facts: dict[str, Any]) -> None:
+    """Take the folder over for the job that `facts` describe, unless it holds something else."""
+    file = folder / "job.json"
+    if not file.exists():
+        if strange := sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
+            raise UserError(
+                f"{folder} is where parts of the output go, but it holds {strange[0]} and no job.json; "
+                f"move it away, or {OTHER_OUTPUT}"
+            )
+        write_json(file, facts)
+    stored = read_json(file)
+    changes = [
+        f"{key}: {stored.get(key, 'unset')} -> {facts.get(key, 'unset')}"
+        for key in dict.fromkeys((*stored, *facts))
+        if stored.get(key, "unset") != facts.get(key, "unset")
+    ]
+    if changes:
+        lines = "\n  ".join([f"{folder} is left over from another job:", *changes])
+        raise UserError(f"{lines}\nrepeat that one to finish it, remove the directory, or {OTHER_OUTPUT}")
+
+
+def write_part(part: Path, translations: bytes) -> None:
+    """Write a part with its SHA-256; raise `TrainingStopped` when the disk is full."""
+    write_atomically(part, hashlib.sha256(translations).hexdigest().encode() + b"\n" + translations)
+
+
+def read_part(part: Path) -> bytes | None:
+    """Return the translations in a part, or None when it is damaged."""
+    digest, _, translations = part.read_bytes().partition(b"\n")
+    return translations if digest == hashlib.sha256(translations).hexdigest().encode() else None
 
 
 @contextmanager
-def started(settings: Sequence[TranslateConfig]) -> Iterator[list[Worker]]:
-    """A worker for each config; at the end of the block all of them have ended."""
-    with ExitStack() as ending:
-        workers = []
-        for cfg in settings:
-            workers.append(Worker(cfg))
-            ending.callback(workers[-1].end)
-        yield workers
+def _compressed(file: BinaryIO, output: Path) -> Iterator[BinaryIO]:
+    """Yield `file`, or what compresses into it for an output that ends in .gz; equal text, equal bytes."""
+    if output.suffix != ".gz":
+        yield file
+        return
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as target:
+        yield cast(BinaryIO, target)
 
 
-def _translate_missing(job: Job, workers: Sequence[Worker], counter: LineCounter, stop: StopRequest) -> None:
-    """Hand out the missing blocks, and write what comes back, until every part is there."""
-    missing = job.missing()
-    connections = [worker.connection for worker in workers]
-    while len(job.finished) < job.source.num_blocks:
-        ready = wait(connections, POLL_SECONDS)
-        for worker in (worker for worker in workers if worker.connection in ready):
-            translated = worker.receive()
-            block = next(missing, None)
-            if block is not None:
-                worker.send(block)
-            if translated is None:
-                counter.start()
-                continue
-            job.save(translated.number, translated.content)
-            counter.add(translated.num_lines)
-            for warning in translated.warnings:
-                counter.note(f"warning: {warning}")
-        counter.show()
-        if stop.signal is not None:
-            raise Interrupted(
-                stop.signal,
-                f"stopped by {stop.signal.name}; {counter.count()} are translated; the same command goes on "
-                "from there",
-            )
+def require_files(source: Path, output: Path) -> None:
+    """Raise `UserError` for an input that cannot be read, or an output that cannot be made."""
+    if output.is_dir():
+        raise UserError(f"output: {output} is a directory; name a file in it: output={output / source.name}")
+    if not output.parent.is_dir():
+        raise UserError(f"output: there is no directory {output.parent}; make it, or {OTHER_OUTPUT}")
+    if output.exists() and source.exists() and output.samefile(source):
+        raise UserError(f"output: {output} is the input; {OTHER_OUTPUT}")
+    _require_free(output)
+    if source.is_dir():
+        raise UserError(f"input: {source} is a directory, not a file")
+    if source.exists() and not source.is_file():
+        raise UserError(f"input: {source} is no regular file; leave out input and output to read a stream")
+    if not source.parent.is_dir():
+        raise UserError(f"input: there is no file {source}, nor a directory {source.parent}")
+    if not source.exists():
+        near = [file.name for file in source.parent.iterdir()]
+        raise UserError(f"input: there is no file {source}{suggest(source.name, near)}")
 
 
-class LineCounter:
-    """How far the translation is, on stderr: a bar in a terminal, else a line now and then.
+def _require_free(output: Path) -> None:
+    if output.exists():
+        raise UserError(f"output: {output} is there already and stays; remove it, or {OTHER_OUTPUT}")
 
-    The time left is that of the lines left, at the speed of this process so far.
-    """
 
-    def __init__(self, total: int, console: Console | None = None):
-        self.total = total
-        self.done = 0
-        self.console = console or Console(stderr=True)
-        self._new = 0  # lines that this process has translated
-        self._start: float | None = None
-        self._reported = monotonic()
-        self._live: Progress | None = None
-        if is_live(self.console):
-            columns = TextColumn("{task.fields[count]}"), BarColumn(None), TextColumn("{task.fields[speed]}")
-            self._live = Progress(
-                *columns, console=self.console, auto_refresh=False, redirect_stdout=False, expand=True
-            )
+# The display
 
-    def __enter__(self) -> LineCounter:
-        if self._live is not None:
-            self._live.add_task("", total=self.total, count=self.count(), speed="opening the model")
-            self._live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        else:
-            self.note(self._line())
+class LineCounter(Progress):
+    """A count of translated lines on stderr: with a bar in a terminal, else a line now and then."""
 
-    def start(self) -> None:
-        """The first worker is ready, and the speed counts from here."""
-        if self._start is None:
-            self._start = monotonic()
+    def __init__(
+        self,
+        total: int,
+        done: int,
+        console: Console | None = None,
+        clock: Callable[[], float] = monotonic,
+    ):
+        console = console or Console(stderr=True)
+        super().__init__(
+            _Description(),
+            BarColumn(None),
+            console=console,
+            get_time=clock,
+            disable=not is_live(console),
+            redirect_stdout=False,
+            expand=True,
+        )
+        self.add_task("", total=total, completed=done, before=done)
+        (self._task,) = self.tasks
+        self._reported = self.get_time()
 
-    def add(self, num_lines: int) -> None:
-        """So many lines more are translated."""
-        self.done += num_lines
-        self._new += num_lines
-
-    def show(self) -> None:
-        """Bring the bar up to date, or write a line if the last one was some time ago."""
-        now = monotonic()
-        if self._live is not None:
-            (task,) = self._live.task_ids
-            self._live.update(
-                task, completed=self.done, refresh=True, count=self.count(), speed=self._speed()
-            )
-        elif now - self._reported >= REPORT_SECONDS:
-            self._reported = now
-            self.note(self._line())
+    def add(self, num_lines: int, warnings: Sequence[str]) -> None:
+        """Count the lines of a block, and show the warnings about them."""
+        self.advance(self._task.id, num_lines)
+        for warning in warnings:
+            self.note(f"warning: {warning}")
+        if self.disable and self.get_time() - self._reported >= REPORT_SECONDS:
+            self._reported = self.get_time()
+            self.note(describe(self._task))
 
     def note(self, text: str) -> None:
         """Show a line of its own."""
         self.console.print(Text(text), soft_wrap=True)
 
-    def count(self) -> str:
-        """1,024 of 30,000 lines."""
-        return f"{self.done:,} of {self.total:,} lines"
+    def stop(self) -> None:
+        """End the display, with the last line where it is not live."""
+        super().stop()
+        if self.disable:
+            self.note(describe(self._task))
 
-    def _line(self) -> str:
-        return "  ".join(filter(None, (self.count(), self._speed())))
 
-    def _speed(self) -> str:
-        """12.3 lines/s  8:45 left; nothing before the first lines are translated."""
-        if self._start is None or not self._new:
-            return ""
-        rate = self._new / max(monotonic() - self._start, 1e-3)
-        left = (self.total - self.done) / rate
-        return f"{rate:,.1f} lines/s  {duration(left)} left" if left else f"{rate:,.1f} lines/s"
+class _Description(ProgressColumn):
+    """A column of what `describe` returns."""
+
+    def render(self, task: LineTask) -> Text:
+        return Text(describe(task))
+
+
+def describe(task: LineTask) -> str:
+    """Return `1,024 of 30,000 lines  12.3 lines/s  8:45 left`, at the speed of this process so far."""
+    rate = (task.completed - task.fields["before"]) / max(task.elapsed or 0.0, 1e-3)
+    speed = f"  {rate:,.1f} lines/s" if rate else ""
+    left = f"  {duration(task.remaining / rate)} left" if rate and task.remaining else ""
+    return f"{task.completed:,.0f} of {task.total:,.0f} lines{speed}{left}"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.attention_views.alignment import Weights, mean_weights, pharaoh, word_links, words_of
+from nmt.attention_views.alignment import Weights, mean_weights, pharaoh, word_indices, word_links
 
 
 def weights(*rows: list[float]) -> Weights:
@@ -29,13 +29,13 @@ def weights(*rows: list[float]) -> Weights:
         (["  a", "  ", ""], [0, None, None]),  # nothing follows
     ],
 )
-def test_pieces_belong_to_the_words_of_their_line(surfaces: list[str], words: list[int | None]) -> None:
-    assert words_of(surfaces) == words
+def test_pieces_belong_to_the_word_indices_their_line(surfaces: list[str], words: list[int | None]) -> None:
+    assert word_indices(surfaces) == words
 
 
 @given(st.lists(st.text(alphabet="ab \t\u3000", max_size=3), max_size=8))
 def test_words_are_counted_as_the_line_is_split(surfaces: list[str]) -> None:
-    words = words_of(surfaces)
+    words = word_indices(surfaces)
     count = len("".join(surfaces).split())
     assert len(words) == len(surfaces)
     assert all(word is None or 0 <= word < count for word in words)

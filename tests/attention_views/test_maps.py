@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, maps_of_nothing
+from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, empty_maps
 from nmt.data.batching import pad
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import BOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
@@ -132,7 +132,7 @@ def test_the_same_for_pairs(model: TranslationModel, tokenizer: Tokenizer) -> No
     assert sentence.tgt_text == "red\tsnow"
 
 
-def test_the_maps_of_nothing_show_what_there_is(model: TranslationModel) -> None:
-    empty = maps_of_nothing(model, CPU)
+def test_empty_maps_show_what_there_is(model: TranslationModel) -> None:
+    empty = empty_maps(model, CPU)
     for layers in (empty.encoder, empty.decoder, empty.cross):
         assert [layer.tolist() for layer in layers] == [[[[1.0]], [[1.0]]]] * 2

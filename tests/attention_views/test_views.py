@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.attention_views.maps import SentenceMaps, attend, maps_of_nothing
+from nmt.attention_views.maps import SentenceMaps, attend, empty_maps
 from nmt.attention_views.views import MAX_SHOWN_TOKENS, View, ViewsConfig, require_maps, write_views
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
@@ -181,9 +181,7 @@ def test_errors_in_the_config(fields: dict[str, object], message: str) -> None:
 
 def test_a_model_without_attention_is_refused() -> None:
     with pytest.raises(UserError) as raised:
-        require_maps(
-            maps_of_nothing(WithoutAttention(), CPU), ViewsConfig(), "the model of RUN (model.name=x)"
-        )
+        require_maps(empty_maps(WithoutAttention(), CPU), ViewsConfig(), "the model of RUN (model.name=x)")
     assert str(raised.value) == (
         "the model of RUN (model.name=x) has no attention to show: it computes no attention weights"
     )
@@ -200,7 +198,7 @@ def test_a_model_that_attends_to_itself_alone_has_a_page_alone() -> None:
 
 
 def test_a_layer_that_is_not_there_is_refused(tiny_model: Callable[..., TranslationModel]) -> None:
-    maps = maps_of_nothing(tiny_model(decoder_layers=3), CPU)
+    maps = empty_maps(tiny_model(decoder_layers=3), CPU)
     require_maps(maps, ViewsConfig(layer=3), "the model")
     with pytest.raises(UserError) as raised:
         require_maps(maps, ViewsConfig(layer=4), "the model")

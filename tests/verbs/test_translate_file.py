@@ -1,7 +1,8 @@
-"""Several workers give what one stream gives, whatever ends them in between."""
+"""Several workers give what one stream gives, whatever ends them in between; parts, and what is refused."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,19 +23,19 @@ from rich.console import Console
 from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
 from nmt.config.stored import save_config
+from nmt.data import lines
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
-from nmt.errors import NmtError, TrainingStopped, UserError
+from nmt.errors import TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import decoded, initial_model, open_run, output_lines
 from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import translate_file as translate_file_module
-from nmt.verbs import translation_job
-from nmt.verbs.translate_file import LineCounter, translate_file, worker_settings
+from nmt.verbs.translate_file import Job, LineCounter, translate_file, worker_settings, write_part
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
@@ -86,7 +88,7 @@ def test_two_workers_give_what_a_stream_gives(
     search = BeamConfig(beam_size=3, n_best=2, max_source_tokens=8, max_length_offset=3, max_length_ratio=1.0)
     expected = streamed(run, text, search, chunk=4)
     capsys.readouterr()
-    monkeypatch.setattr(translation_job, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(translate_file_module, "LINES_AT_ONCE", 4)
     translate_file(config(run, tmp_path, workers=2, decoding=search))
     shown = capsys.readouterr()
     assert (tmp_path / "out").read_bytes() == expected
@@ -173,6 +175,7 @@ def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None
     def kill_the_first() -> None:
         while not (workers := multiprocessing.active_children()):
             time.sleep(0.01)
+        time.sleep(0.5)  # it is still importing then
         assert workers[0].pid is not None
         os.kill(workers[0].pid, signal.SIGKILL)
 
@@ -206,13 +209,12 @@ def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> No
         translate_file(config(other.path, tmp_path, checkpoint="7"))
 
 
-def test_a_bug_in_a_worker_ends_the_job(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_in_a_worker_ends_the_job(run: Path, tmp_path: Path) -> None:
     other = copied(run, tmp_path)
     other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(TrainState())}))
     (tmp_path / "in").write_bytes(b"a\n")
-    with pytest.raises(NmtError, match="a worker failed with exit code 1, for the reason above; what is"):
+    with pytest.raises(RuntimeError, match=r"Error\(s\) in loading state_dict"):
         translate_file(config(other.path, tmp_path, checkpoint="7"))
-    assert "Error(s) in loading state_dict" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -273,39 +275,252 @@ def test_workers_are_spread_over_the_gpus(
     assert [one.runtime.device for one in worker_settings(cfg, 100)] == expected
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that the counter reads."""
-    now = [0.0]
-    monkeypatch.setattr(translate_file_module, "monotonic", lambda: now[0])
-    return now
-
-
-def test_a_line_of_progress_now_and_then(clock: list[float]) -> None:
+def test_a_line_of_progress_now_and_then() -> None:
     out = io.StringIO()
-    counter = LineCounter(10_000, Console(file=out, width=20))
-    counter.done = 4_000
+    now = [0.0]
+    counter = LineCounter(10_000, 4_000, Console(file=out, width=20), clock=lambda: now[0])
     with counter:
-        counter.start()
         for seconds in (10.0, 31.0, 60.0):
-            clock[0] = seconds
-            counter.add(1_000)
-            counter.show()
+            now[0] = seconds
+            counter.add(1_000, ["careful"] if seconds == 10.0 else [])
     assert out.getvalue().splitlines() == [
+        "warning: careful",
         "6,000 of 10,000 lines  64.5 lines/s  1:02 left",
         "7,000 of 10,000 lines  50.0 lines/s  1:00 left",
     ]
 
 
-def test_a_bar_in_a_terminal(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     out = io.StringIO()
-    with LineCounter(2_000, Console(file=out, force_terminal=True, width=100, _environ={})) as counter:
+    now = [0.0]
+    console = Console(file=out, force_terminal=True, width=100, _environ={})
+    with LineCounter(2_000, 0, console, clock=lambda: now[0]) as counter:
         assert "0 of 2,000 lines" in out.getvalue()
-        assert "opening the model" in out.getvalue()
-        counter.start()
-        clock[0] = 10.0
-        counter.add(1_000)
-        counter.show()
-        assert "1,000 of 2,000 lines" in out.getvalue()
-        assert "100.0 lines/s  0:10 left" in out.getvalue()
+        now[0] = 10.0
+        counter.add(1_000, [])
+        counter.refresh()
+        assert "1,000 of 2,000 lines  100.0 lines/s  0:10 left" in out.getvalue()
+
+
+# The input, and the parts of the output
+
+TEXT = b"a\n\nb\r\nc\nd\n\xc3\xa4\ne"
+LINES = ["a", "", "b", "c", "d", "ä", "e"]
+FACTS: dict[str, Any] = {"checkpoint": "abc", "decoding.beam_size": 5}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job of three blocks of at most three lines."""
+    monkeypatch.setattr(translate_file_module, "LINES_AT_ONCE", 3)
+    (tmp_path / "in").write_bytes(TEXT)
+    return Job.read(tmp_path / "in", tmp_path / "out")
+
+
+def save(job: Job, *numbers: int) -> None:
+    """Write the parts of these blocks: their lines in capitals."""
+    for number, block in enumerate(job.blocks()):
+        if number in numbers:
+            write_part(block.part, "".join(f"{line}\n" for line in block.lines).upper().encode())
+
+
+def present(job: Job) -> list[int]:
+    return [number for number, part in enumerate(job.parts) if part.exists()]
+
+
+def test_blocks_hold_every_line_once_in_order(job: Job) -> None:
+    blocks = list(job.blocks())
+    assert [line for block in blocks for line in block.lines] == LINES
+    assert [(block.first_line, len(block.lines)) for block in blocks] == [(0, 3), (3, 3), (6, 1)]
+    assert [block.part for block in blocks] == list(job.parts)
+    assert job.num_lines == 7
+
+
+def test_a_compressed_input_is_the_same_text(job: Job) -> None:
+    other = job.source.with_name("in.gz")
+    with gzip.open(other, "wb") as file:
+        file.write(TEXT)
+    compressed = Job.read(other, job.output)
+    assert compressed.sha256 == job.sha256
+    assert list(compressed.blocks()) == list(job.blocks())
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"a line that stands there again and again, with some forty words more\n" * 100_000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 14)
+    tracemalloc.start()
+    try:
+        num_blocks = sum(1 for _ in Job.read(path, tmp_path / "out").blocks())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_blocks == 98
+    assert peak < path.stat().st_size / 10
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("inn", None, "input: there is no file {tmp}/inn; did you mean 'in'?"),
+        ("x/in", None, "input: there is no file {tmp}/x/in, nor a directory {tmp}/x"),
+        (".", None, "input: {tmp} is a directory, not a file"),
+        (
+            "pipe",
+            None,
+            "input: {tmp}/pipe is no regular file; leave out input and output to read a stream",
+        ),
+        (
+            "new",
+            b"a\nb\nc\nd\ne \xff\n",
+            "input: {tmp}/new: line 5, byte 3 of the line (0xff) is not UTF-8; in Windows-1252 that byte is "
+            "'ÿ'; if so, convert the file: iconv -f cp1252 -t UTF-8",
+        ),
+        (
+            "new",
+            gzip.compress(b"a\n" * 9, mtime=0)[:-5],
+            "input: {tmp}/new is a damaged gzip file (Compressed file ended before the end-of-stream marker "
+            "was reached); copy it again",
+        ),
+    ],
+)
+def test_inputs_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    (tmp_path / "in").touch()
+    os.mkfifo(tmp_path / "pipe")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        Job.read(tmp_path / name, tmp_path / "out")
+    assert str(caught.value) == message.format(tmp=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (".", "output: {tmp} is a directory; name a file in it: output={tmp}/in"),
+        ("x/out", "output: there is no directory {tmp}/x; make it, or choose another output=..."),
+        ("in", "output: {tmp}/in is the input; choose another output=..."),
+        (
+            "there",
+            "output: {tmp}/there is there already and stays; remove it, or choose another output=...",
+        ),
+    ],
+)
+def test_outputs_that_cannot_be_made(job: Job, tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "there").write_bytes(b"precious")
+    with pytest.raises(UserError) as caught:
+        Job.read(job.source, tmp_path / name)
+    assert str(caught.value) == message.format(tmp=tmp_path)
+
+
+def test_a_job_goes_on_from_its_parts(job: Job) -> None:
+    with job.opened(FACTS):
+        assert job.progress == "0 of 7 lines"
+        save(job, 2)
+        assert job.progress == "1 of 7 lines"
+        save(job, 0)
+    with job.opened(FACTS):
+        assert job.progress == "4 of 7 lines"
+        assert present(job) == [0, 2]
+        save(job, 1)
+        job.finish()
+    assert job.output.read_bytes() == "A\n\nB\nC\nD\nÄ\nE\n".encode()
+    assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
+
+
+def test_a_compressed_output_holds_the_same(job: Job) -> None:
+    job.output = job.output.with_name("out.gz")
+    with job.opened(FACTS):
+        save(job, 0, 1, 2)
+        job.finish()
+    assert gzip.decompress(job.output.read_bytes()) == "A\n\nB\nC\nD\nÄ\nE\n".encode()
+
+
+@pytest.mark.parametrize("damage", [b"", b"0" * 64 + b"\nE", b"nonsense"])
+def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with job.opened(FACTS):
+        save(job, 0, 1, 2)
+    *_, part = job.parts
+    part.write_bytes(damage)
+    with job.opened(FACTS):
+        assert present(job) == [0, 1]
+        part.write_bytes(damage)  # and damaged while the others were made
+        with pytest.raises(UserError, match="block_00000002 is damaged; the same command translates its li"):
+            job.finish()
+    assert capsys.readouterr().err == f"warning: {part} is damaged; its lines are translated again\n"
+    assert not job.output.exists()
+
+
+def test_the_parts_of_another_job_are_refused_and_kept(job: Job) -> None:
+    with job.opened(FACTS):
+        save(job, 0)
+    with (
+        pytest.raises(UserError) as caught,
+        job.opened(FACTS | {"decoding.beam_size": 4, "decoding.length_penalty_alpha": 1.0}),
+    ):
+        pass
+    assert str(caught.value) == (
+        f"{job.folder} is left over from another job:\n"
+        "  decoding.beam_size: 5 -> 4\n  decoding.length_penalty_alpha: unset -> 1.0\n"
+        "repeat that one to finish it, remove the directory, or choose another output=..."
+    )
+    job.source.write_bytes(b"another\n")
+    with (
+        pytest.raises(UserError, match=r"input\.lines: 7 -> 1\n  input\.sha256: "),
+        Job.read(job.source, job.output).opened(FACTS),
+    ):
+        pass
+    assert present(job) == [0]
+
+
+def test_a_folder_of_the_user_is_left_alone(job: Job) -> None:
+    job.folder.mkdir()
+    (job.folder / "thesis.txt").write_text("precious")
+    with pytest.raises(UserError) as caught, job.opened(FACTS):
+        pass
+    assert str(caught.value) == (
+        f"{job.folder} is where parts of the output go, but it holds thesis.txt and no job.json; "
+        "move it away, or choose another output=..."
+    )
+    assert (job.folder / "thesis.txt").read_text() == "precious"
+
+
+def test_a_job_has_one_process(job: Job) -> None:
+    with (
+        job.opened(FACTS),
+        pytest.raises(
+            UserError, match=f"out.parts is in use by process {os.getpid()} on .*; wait for it, or"
+        ),
+        job.opened(FACTS),
+    ):
+        pass
+
+
+def test_a_job_that_fails_at_once_leaves_nothing(job: Job) -> None:
+    with pytest.raises(KeyError), job.opened(FACTS):
+        raise KeyError
+    assert [path.name for path in job.output.parent.iterdir()] == ["in"]
+
+
+def test_an_input_that_changes_is_noticed(job: Job) -> None:
+    with job.opened(FACTS):
+        save(job, 0, 1, 2)
+        job.source.write_bytes(TEXT[::-1])
+        with pytest.raises(UserError, match="has changed while it was translated; start anew"):
+            next(job.blocks())
+        with pytest.raises(UserError, match="has changed while it was translated; start anew"):
+            job.finish()
+
+
+def test_an_output_that_appears_meanwhile_is_not_overwritten(job: Job) -> None:
+    with job.opened(FACTS):
+        save(job, 0, 1, 2)
+        job.output.write_bytes(b"precious")
+        with pytest.raises(UserError, match="out is there already and stays; remove it, or choose another"):
+            job.finish()
+    assert job.output.read_bytes() == b"precious"
+    job.output.unlink()
+    with job.opened(FACTS):
+        job.finish()
+    assert job.output.exists()
