@@ -18,6 +18,7 @@ Beam search: Sutskever et al. 2014, section 3.2. GNMT length penalty: Wu et al. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -27,14 +28,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from nmt.decoding.candidates import Candidates, best_candidates, take
+from nmt.decoding.candidates import Candidates, allowed_log_probs, best_candidates, take
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
 
 
 class LengthPenalty(Enum):
-    """What the log probability of a finished hypothesis of `length` tokens is divided by."""
+    """What the log probability of a finished hypothesis of `length` tokens is divided by.
+
+    Search ends early because no penalty exceeds the one at the length limit: a new kind must not fall with
+    the length, or `Beams.done` has to look for the largest one.
+    """
 
     gnmt = "gnmt"
     """((5 + length) / 6) ** alpha"""
@@ -78,15 +83,22 @@ class BeamConfig(DecodingConfig):
         return self.beam_size
 
 
+Choose = Callable[["Beams", Tensor, int], Candidates]
+"""How a strategy changes scores (n-gram blocking, a forced prefix, groups of diverse beams): it is given the
+beams, the log probabilities (B, K, V) of all continuations of `beams.open`, and how many candidates to
+return, best first, most often by `best_sums`. `Beams.done` relies on sums that never rise."""
+
+
 def beam_search(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig
+    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig, choose: Choose | None = None
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
+    Without `choose`, the most probable continuations are chosen, by a kernel where there is one.
     """
     results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
-    beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
+    beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg, choose)
     state = model.start(src, src_mask)
     while True:
         beams.grow(model, state)
@@ -118,7 +130,7 @@ class OpenBeams(NamedTuple):
     parents: Tensor
     """(B, K) number of the beam that each one continues"""
     ids: Tensor
-    """(B, K, t); in a window, PAD stands in front"""
+    """(B, K, t), padded in front"""
 
 
 class FinishedBeams(NamedTuple):
@@ -135,9 +147,10 @@ class FinishedBeams(NamedTuple):
 class Beams:
     """The hypotheses of the sentences that are still in search."""
 
-    def __init__(self, limits: Tensor, cfg: BeamConfig):
+    def __init__(self, limits: Tensor, cfg: BeamConfig, choose: Choose | None = None):
         self.cfg = cfg
-        self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () in a window
+        self.choose = choose
+        self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () where a device counts them
         self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
         self.limits = limits  # (B,)
         self.num_parents = 1
@@ -147,11 +160,6 @@ class Beams:
         missing = limits.new_full((len(limits), cfg.n_best), -torch.inf, dtype=torch.float32)
         self.finished = FinishedBeams(missing, missing, empty.expand(-1, cfg.n_best, -1))
 
-    @property
-    def in_window(self) -> bool:
-        """Whether the number of tokens that `ids` have room for stays."""
-        return isinstance(self.length, Tensor)
-
     def last_tokens(self) -> Tensor:
         """Return the token (B * K,) that each open hypothesis ends with."""
         ids = self.open.ids
@@ -159,9 +167,12 @@ class Beams:
 
     def grow(self, model: TranslationModel, state: State) -> None:
         """Let every hypothesis that is still open grow by the token that `model` finds for it."""
-        hidden = model.advance(self.last_tokens(), state)
-        before = self.open.log_probs
-        self.extend(best_candidates(model, hidden, before, self.ending(), 2 * self.cfg.beam_size))
+        hidden = model.advance(self.last_tokens(), state)  # (B * K, D)
+        ending, num = self.ending(), 2 * self.cfg.beam_size
+        if self.choose is None:
+            self.extend(best_candidates(model, hidden, self.open.log_probs, ending, num))
+        else:
+            self.extend(self.choose(self, allowed_log_probs(model.project(hidden), ending), num))
 
     def ending(self) -> Tensor:
         """Return which sentences (B,) reach their limit with the next token, which must then be EOS."""
@@ -176,15 +187,19 @@ class Beams:
         self.length += 1
         self.num_parents = self.open.log_probs.shape[1]
         beam_size = self.cfg.beam_size
-        best, parents, tokens = found
+        best, parents, tokens = found  # (B, 2K)
         ends = tokens == EOS_ID
         self._collect(best.masked_fill(~ends, -torch.inf)[:, :beam_size], parents[:, :beam_size])
 
-        growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]
+        growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]  # (B, K) places in `found`
         parents = parents.gather(1, growing)
-        ids = take(self.open.ids, parents)[:, :, 1 if self.in_window else 0 :]
-        ids = torch.cat([ids, tokens.gather(1, growing)[:, :, None]], dim=2)
+        ids = self.make_room(take(self.open.ids, parents))  # (B, K, t)
+        ids = torch.cat([ids, tokens.gather(1, growing)[:, :, None]], dim=2)  # (B, K, t + 1)
         self.open = OpenBeams(best.masked_fill(ends, -torch.inf).gather(1, growing), parents, ids)
+
+    def make_room(self, ids: Tensor) -> Tensor:
+        """Return the columns of `ids` (B, J, t) that stay when one is appended: here, all."""
+        return ids
 
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
         """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
@@ -194,7 +209,7 @@ class Beams:
         log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
         ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
         scores, kept = scores.topk(self.cfg.n_best)
-        ids = F.pad(take(ids, kept), (0, 0 if self.in_window else 1), value=PAD_ID)
+        ids = F.pad(self.make_room(take(ids, kept)), (0, 1), value=PAD_ID)
         self.finished = FinishedBeams(scores, log_probs.gather(1, kept), ids)
 
     def done(self) -> Tensor:
@@ -224,13 +239,6 @@ class Beams:
                 return None
             staying = torch.arange(len(self.sentences), device=self.sentences.device)
         return (staying[:, None] * self.num_parents + self.open.parents).flatten()
-
-    def put_in_window(self, num_tokens: int) -> None:
-        """From now on, a step changes no shape and asks the host nothing, for up to `num_tokens` tokens."""
-        device, missing = self.limits.device, num_tokens - self.open.ids.shape[2]
-        self.open = self.open._replace(ids=F.pad(self.open.ids, (missing, 0), value=PAD_ID))
-        self.finished = self.finished._replace(ids=F.pad(self.finished.ids, (missing, 0), value=PAD_ID))
-        self.length = torch.as_tensor(self.length, device=device).clone()
 
     def select(self, staying: Tensor) -> None:
         """Go on with the sentences `staying` (B',)."""

@@ -5,10 +5,10 @@ Shapes: B sentences in search, K hypotheses of one, N = B * K, D width of the hi
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from nmt import kernels
@@ -21,12 +21,12 @@ BLOCK_SIZE = 64
 
 
 class Candidates(NamedTuple):
-    """Of each sentence, best first; -inf stands where there is none."""
+    """The best continuations of each sentence, best first; -inf stands where there is none."""
 
     log_probs: Tensor
-    """(B, num) of the hypothesis and the token together."""
+    """(B, num), each of the hypothesis and the token together."""
     parents: Tensor
-    """(B, num) number of the hypothesis."""
+    """(B, num), the number of the hypothesis."""
     tokens: Tensor
     """(B, num)"""
 
@@ -38,26 +38,31 @@ def best_candidates(
 
     `hidden` (N, D) is what the model returned, `before` (B, K) the log probability of each hypothesis. No
     hypothesis continues with PAD or BOS, those of the sentences `ending` (B) with nothing but EOS.
+
+    This is the one place that decides whether a kernel chooses, which shows no score.
     """
-    output = cast(nn.Module, model.output)  # of a rounded copy it is no nn.Linear
+    output: object = model.output
     if isinstance(output, LowPrecisionLinear) and output.tiles:
-        sizes = (output.weight, output.bias, output.num_outputs)
         rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)
-        return Candidates(*torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules))
+        return Candidates(*output.best_of_hidden(hidden, *rules))
     logits = model.project(hidden)
     if kernels.usable(logits):
         rules = (before.contiguous(), _forbidden(logits.shape[1]), ending, EOS_ID, num)
         return Candidates(*torch.ops.nmt.best_of_logits(logits.contiguous(), *rules))
-    log_probs = logits.float().log_softmax(dim=-1).view(*before.shape, -1)
+    return best_sums(before, allowed_log_probs(logits, ending), num)
+
+
+def allowed_log_probs(logits: Tensor, ending: Tensor) -> Tensor:
+    """Return log probabilities (B, K, V) of logits (N, V): -inf for what `best_candidates` rules out."""
+    log_probs = logits.float().log_softmax(dim=-1).view(len(ending), -1, logits.shape[1])
     log_probs[:, :, PAD_ID] = -torch.inf
     log_probs[:, :, BOS_ID] = -torch.inf
     others = torch.arange(log_probs.shape[2], device=log_probs.device) != EOS_ID
-    log_probs.masked_fill_(ending[:, None, None] & others, -torch.inf)
-    return best_sums(before, log_probs, num)
+    return log_probs.masked_fill_(ending[:, None, None] & others, -torch.inf)
 
 
 def _forbidden(vocab_size: int) -> Tensor:
-    """(V,) True for the tokens that no hypothesis continues with."""
+    """Return (V,), True for the tokens that no hypothesis continues with."""
     forbidden = torch.zeros(vocab_size, dtype=torch.bool)
     forbidden[[PAD_ID, BOS_ID]] = True
     return forbidden
@@ -74,10 +79,10 @@ def best_sums(before: Tensor, log_probs: Tensor, num: int) -> Candidates:
         log_probs = F.pad(log_probs, (0, -vocab_size % BLOCK_SIZE), value=-torch.inf)
     num_blocks = log_probs.shape[2] // BLOCK_SIZE
     blocks = log_probs.view(-1, num_beams * num_blocks, BLOCK_SIZE)
-    maxima = blocks.amax(2).view(-1, num_beams, num_blocks) + before[:, :, None]
-    chosen = maxima.flatten(1).topk(min(num, num_beams * num_blocks)).indices
-    sums = take(blocks, chosen) + before.gather(1, chosen // num_blocks)[:, :, None]
-    best, places = sums.flatten(1).topk(min(num, num_beams * vocab_size))
+    maxima = blocks.amax(2).view(-1, num_beams, num_blocks) + before[:, :, None]  # (B, K, blocks)
+    chosen = maxima.flatten(1).topk(min(num, num_beams * num_blocks)).indices  # (B, num)
+    sums = take(blocks, chosen) + before.gather(1, chosen // num_blocks)[:, :, None]  # (B, num, BLOCK_SIZE)
+    best, places = sums.flatten(1).topk(min(num, num_beams * vocab_size))  # (B, num)
     chosen = chosen.gather(1, places // BLOCK_SIZE)
     tokens = chosen % num_blocks * BLOCK_SIZE + places % BLOCK_SIZE
     tokens = tokens.clamp(max=vocab_size - 1)  # only -inf may come from the padding

@@ -1,8 +1,9 @@
 """Beam search on a GPU whose steps are recorded as CUDA graphs: one launch a step, and no work for the host.
 
 A graph replays the very same work on the very same memory. So keys, values and ids stand in windows that have
-room for the steps to come, sentences that are done stay in the batch until half of it is, and the numbers of
-sentences, source positions and columns are rounded up: graphs then serve batch after batch of a large file.
+room for the steps to come (`WindowBeams`, `WindowCache`: nothing else knows of windows), sentences that are
+done stay in the batch until half of it is, and the numbers of sentences, source positions and columns are
+rounded up: graphs then serve batch after batch of a large file.
 What is found is what `nmt.decoding.beam_search` finds, but for the rounding of sums that shapes change.
 
 Shapes: B sentences in search, those that fill up the batch among them, K beams.
@@ -15,7 +16,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -29,7 +30,7 @@ from nmt.decoding.beam_search import BeamConfig, Beams, FinishedBeams, OpenBeams
 from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.layers.positions import PositionTable
 from nmt.models.base import State, TranslationModel
-from nmt.models.kv_cache import in_window
+from nmt.models.kv_cache import KeyValueCache, mask_after
 
 COLUMNS = 32
 """Numbers of source positions, and of columns of keys and values, are multiples of this."""
@@ -40,6 +41,52 @@ MOST_LOOPS = 64
 need with it, the workspace of matrix products."""
 ALIGNMENT = 256
 """Bytes; enough for whatever reads or writes a tensor."""
+
+
+class WindowBeams(Beams):
+    """Beams whose step changes no shape and asks the host nothing, for up to `num_tokens` tokens in all."""
+
+    def __init__(self, beams: Beams, num_tokens: int):
+        vars(self).update(vars(beams))
+        missing = num_tokens - beams.open.ids.shape[2]
+        self.open = self.open._replace(ids=F.pad(self.open.ids, (missing, 0), value=PAD_ID))
+        self.finished = self.finished._replace(ids=F.pad(self.finished.ids, (missing, 0), value=PAD_ID))
+        self.length = torch.as_tensor(beams.length, device=beams.limits.device).clone()
+
+    def make_room(self, ids: Tensor) -> Tensor:
+        return ids[:, :, 1:]
+
+
+@dataclass
+class WindowCache(KeyValueCache):
+    """A cache whose columns move to the left; those in front that are not written yet are masked."""
+
+    num_columns: int = 0
+    """S: columns written, and those to come."""
+
+    def mask(self, padding: Tensor | None = None) -> Tensor:
+        unwritten = self.num_columns - 1 - torch.as_tensor(self.columns)  # ()
+        return mask_after(unwritten[None] if padding is None else padding + unwritten, self.num_columns)
+
+    def make_room(self, columns: Tensor) -> Tensor:
+        return columns[:, :, 1:]
+
+
+def prefix_of(state: State) -> int:
+    """Return how many columns stand before those of target positions."""
+    return state.prefix if isinstance(state, KeyValueCache) else 0
+
+
+def in_window(state: State, num_columns: int, device: torch.device) -> State:
+    """Return `state` such that a step changes no shape and asks the host nothing, up to `num_columns`."""
+    position = torch.as_tensor(state.position, device=device).clone()
+    if not isinstance(state, KeyValueCache):
+        return replace(state, position=position)
+    target = {
+        name: F.pad(x, (0, 0, num_columns - x.shape[2], 0)) if name.endswith((".keys", ".values")) else x
+        for name, x in state.target.items()
+    }
+    return WindowCache(state.source, target, position, state.prefix, num_columns)
 
 
 class Replay(Protocol):
@@ -155,7 +202,7 @@ class Loops:
         """The loop for a search in a window, which goes on there for its first `num_waiting` sentences."""
         waiting = torch.arange(len(beams.limits), device=self.device) < num_waiting
         found = [*contents(beams, state), waiting, waiting]
-        key = repr(beams.cfg), state.prefix, tuple((x.shape, x.dtype) for x in found)
+        key = repr(beams.cfg), prefix_of(state), tuple((x.shape, x.dtype) for x in found)
         weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
         has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
         num_bytes = sum(map(_size, found))
@@ -241,13 +288,15 @@ def graph_search(
             size = max(1 << (num_waiting - 1).bit_length(), FEWEST_SENTENCES)
             staying = F.pad(staying, (0, size - num_waiting))  # any sentence fills it up
             beams.select(staying)
-            rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)
+            rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)  # (B, K)
             state = model.reorder(state, rows.flatten(), staying)
-            num_columns = int(state.columns)
+            prefix = prefix_of(state)
+            num_columns = prefix + int(state.position)
             window = _rounded_up(num_columns + 1, COLUMNS)
-            tables = (module for module in model.modules() if isinstance(module, PositionTable))
-            state = in_window(state, window, tables, src.device)
-            beams.put_in_window(window - state.prefix)
+            for module in model.modules():
+                if isinstance(module, PositionTable):
+                    module.reserve(window)
+            state, beams = in_window(state, window, src.device), WindowBeams(beams, window - prefix)
             loop = loops.begin(model, beams, state, num_waiting)
             beams, state = copy.copy(loop.beams), loop.state
             staying = loop.run(model, window - num_columns, results)

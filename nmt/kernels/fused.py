@@ -1,8 +1,11 @@
 """Steps of training on CPU in one pass over memory each, where plain torch takes several.
 
-Each public function computes what its plain definition does, which it falls back on wherever the kernels of
-`nmt.kernels` cannot be used. Matrix products in bf16 are those of the kernels on processors with AMX: they
-take every shape as it comes, while torch prepares code for each new one, and every batch has its own shapes.
+Layers say what is computed; which code computes it is decided here and nowhere else. Each public function
+computes what its plain definition does, which it falls back on wherever the kernels of `nmt.kernels` cannot
+be used. A function that is given layers reads their weights only where nobody has wrapped or hooked them.
+
+Matrix products in bf16 are those of the kernels on processors with AMX: they take every shape as it comes,
+while torch prepares code for each new one, and every batch has its own shapes.
 
 Shapes: B sentences, T positions of the queries, S of the keys, H heads, C channels of a head, M rows,
 D width, V vocabulary.
@@ -10,6 +13,7 @@ D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -95,21 +99,58 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(..., N) of x (..., K), weight (N, K) and bias (N,)."""
+    """Return (..., N) of x (..., K), weight (N, K) and bias (N,)."""
     if not _can_multiply(x, weight):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
 
 
-def can_feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> bool:
-    """Whether `feed_forward` is for these."""
-    return _can_multiply(x, inner.weight) and _can_multiply(x, outer.weight)
+class Linear(nn.Linear):
+    """`nn.Linear`, trained by kernels where there are some.
+
+    The matrices of several maps of one input may lie packed in one parameter, `sizes` rows of each.
+    """
+
+    def __init__(self, num_inputs: int, *sizes: int, bias: bool = True):
+        super().__init__(num_inputs, sum(sizes), bias=bias)
+        self.sizes = list(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., N) of x (..., K)."""
+        return linear(x, self.weight, self.bias)
 
 
-def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, rate: float) -> Tensor:
-    """outer(dropout(relu(inner(x)))) of x (..., D), where `can_feed_forward` says so."""
-    weights = (inner.weight, inner.bias, outer.weight, outer.bias)
-    return _FeedForward.apply(x, *weights, rate)
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last axis, trained by kernels where there are some."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of x (..., D)."""
+        return layer_norm(x, self.weight, self.bias, self.eps, feeds_product=False)
+
+
+def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether `layer` is a `kind` that nobody has wrapped or hooked: all there is to it is weights."""
+    return type(layer) is kind and not layer._forward_hooks and not layer._forward_pre_hooks
+
+
+def normed_operand(norm: nn.Module, x: Tensor) -> Tensor:
+    """Return norm(x) for matrix products alone: in the type to which they will round it anyway."""
+    if isinstance(norm, LayerNorm) and _is_plain(norm, LayerNorm):
+        return layer_norm(x, norm.weight, norm.bias, norm.eps, feeds_product=True)
+    return norm(x)
+
+
+def feed_forward(
+    x: Tensor, inner: nn.Module, activation: Callable[[Tensor], Tensor], outer: nn.Module, rate: float
+) -> Tensor:
+    """Return outer(dropout(activation(inner(x)))) of x (..., D)."""
+    if activation is not F.relu:
+        return outer(dropout(activation(inner(x)), rate))
+    if isinstance(inner, Linear) and isinstance(outer, Linear):
+        weights = (inner.weight, inner.bias, outer.weight, outer.bias)
+        if all(_is_plain(layer, Linear) and _can_multiply(x, layer.weight) for layer in (inner, outer)):
+            return _FeedForward.apply(x, *weights, rate)
+    return outer(relu_dropout(inner(x), rate))
 
 
 def _can_multiply(x: Tensor, weight: Tensor) -> bool:
@@ -119,23 +160,63 @@ def _can_multiply(x: Tensor, weight: Tensor) -> bool:
 
 
 def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-    """Whether `attention` is for these: heads of dense channels, and a mask that is no bias."""
+    """Return whether the kernel is for these: heads of dense channels, and a mask that is no bias."""
     heads_agree = mask is None or (mask.dtype is torch.bool and (mask.dim() < 4 or mask.shape[1] == 1))
     dense = all(x.stride(-1) == 1 for x in (queries, keys, values))
     same_type = queries.dtype is keys.dtype is values.dtype  # what is turned by its position may be another
     return heads_agree and dense and same_type and kernels.usable_in_training(queries)
 
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rate: float) -> Tensor:
-    """(B, H, T, C) of queries (B, H, T, C), keys and values (B, H, S, C), where `can_attend` says so.
+def attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    rate: float,
+    *,
+    is_causal: bool = False,
+) -> Tensor:
+    """Return dropout(softmax(queries keys^T / sqrt(C) + mask)) values: (B, H, T, C).
 
-    The mask, True where a key may be attended to, expands to (B, 1, T, S); `rate` of the weights are dropped.
+    `queries` (B, H, T, C), `keys` and `values` (B, H, S, C). The mask expands to (B, H, T, S): True where a
+    key may be attended to, or a bias on the scores. `is_causal` says that it hides just what comes later, for
+    which GPUs have a faster kernel (FlashAttention, Dao et al. 2022).
     """
-    if mask is not None and mask.dim() == 4:
-        mask = mask[:, 0]
-    rows = (x.transpose(1, 2) for x in (queries, keys, values))
-    out: Tensor = _Attention.apply(*rows, mask, rate)
-    return out.transpose(1, 2)
+    if can_attend(queries, keys, values, mask):
+        heads = None if mask is None else mask[:, 0] if mask.dim() == 4 else mask
+        rows = (x.transpose(1, 2) for x in (queries, keys, values))
+        return _Attention.apply(*rows, heads, rate).transpose(1, 2)
+    if queries.device.type == "cpu" and torch.is_grad_enabled():  # trains faster than the function of torch
+        return dropout(attention_weights(queries, keys, mask), rate).to(values.dtype) @ values
+    mask = None if is_causal else mask
+    return F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, dropout_p=rate, is_causal=is_causal
+    )
+
+
+def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """Return softmax(queries keys^T / sqrt(C) + mask): (B, H, T, S); arguments as in `attention`."""
+    scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # scaled first: fp16 has room
+    if mask is not None:
+        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(dim=-1)
+
+
+def attention_cached(
+    queries: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
+    rows: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """Return `attention` (N, 1, H * C) of queries (N, H, 1, C) over chunks of keys and values (R, H, L, C).
+
+    `rows` (N, chunks) int32 are those of each query, `mask` (R, L) allows columns of the first chunk, `bias`
+    expands to (N, H, 1, all columns). There is a kernel alone, for where `kernels.usable` says so.
+    """
+    bias = None if bias is None else bias.contiguous()
+    return torch.ops.nmt.attend(queries, keys, values, rows, mask, bias)
 
 
 def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:

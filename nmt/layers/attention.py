@@ -15,10 +15,10 @@ from enum import Enum
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nmt.kernels import fused
-from nmt.layers.blocks import Dropout, Linear, zero_bias
+from nmt.kernels.fused import Linear
+from nmt.layers.blocks import Dropout, initialise
 from nmt.layers.relative_positions import RelativePositions
 
 
@@ -55,7 +55,7 @@ class MultiHeadAttention(Recorder):
     search, the K hypotheses of a sentence ask as K queries over the one stored copy of its source.
 
     A head has `d_k` channels for queries and keys and `d_v` for values, D / H each unless given; `bias` is
-    that of their projections. `positions` tell how far a key is from a query, for self-attention.
+    that of their projections. `positions`, if given, tell self-attention how far a key is from a query.
     """
 
     def __init__(
@@ -75,25 +75,16 @@ class MultiHeadAttention(Recorder):
         self.num_heads = num_heads
         self.widths = [num_heads * (size or d_model // num_heads) for size in (d_k, d_v)]
         self.query = Linear(d_model, self.widths[0], bias=bias)
-        self.key_value = Linear(d_model, sum(self.widths), bias=bias)
+        self.key_value = Linear(d_model, *self.widths, bias=bias)
         self.output = Linear(self.widths[1], d_model, bias=output_bias)
         self.dropout = Dropout(dropout)
-        self.positions = positions
-        for weight in (
-            self.query.weight,
-            *torch.split(self.key_value.weight, self.widths),
-            self.output.weight,
-        ):
-            nn.init.xavier_uniform_(weight)
-        for layer in (self.query, self.key_value, self.output):
-            zero_bias(layer)
+        self.positions = RelativePositions() if positions is None else positions
+        initialise(self.query, self.key_value, self.output)
 
     def keys_values(self, x: Tensor, start: int | Tensor = 0) -> tuple[Tensor, Tensor]:
-        """Keys, turned to their columns from `start` on, and values (B, H, S, C) of x (B, S, D)."""
+        """Return keys, rotated to their columns from `start` on, and values (B, H, S, C) of x (B, S, D)."""
         keys, values = map(self._split, torch.split(self.key_value(x), self.widths, dim=-1))
-        if self.positions is not None:
-            keys = self.positions.rotate(keys, start)
-        return keys, values
+        return self.positions.rotate(keys, start), values
 
     def forward(
         self,
@@ -105,70 +96,42 @@ class MultiHeadAttention(Recorder):
         *,
         is_causal: bool = False,
     ) -> Tensor:
-        """(B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
+        """Return (B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
 
         With `positions`, x is the last T of the S columns. `start` is what `keys_values` counted them from,
-        if that is not the S - T columns before. `is_causal` says that the mask hides just what comes later,
-        for which GPUs have a faster kernel (FlashAttention, Dao et al. 2022).
+        if that is not the S - T columns before. `is_causal` says that the mask hides just what comes later.
         """
-        queries = self._split(self.query(x))
-        rate, needs_weights = self.dropout.current_rate, self.recorded is not None
-        if self.positions is not None:
-            num_keys = keys.shape[2]
-            queries = self.positions.rotate(queries, num_keys - x.shape[1] if start is None else start)
-            biased = self.positions.masked_bias(queries, num_keys, mask)
-            mask, is_causal = biased, is_causal and biased is mask
-            needs_weights = needs_weights or self.positions.needs_weights
-        if not needs_weights and fused.can_attend(queries, keys, values, mask):
-            context = fused.attention(queries, keys, values, mask, rate)
-        elif needs_weights or (x.device.type == "cpu" and self.training):
-            context = self._attend_explicitly(queries, keys, values, mask)
+        num_keys = keys.shape[2]
+        start = num_keys - x.shape[1] if start is None else start
+        queries = self.positions.rotate(self._split(self.query(x)), start)
+        biased = self.positions.masked_bias(queries, num_keys, mask)
+        if self.shows_weights:
+            weights = fused.attention_weights(queries, keys, biased)
+            self.record(weights)
+            context = self.positions.weighted_sum(self.dropout(weights).to(values.dtype), values)
         else:
-            mask = None if is_causal else mask
-            context = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, dropout_p=rate, is_causal=is_causal
-            )
+            rate, is_causal = self.dropout.current_rate, is_causal and biased is mask
+            context = fused.attention(queries, keys, values, biased, rate, is_causal=is_causal)
         return self.output(context.transpose(1, 2).flatten(2))
 
     @property
-    def can_attend_cached(self) -> bool:
-        """Whether `attend_cached` computes what `forward` does."""
-        needs_weights = self.positions is not None and self.positions.needs_weights
-        return not (self.training or needs_weights or self.recorded is not None)
+    def shows_weights(self) -> bool:
+        """Whether somebody reads the weights, which no fused function shows."""
+        return self.recorded is not None or self.positions.needs_weights
 
     def attend_cached(
         self, x: Tensor, keys: list[Tensor], values: list[Tensor], rows: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """(N, 1, D) of x (N, 1, D), the last column of those in some chunks of keys and values (R, H, L, C).
+        """Return (N, 1, D) of x (N, 1, D), the last column of some chunks of keys and values (R, H, L, C).
 
         Query n attends to row rows[n, i] of each chunk i: `rows` (N, chunks) int32. Of the first chunk,
-        `mask` (R, L) allows some columns. A kernel, for where `kernels.usable`; its definition is `forward`
-        over the gathered rows.
+        `mask` (R, L) allows some columns. For evaluation where `kernels.usable`, unless it `shows_weights`;
+        the definition is `forward` over the gathered rows.
         """
-        queries, bias = self._split(self.query(x)), None
-        if self.positions is not None:
-            num_keys = sum(chunk.shape[2] for chunk in keys)
-            queries = self.positions.rotate(queries, num_keys - 1)
-            bias = self.positions.bias(queries, num_keys)
-            bias = None if bias is None else bias.contiguous()
-        context = torch.ops.nmt.attend(queries, keys, values, rows, mask, bias)
-        return self.output(context)
-
-    def _attend_explicitly(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """The definition: shows its weights, and on CPU it trains faster than the fused function.
-
-        As in the fused function, the mask is boolean or a bias on the scores.
-        """
-        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # scaled first: fp16 has room
-        if mask is not None:
-            is_bias = mask.is_floating_point()
-            scores = scores + mask if is_bias else scores.masked_fill(~mask, -torch.inf)
-        weights = scores.softmax(dim=-1)
-        self.record(weights)
-        weights = self.dropout(weights).to(values.dtype)
-        return weights @ values if self.positions is None else self.positions.weighted_sum(weights, values)
+        num_keys = sum(chunk.shape[2] for chunk in keys)
+        queries = self.positions.rotate(self._split(self.query(x)), num_keys - 1)
+        bias = self.positions.bias(queries, num_keys)
+        return self.output(fused.attention_cached(queries, keys, values, rows, mask, bias))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)

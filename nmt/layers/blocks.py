@@ -8,14 +8,19 @@ SELU: Klambauer et al. 2017. Pre-norm: Xiong et al. 2020. RMS norm: Zhang and Se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.kernels import fused
+from nmt.kernels.fused import LayerNorm, Linear
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class NormOrder(Enum):
@@ -67,30 +72,6 @@ class Dropout(nn.Module):
         return f"rate={self.rate}"
 
 
-class Linear(nn.Linear):
-    """`nn.Linear`, trained by kernels where there are some."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., N) of x (..., K)."""
-        return fused.linear(x, self.weight, self.bias)
-
-
-def is_plain(layer: nn.Module) -> bool:
-    """Whether `layer` is a `Linear` that nobody has wrapped or hooked: its weights are all there is to it."""
-    return type(layer) is Linear and not layer._forward_hooks and not layer._forward_pre_hooks
-
-
-class LayerNorm(nn.LayerNorm):
-    """`nn.LayerNorm` over the last axis, trained by kernels where there are some."""
-
-    feeds_product = False
-    """Whether only matrix products read the result, which then need not be more precise than they are."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape (..., D)."""
-        return fused.layer_norm(x, self.weight, self.bias, self.eps, feeds_product=self.feeds_product)
-
-
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.relu: F.relu,
     Activation.gelu: F.gelu,
@@ -106,10 +87,24 @@ GATES: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def zero_bias(layer: nn.Linear) -> None:
-    """Start without a bias, where there is one."""
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
+def _gated(activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return activation(gate) * value: (..., d_ff) of x (..., 2 d_ff), which is both side by side."""
+    gate, value = x.chunk(2, dim=-1)
+    return activation(gate) * value
+
+
+def initialise(*layers: Linear) -> None:
+    """Start each matrix, packed ones by themselves, from Xavier's uniform distribution, and biases from 0."""
+    for layer in layers:
+        for weight in torch.split(layer.weight, layer.sizes):
+            nn.init.xavier_uniform_(weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def module_list(modules: Iterable[AnyModule]) -> Sequence[AnyModule]:
+    """Return an `nn.ModuleList` whose modules keep their type."""
+    return cast("Sequence[AnyModule]", nn.ModuleList(modules))
 
 
 class FeedForward(nn.Module):
@@ -120,31 +115,19 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation, *, dropout: float, bias: bool = True):
         super().__init__()
-        self.gated = activation in GATES
-        self.activation = (GATES if self.gated else ACTIVATIONS)[activation]
-        self.inner = Linear(d_model, 2 * d_ff if self.gated else d_ff, bias=bias)
+        if activation in GATES:
+            self.activation: Callable[[Tensor], Tensor] = partial(_gated, GATES[activation])
+            self.inner = Linear(d_model, d_ff, d_ff, bias=bias)
+        else:
+            self.activation = ACTIVATIONS[activation]
+            self.inner = Linear(d_model, d_ff, bias=bias)
         self.outer = Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
-        for weight in (*torch.split(self.inner.weight, d_ff), self.outer.weight):
-            nn.init.xavier_uniform_(weight)
-        for layer in (self.inner, self.outer):
-            zero_bias(layer)
+        initialise(self.inner, self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., D)."""
-        relu = self.activation is F.relu and not self.gated
-        plain = all(is_plain(layer) for layer in (self.inner, self.outer))
-        if relu and plain and fused.can_feed_forward(x, self.inner, self.outer):
-            return fused.feed_forward(x, self.inner, self.outer, self.dropout.current_rate)
-        hidden = self.inner(x)
-        if self.gated:
-            gate, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.dropout(self.activation(gate) * hidden)
-        elif relu:
-            hidden = fused.relu_dropout(hidden, self.dropout.current_rate)
-        else:
-            hidden = self.dropout(self.activation(hidden))
-        return self.outer(hidden)
+        """Return outer(dropout(activation(inner(x)))) of x (..., D)."""
+        return fused.feed_forward(x, self.inner, self.activation, self.outer, self.dropout.current_rate)
 
 
 NORMS: dict[Norm, Callable[[int, float], nn.Module]] = {
@@ -160,12 +143,11 @@ class Residual(nn.Module):
         super().__init__()
         self.pre = norm_order is NormOrder.pre
         self.norm = LayerNorm(d_model) if norm is None else norm
-        if isinstance(self.norm, LayerNorm):
-            self.norm.feeds_product = self.pre  # after a post-norm comes the next residual
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """pre: x + dropout(sublayer(norm(x))); post: norm(x + dropout(sublayer(x)))."""
-        out = sublayer(self.norm(x) if self.pre else x)
-        y: Tensor = fused.add_dropout(x, out, self.dropout.current_rate)
-        return y if self.pre else self.norm(y)
+        """Return x + dropout(sublayer(norm(x))) (pre), or norm(x + dropout(sublayer(x))) (post)."""
+        rate = self.dropout.current_rate
+        if self.pre:
+            return fused.add_dropout(x, sublayer(fused.normed_operand(self.norm, x)), rate)
+        return self.norm(fused.add_dropout(x, sublayer(x), rate))

@@ -7,19 +7,16 @@ residual stream and the cache stay float32, so the copy takes the place of the m
 from __future__ import annotations
 
 import copy
-from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
-from nmt.layers.blocks import FeedForward
+from nmt.layers.blocks import AnyModule, FeedForward
 from nmt.runtime import Precision
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
-
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class LowPrecisionLinear(nn.Module):
@@ -35,18 +32,23 @@ class LowPrecisionLinear(nn.Module):
         """Whether to return the positive part of the result, in the same pass."""
         self.tiles = tiles
         self.num_outputs = linear.out_features
-        weight, bias = linear.weight.detach(), cast("Tensor | None", linear.bias)
+        weight: Tensor = linear.weight.detach()
+        bias: Tensor | None = linear.bias
         self.weight = torch.ops.nmt.pack_weights(weight) if tiles else weight.to(dtype)
         self.bias = bias if bias is None or tiles else bias.to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., O) of x (..., I)."""
-        y: Tensor
+        """Return (..., O) of x (..., I)."""
         if not self.tiles:
             y = F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
             return F.relu(y) if self.relu else y
         y = torch.ops.nmt.packed_linear(x.flatten(0, -2), self.weight, self.bias, self.num_outputs, self.relu)
         return y.view(*x.shape[:-1], self.num_outputs)
+
+    def best_of_hidden(self, hidden: Tensor, *rules: object) -> list[Tensor]:
+        """Return the best continuations that the `rules` of the kernel allow, on tiles and without logits."""
+        sizes = (self.weight, self.bias, self.num_outputs)
+        return torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules)
 
 
 def in_low_precision(model: AnyModule, precision: Precision) -> AnyModule:
@@ -67,9 +69,10 @@ def in_low_precision(model: AnyModule, precision: Precision) -> AnyModule:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
                 setattr(module, name, LowPrecisionLinear(child, DTYPES[precision], tiles=tiles))
-        if isinstance(module, FeedForward) and module.activation is F.relu and not module.gated:
-            cast(LowPrecisionLinear, module.inner).relu = True
-            module.activation = _unchanged
+        if isinstance(module, FeedForward) and module.activation is F.relu:
+            inner: object = module.inner
+            assert isinstance(inner, LowPrecisionLinear)
+            inner.relu, module.activation = True, _unchanged
     return result
 
 

@@ -1,8 +1,9 @@
 """The contract that every model fulfils: `forward`, `project`, `start`, `advance`, `reorder`, `attention`.
 
-Training calls `forward` and `project`; search calls `start`, `reorder` and `step`, which is `advance` and
-`project`; `attention` shows what a model looks at. The rest of the package knows a model by nothing else, and
-nothing here knows a family of models, a token id or text.
+Training calls `forward` and `project`, or reads the weights of `output` in place of `project`, as a kernel of
+search does. Beam search calls `start`, `advance`, `project` and `reorder`; sampling calls `step`, which is
+`advance` and `project`, for the two in the middle. `attention` shows what a model looks at. The rest of the
+package knows a model by nothing else, and nothing here knows a family of models, a token id or text.
 
 Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
 The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, Recorder, recorded_attention
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass
@@ -85,25 +89,11 @@ class State:
     target: dict[str, Tensor] = field(default_factory=dict)
     """Tensors with N = B * K rows."""
     position: int | Tensor = 0
-    """Target positions consumed so far, the same for every row; a tensor () in a window of columns."""
-    prefix: int = 0
-    """Columns of keys and values before those of target positions."""
-    window: int = 0
-    """How many columns keys and values keep, those not yet written in front; 0: as many as are written."""
-    kept: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Tensors that are never moved, in the order in which they were written; `target` tells which of their
-    rows belong to a hypothesis."""
+    """Target positions consumed so far, the same for every row; a tensor () where a device counts them."""
 
-    @property
-    def columns(self) -> int | Tensor:
-        """Columns written so far."""
-        return self.prefix + self.position
-
-    def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> State:
+    def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> Self:
         """Return the state of the hypotheses `rows` (N',) and of the `sentences` (B',); None keeps all."""
-        kept = {name: list(tensors) for name, tensors in self.kept.items()}
-        source, target = _select(self.source, sentences), _select(self.target, rows)
-        return replace(self, source=source, target=target, kept=kept)
+        return replace(self, source=_select(self.source, sentences), target=_select(self.target, rows))
 
 
 def _select(tensors: dict[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
@@ -153,11 +143,11 @@ class TranslationModel(nn.Module, ABC):
         """Read the source once and return the state before the first target token, with K = 1: N = B rows."""
 
     @abstractmethod
-    def advance(self, last: Tensor, state: State) -> Tensor:
+    def advance(self, last: Tensor, state: Any) -> Tensor:
         """Consume `last` (N,), one token per hypothesis, and return the hidden states (N, D) of the next.
 
-        `state` is changed in place and its position advanced by one. K = N // B is what the last `reorder`
-        made it. The result equals `forward(...)` at that position.
+        `state`, of the kind that `start` returns, is changed in place and its position advanced by one.
+        K = N // B is what the last `reorder` made it. The result equals `forward(...)` at that position.
         """
 
     def step(self, last: Tensor, state: State) -> Tensor:
@@ -177,6 +167,7 @@ class TranslationModel(nn.Module, ABC):
         with recorded_attention(self) as recorded:
             self(src, src_mask, tgt_in)
         maps: dict[AttentionRole, list[Tensor]] = {role: [] for role in AttentionRole}
-        for name, weights in recorded.items():
-            maps[cast(Recorder, self.get_submodule(name)).role].extend(weights)
+        for name, module in self.named_modules():
+            if isinstance(module, Recorder):
+                maps[module.role].extend(recorded[name])
         return AttentionMaps(**{role.value: layers for role, layers in maps.items()})

@@ -13,9 +13,8 @@ D d_model, k kernel_size, K beams, N = B * K hypotheses, V target vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, Recorder
-from nmt.layers.blocks import Dropout
+from nmt.layers.blocks import Dropout, module_list
 from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.vocabulary import Tying, build_vocabulary
@@ -227,12 +226,10 @@ class Convolutional(TranslationModel):
         self.output = vocabulary.output
         self.max_length = cfg.longest
         self.encoder_input = normed_linear(cfg.d_model, cfg.d_model, dropout=cfg.dropout)
-        encoder = nn.ModuleList(EncoderLayer(cfg) for _ in range(cfg.encoder_layers))
-        self.encoder = cast("Sequence[EncoderLayer]", encoder)
+        self.encoder = module_list(EncoderLayer(cfg) for _ in range(cfg.encoder_layers))
         self.encoder_output = normed_linear(cfg.d_model, cfg.d_model)
         self.decoder_input = normed_linear(cfg.d_model, cfg.d_model, dropout=cfg.dropout)
-        decoder = nn.ModuleList(DecoderLayer(cfg) for _ in range(cfg.decoder_layers))
-        self.decoder = cast("Sequence[DecoderLayer]", decoder)
+        self.decoder = module_list(DecoderLayer(cfg) for _ in range(cfg.decoder_layers))
         self.decoder_output = normed_linear(cfg.d_model, cfg.d_model)
         self.dropout = Dropout(cfg.dropout)
         # Each attention sends back a gradient to the encoder, through its keys and through its values.

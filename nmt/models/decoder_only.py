@@ -12,10 +12,8 @@ Bidirectional prefix: Dong et al. 2019 (sequence-to-sequence masks); Raffel et a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,8 +23,8 @@ from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole
 from nmt.layers.blocks import Activation
 from nmt.layers.positions import Positions
-from nmt.models.base import AttentionMaps, State, TranslationModel
-from nmt.models.kv_cache import begin_chunk, keep_in_place, next_columns
+from nmt.models.base import AttentionMaps, TranslationModel
+from nmt.models.kv_cache import KeyValueCache, new_cache
 from nmt.models.stack import (
     Embedding,
     SelfAttentionLayer,
@@ -128,14 +126,12 @@ class DecoderOnly(TranslationModel):
         self.max_length = cfg.longest
         self.embedding = Embedding(cfg, vocabulary.tgt)
         self.output = vocabulary.output
-        layers = build_stack(
-            cfg, (SelfAttentionLayer(cfg, AttentionRole.decoder) for _ in range(cfg.num_layers))
-        )
-        self.layers = cast("Sequence[SelfAttentionLayer]", layers)
+        layers = (SelfAttentionLayer(cfg, AttentionRole.decoder) for _ in range(cfg.num_layers))
+        self.layers = build_stack(cfg, layers)
         self.norm = build_final_norm(cfg)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Hidden states (B, T, D) of every target position, given the source and the reference before it."""
+        """Return the hidden states (B, T, D) of every target position, given all before it."""
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
         x = self.embedding(torch.cat([prefix, tgt_in], dim=1), padding=padding)
@@ -145,36 +141,31 @@ class DecoderOnly(TranslationModel):
             x = layer(x, mask, is_causal=not columns)
         return self.norm(x[:, columns:])
 
-    def start(self, src: Tensor, src_mask: Tensor) -> State:
+    def start(self, src: Tensor, src_mask: Tensor) -> KeyValueCache:
         """Read the prefix; its keys and values begin the cache that each hypothesis continues for itself."""
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
-        state = State(target={"padding": padding})
         x = self.embedding(prefix, padding=padding)
-        in_place = keep_in_place(state, (layer.self_attention.attention for layer in self.layers), x)
+        cache = new_cache((layer.self_attention.attention for layer in self.layers), x)
+        cache.target["padding"] = padding
         if columns:
-            begin_chunk(state, len(src))
             mask = self._mask(padding, columns, columns)
-            if in_place:
-                state.kept["prefix_mask"] = [self._real(padding, columns)]
             for i, layer in enumerate(self.layers):
-                x = layer.step(x, state, str(i), mask)
-        state.prefix = columns
-        return state
+                x = layer.step(x, cache, str(i), mask)
+        cache.prefix = columns
+        return cache
 
-    def advance(self, last: Tensor, state: State) -> Tensor:
-        """Hidden states (N, D) of what follows `last` (N,)."""
-        padding, (columns, unwritten) = state.target["padding"], next_columns(state)
-        begin_chunk(state, len(last))
-        x = self.embedding(last[:, None], start=state.columns, padding=padding)
-        mask = self._real(padding + unwritten, columns)[:, None, None, :]
+    def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
+        """Return the hidden states (N, D) of what follows `last` (N,)."""
+        padding = state.target["padding"]
+        x, mask = self.embedding(last[:, None], start=state.columns, padding=padding), state.mask(padding)
         for i, layer in enumerate(self.layers):
             x = layer.step(x, state, str(i), mask)
         state.position += 1
         return self.norm(x[:, 0])
 
     def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
-        """The weights of each layer, cut into the parts of the contract; BOS before the source is left out.
+        """Return the weights of each layer, cut into the parts of the contract, without the first BOS.
 
         A target position divides its attention between both, so that its rows in `cross` and `decoder` sum to
         1 only together, and to less where it attends to that BOS.
@@ -202,10 +193,6 @@ class DecoderOnly(TranslationModel):
         place = torch.arange(-1, length, device=src.device) - padding[:, None]
         ids = src.gather(1, place.clamp(min=0))
         return ids.where(place >= 0, torch.full_like(ids, BOS_ID)), padding
-
-    def _real(self, padding: Tensor, columns: int) -> Tensor:
-        """(N, columns): which columns hold a token, in rows that begin with `padding` (N,) others."""
-        return torch.arange(columns, device=padding.device) >= padding[:, None]
 
     def _mask(self, padding: Tensor, columns: int, length: int) -> Tensor:
         """(B, 1, length, length), the first `columns` being the prefix; padding attends to itself alone."""

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from nmt.layers.blocks import Dropout
+from nmt.layers.blocks import Dropout, module_list
 
 
 class Cell(Enum):
@@ -145,7 +144,7 @@ class RecurrentStack(nn.Module):
     def __init__(self, cell: Cell, input_size: int, d_model: int, num_layers: int, *, dropout: float):
         super().__init__()
         sizes = [input_size] + [d_model] * (num_layers - 1)
-        self.layers = nn.ModuleList(RecurrentLayer(cell, size, d_model) for size in sizes)
+        self.layers = module_list(RecurrentLayer(cell, size, d_model) for size in sizes)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,7 +159,7 @@ class RecurrentStack(nn.Module):
         """The states of every layer, each M of (N, D), after x (N, E); the top hidden state is [-1][0]."""
         after: list[tuple[Tensor, ...]] = []
         for layer, before in zip(self.layers, states, strict=True):
-            after.append(cast(RecurrentLayer, layer).step(self.dropout(after[-1][0]) if after else x, before))
+            after.append(layer.step(self.dropout(after[-1][0]) if after else x, before))
         return after
 
 

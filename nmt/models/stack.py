@@ -9,7 +9,7 @@ head, N = B * K hypotheses.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,7 +17,17 @@ from torch import Tensor, nn
 
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
-from nmt.layers.blocks import NORMS, Activation, Dropout, FeedForward, Norm, NormOrder, Residual
+from nmt.layers.blocks import (
+    NORMS,
+    Activation,
+    AnyModule,
+    Dropout,
+    FeedForward,
+    Norm,
+    NormOrder,
+    Residual,
+    module_list,
+)
 from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
 from nmt.layers.relative_positions import (
     AlibiPositions,
@@ -26,8 +36,8 @@ from nmt.layers.relative_positions import (
     RelativePositions,
     RotaryPositions,
 )
-from nmt.models.base import ModelConfig, State
-from nmt.models.kv_cache import attend_to_past, attend_to_source
+from nmt.models.base import ModelConfig
+from nmt.models.kv_cache import KeyValueCache
 from nmt.models.vocabulary import EmbeddingInit
 
 
@@ -172,9 +182,9 @@ class SelfAttentionSublayer(nn.Module):
 
         return self.residual(x, attend)
 
-    def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None = None) -> Tensor:
-        """The same for x (N, T, D) after the columns that `state` holds; see `cache.attend_to_past`."""
-        return self.residual(x, lambda y: attend_to_past(self.attention, y, state, layer, mask))
+    def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None = None) -> Tensor:
+        """Do the same for x (N, T, D) after the columns in `cache`; see `KeyValueCache.attend_to_past`."""
+        return self.residual(x, lambda y: cache.attend_to_past(self.attention, y, layer, mask))
 
 
 class CrossAttentionSublayer(nn.Module):
@@ -189,9 +199,9 @@ class CrossAttentionSublayer(nn.Module):
         """x (B, T, D), keys and values (B, H, S, C), mask broadcasts to (B, H, T, S)."""
         return self.residual(x, lambda y: self.attention(y, keys, values, mask))
 
-    def step(self, x: Tensor, state: State, layer: str) -> Tensor:
-        """The same for x (N, 1, D), one position of every hypothesis; see `cache.attend_to_source`."""
-        return self.residual(x, lambda y: attend_to_source(self.attention, y, state, layer))
+    def step(self, x: Tensor, cache: KeyValueCache, layer: str) -> Tensor:
+        """Do the same for x (N, 1, D), one of every hypothesis; see `KeyValueCache.attend_to_source`."""
+        return self.residual(x, lambda y: cache.attend_to_source(self.attention, y, layer))
 
 
 class FeedForwardSublayer(nn.Module):
@@ -225,9 +235,9 @@ class SelfAttentionLayer(nn.Module):
         """x (B, S, D); mask broadcasts to (B, H, S, S), and may be just causal."""
         return self.feed_forward(self.self_attention(x, mask, is_causal=is_causal))
 
-    def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:
-        """The same for x (N, T, D) after the columns that `state` holds."""
-        return self.feed_forward(self.self_attention.step(x, state, layer, mask))
+    def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None) -> Tensor:
+        """Do the same for x (N, T, D) after the columns in `cache`."""
+        return self.feed_forward(self.self_attention.step(x, cache, layer, mask))
 
 
 class Embedding(nn.Module):
@@ -242,46 +252,46 @@ class Embedding(nn.Module):
         self.dropout = Dropout(cfg.dropout)
 
     def forward(self, ids: Tensor, start: int | Tensor = 0, padding: Tensor | None = None) -> Tensor:
-        """(B, T, D) of ids (B, T) in the columns from `start` on.
+        """Return (B, T, D) of ids (B, T) in the columns from `start` on.
 
         Rows that begin with `padding` (B,) columns of nothing count their positions from there.
         """
-        x: Tensor = self.tokens(ids) * self.scale
+        x = self.tokens(ids) * self.scale
         if self.positions is not None:
             x = x + self.positions.at(start, ids.shape[1], padding)
-        x = self.dropout(self.norm(x))
-        return x
+        return self.dropout(self.norm(x))
 
 
-def build_stack(cfg: StackConfig, layers: Iterable[nn.Module]) -> nn.ModuleList:
-    """The layers one above the other, initialised as a stack of their number."""
-    stack = nn.ModuleList(layers)
+def build_stack(cfg: StackConfig, layers: Iterable[AnyModule]) -> Sequence[AnyModule]:
+    """Return the layers one above the other, initialised as a stack of their number."""
+    stack = module_list(layers)
     if cfg.init is Init.depth_scaled:
-        outputs = [module.output for module in stack.modules() if isinstance(module, MultiHeadAttention)]
-        outputs += [module.outer for module in stack.modules() if isinstance(module, FeedForward)]
+        modules = [module for layer in stack for module in layer.modules()]
+        outputs = [module.output for module in modules if isinstance(module, MultiHeadAttention)]
+        outputs += [module.outer for module in modules if isinstance(module, FeedForward)]
         for output in outputs:
             output.weight.data *= len(outputs) ** -0.5
     return stack
 
 
 def build_final_norm(cfg: StackConfig) -> nn.Module:
-    """The norm at the end of a stack, where it has one."""
+    """Return the norm at the end of a stack, where it has one."""
     by_default = cfg.norm_order is NormOrder.pre  # post-norm stacks end in the norm of their last sublayer
     return build_norm(cfg) if (by_default if cfg.final_norm is None else cfg.final_norm) else nn.Identity()
 
 
 def build_norm(cfg: StackConfig) -> nn.Module:
-    """A norm over the D channels of a vector."""
+    """Return a norm over the D channels of a vector."""
     return NORMS[cfg.norm](cfg.d_model, cfg.norm_eps)
 
 
 def build_residual(cfg: StackConfig) -> Residual:
-    """What surrounds a sublayer."""
+    """Return what surrounds a sublayer."""
     return Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout, norm=build_norm(cfg))
 
 
 def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention:
-    """Attention with the heads that `cfg` asks for."""
+    """Return attention with the heads that `cfg` asks for."""
     d_k, d_v = cfg.head_widths
     return MultiHeadAttention(
         cfg.d_model,
@@ -297,7 +307,7 @@ def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention
 
 
 def build_positions(cfg: StackConfig) -> PositionTable | None:
-    """What is added to the embeddings, if anything."""
+    """Return the table that is added to the embeddings, if one is."""
     if cfg.positions is Positions.sinusoidal:
         return SinusoidalPositions(cfg.d_model)
     if cfg.positions is Positions.learned:
@@ -306,23 +316,25 @@ def build_positions(cfg: StackConfig) -> PositionTable | None:
     return None
 
 
+RELATIVE_POSITIONS: dict[Positions, Callable[[StackConfig, bool], RelativePositions]] = {
+    Positions.rotary: lambda cfg, _: RotaryPositions(cfg.head_widths[0]),
+    Positions.alibi: lambda cfg, _: AlibiPositions(cfg.num_heads),
+    Positions.relative: lambda cfg, bidirectional: ClippedPositions(
+        *cfg.head_widths, max_distance=cfg.furthest, bidirectional=bidirectional
+    ),
+    Positions.t5: lambda cfg, bidirectional: BucketPositions(
+        cfg.d_model,
+        cfg.num_heads,
+        num_buckets=cfg.num_buckets,
+        max_distance=cfg.furthest,
+        bidirectional=bidirectional,
+    ),
+}
+"""Positions that act in self-attention -> how to build them, given whether keys may come after a query."""
+
+
 def build_relative_positions(cfg: StackConfig, role: AttentionRole) -> RelativePositions | None:
-    """What the self-attention of a layer is told about distances, if anything; cross-attention never is."""
-    if role is AttentionRole.cross:
+    """Return what the self-attention of a layer is told about distances; cross-attention is never told."""
+    if role is AttentionRole.cross or cfg.positions not in RELATIVE_POSITIONS:
         return None
-    bidirectional, (d_k, d_v) = role is AttentionRole.encoder or cfg.sees_ahead, cfg.head_widths
-    if cfg.positions is Positions.rotary:
-        return RotaryPositions(d_k)
-    if cfg.positions is Positions.alibi:
-        return AlibiPositions(cfg.num_heads)
-    if cfg.positions is Positions.t5:
-        return BucketPositions(
-            cfg.d_model,
-            cfg.num_heads,
-            num_buckets=cfg.num_buckets,
-            max_distance=cfg.furthest,
-            bidirectional=bidirectional,
-        )
-    if cfg.positions is Positions.relative:
-        return ClippedPositions(d_k, d_v, max_distance=cfg.furthest, bidirectional=bidirectional)
-    return None
+    return RELATIVE_POSITIONS[cfg.positions](cfg, role is AttentionRole.encoder or cfg.sees_ahead)

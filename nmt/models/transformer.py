@@ -6,16 +6,14 @@ D d_model, H heads, C channels of a head, K beams, N = B * K hypotheses, V targe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from nmt.layers.attention import AttentionRole
-from nmt.models.base import State, TranslationModel
-from nmt.models.kv_cache import begin_chunk, keep_in_place, remember_source, written_columns
+from nmt.models.base import TranslationModel
+from nmt.models.kv_cache import KeyValueCache, new_cache
 from nmt.models.stack import (
     CrossAttentionSublayer,
     Embedding,
@@ -66,16 +64,13 @@ class DecoderLayer(nn.Module):
         return self.feed_forward(x)
 
     def read(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, S, C) of memory (B, S, D): the same at every target position."""
+        """Return keys and values (B, H, S, C) of memory (B, S, D): the same at every target position."""
         return self.cross_attention.attention.keys_values(memory)
 
-    def step(self, x: Tensor, state: State, layer: str, mask: Tensor | None) -> Tensor:
-        """x (N, 1, D): one position of every hypothesis; those of a sentence share its keys and values.
-
-        `mask` (1, 1, 1, S) says which of them there are, where not all.
-        """
-        x = self.self_attention.step(x, state, layer, mask)
-        return self.feed_forward(self.cross_attention.step(x, state, layer))
+    def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None) -> Tensor:
+        """Do the same for x (N, 1, D), one position of every hypothesis; the mask is that of `cache`."""
+        x = self.self_attention.step(x, cache, layer, mask)
+        return self.feed_forward(self.cross_attention.step(x, cache, layer))
 
 
 class Transformer(TranslationModel):
@@ -96,13 +91,12 @@ class Transformer(TranslationModel):
         self.max_length = cfg.longest
         encoder = (SelfAttentionLayer(cfg, AttentionRole.encoder) for _ in range(cfg.encoder_layers))
         self.encoder = build_stack(cfg, encoder)
-        decoder = build_stack(cfg, (DecoderLayer(cfg) for _ in range(cfg.decoder_layers)))
-        self.decoder = cast("Sequence[DecoderLayer]", decoder)
+        self.decoder = build_stack(cfg, (DecoderLayer(cfg) for _ in range(cfg.decoder_layers)))
         self.encoder_norm = build_final_norm(cfg)
         self.decoder_norm = build_final_norm(cfg)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Hidden states (B, T, D) of every target position, given the reference before it."""
+        """Return the hidden states (B, T, D) of every target position, given the reference before it."""
         memory = self.encode(src, src_mask)
         length = tgt_in.shape[1]
         x = self.tgt_embedding(tgt_in)
@@ -112,26 +106,23 @@ class Transformer(TranslationModel):
             x = layer(x, memory, causal, src_mask[:, None, None, :])
         return self.decoder_norm(x)
 
-    def start(self, src: Tensor, src_mask: Tensor) -> State:
+    def start(self, src: Tensor, src_mask: Tensor) -> KeyValueCache:
         """Encode the source and keep its keys and values for every layer of the decoder."""
         memory = self.encode(src, src_mask)
-        state = State()
-        keep_in_place(state, (layer.self_attention.attention for layer in self.decoder), memory)
-        remember_source(state, src_mask, (layer.read(memory) for layer in self.decoder))
-        return state
+        cache = new_cache((layer.self_attention.attention for layer in self.decoder), memory)
+        cache.remember_source(src_mask, (layer.read(memory) for layer in self.decoder))
+        return cache
 
-    def advance(self, last: Tensor, state: State) -> Tensor:
-        """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
-        begin_chunk(state, len(last))
-        x = self.tgt_embedding(last[:, None], start=state.position)
-        mask = written_columns(state, last.device)
+    def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
+        """Return the hidden states (N, D) of what follows `last` (N,)."""
+        x, mask = self.tgt_embedding(last[:, None], start=state.position), state.mask()
         for i, layer in enumerate(self.decoder):
             x = layer.step(x, state, str(i), mask)
         state.position += 1
         return self.decoder_norm(x[:, 0])
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Memory (B, S, D) of source ids (B, S)."""
+        """Return memory (B, S, D) of source ids (B, S)."""
         x = self.src_embedding(src)
         for layer in self.encoder:
             x = layer(x, src_mask[:, None, None, :])

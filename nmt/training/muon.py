@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.layers.attention import MultiHeadAttention
-from nmt.layers.blocks import FeedForward
+from nmt.kernels.fused import Linear
 from nmt.runtime import Precision, RuntimeConfig, resolve_precision
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -63,10 +62,8 @@ def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
                     gate = module.hidden_size if isinstance(module, nn.RNNBase) else len(parameter)
                     matrices[parameter] = [gate] * (len(parameter) // gate)
     for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            matrices[module.key_value.weight] = module.widths
-        elif isinstance(module, FeedForward) and module.gated:
-            matrices[module.inner.weight] = [len(module.inner.weight) // 2] * 2
+        if isinstance(module, Linear) and module.weight in matrices:
+            matrices[module.weight] = module.sizes
     return matrices
 
 

@@ -68,8 +68,8 @@ def in_loops(recorder: Recorder) -> Loops:
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         assert [h.ids for h in mine] == [h.ids for h in theirs]
-        assert [h.score for h in mine] == pytest.approx([h.score for h in theirs], abs=1e-4)
-        assert [h.log_prob for h in mine] == pytest.approx([h.log_prob for h in theirs], abs=1e-4)
+        assert [h.score for h in mine] == pytest.approx([h.score for h in theirs], rel=1e-4, abs=1e-4)
+        assert [h.log_prob for h in mine] == pytest.approx([h.log_prob for h in theirs], rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("case", CASES)

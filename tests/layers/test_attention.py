@@ -20,10 +20,11 @@ from nmt.layers.relative_positions import (
     AlibiPositions,
     BucketPositions,
     ClippedPositions,
+    RelativePositions,
     RotaryPositions,
     offset_buckets,
 )
-from nmt.models.base import State
+from nmt.models.kv_cache import KeyValueCache
 from nmt.models.stack import SelfAttentionSublayer, StackConfig, build_attention
 
 RELATIVE = [Positions.rotary, Positions.alibi, Positions.relative, Positions.t5]
@@ -84,12 +85,13 @@ def clipped_row(t: int, s: int) -> int:
 
 
 def check_all_ways(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> None:
-    """The written-out, the fused and the recorded way give what the definition gives."""
+    """The written-out way of training, the fused and the recorded way give what the definition gives."""
     for parameter in layer.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
     expected = naive_attention(layer, x, source, mask)
     keys_values = layer.keys_values(source)
-    written_out = layer.train()(x, *keys_values, mask[:, None])
+    with torch.enable_grad():
+        written_out = layer.train()(x, *keys_values, mask[:, None])
     fused = layer.eval()(x, *keys_values, mask[:, None])
     with recorded_attention(layer) as recorded:
         shown = layer(x, *keys_values, mask[:, None])
@@ -192,8 +194,8 @@ def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
 def test_cached_steps_equal_the_full_pass(positions: Positions, norm_order: NormOrder) -> None:
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions, max_distance=20, norm_order=norm_order)
     layer, x = SelfAttentionSublayer(cfg, AttentionRole.decoder).eval(), torch.randn(3, 30, 16)
-    state = State()
-    steps = [layer.step(x[:, t : t + 1], replace(state, position=t), "0") for t in range(30)]
+    cache = KeyValueCache()
+    steps = [layer.step(x[:, t : t + 1], replace(cache, position=t), "0") for t in range(30)]
     assert_close(torch.cat(steps, dim=1), layer(x, torch.ones(30, 30, dtype=torch.bool).tril()))
 
 
@@ -210,11 +212,11 @@ def test_columns_of_padding_at_the_front_change_nothing(positions: Positions) ->
     real = torch.arange(9) >= 3
     mask = torch.ones(9, 9, dtype=torch.bool).tril() & (real | torch.eye(9, dtype=torch.bool))
     assert_close(layer(padded, mask)[:, 3:], expected)
-    state = State()
+    cache = KeyValueCache()
     steps = [
         layer.step(
             padded[:, t : t + 1],
-            replace(state, position=t),
+            replace(cache, position=t),
             "0",
             mask[None, t : t + 1, : t + 1].expand(2, 1, 1, -1),
         )
@@ -240,7 +242,7 @@ def test_distances_in_half_precision(positions: Positions, training: bool) -> No
 @pytest.mark.parametrize("positions", RELATIVE)
 def test_attention_to_another_sequence_knows_no_distances(positions: Positions) -> None:
     cfg = StackConfig(d_model=16, num_heads=2, positions=positions)
-    assert build_attention(cfg, AttentionRole.cross).positions is None
+    assert type(build_attention(cfg, AttentionRole.cross).positions) is RelativePositions
 
 
 def test_attention_without_a_mask_sees_everything() -> None:
