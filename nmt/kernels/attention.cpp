@@ -87,9 +87,9 @@ struct Sizes {
         scale(1.0f / std::sqrt(float(d_k))) {}
 
   int64_t channels() const { return std::max(d_k, d_v); }
-  int64_t ld_scores() const { return sides(keys); }         // of products (T, S), as they are written
+  int64_t ld_scores() const { return sides(keys); }          // of products (T, S), as they are written
   int64_t ld_channels() const { return sides(channels()); }  // of products (T or S, C)
-  int64_t room() const {  // for either
+  int64_t room() const {                                     // for either
     return std::max(sides(queries) * ld_scores(), sides(std::max(queries, keys)) * ld_channels());
   }
 };
@@ -136,9 +136,8 @@ Matrix<T> head(T* data, const Tensor& x, int64_t b, int64_t h) {
 
 // softmax(q k^T / sqrt(C)) with dropout, times v: (B, T, H, C) of q (B, T, H, C), k and v (B, S, H, C), whose
 // last axis is dense. `mask` broadcasts to (B, T, S). Also returns the weights (B, H, T, S padded) for backward.
-std::tuple<Tensor, Tensor> attention(
-    const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double rate,
-    int64_t seed) {
+std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const std::optional<Tensor>& mask, double rate, int64_t seed) {
   const Sizes n(q, k, v);
   Tensor out = at::empty({n.sentences, n.queries, n.heads, n.d_v}, q.options());
   Tensor weights = at::empty({n.sentences, n.heads, n.queries, n.ld}, q.options().dtype(at::kFloat));
@@ -155,15 +154,15 @@ std::tuple<Tensor, Tensor> attention(
       std::vector<float> result(n.room()), dropped(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
-        product.template operator()<Over::columns, Over::columns>(
-            head(qs, q, b, h), head(ks, k, b, h), result.data(), ld_s);
+        product.template operator()<Over::columns, Over::columns>(head(qs, q, b, h), head(ks, k, b, h), result.data(),
+                                                                  ld_s);
         float* w = all_weights + item * n.queries * n.ld;
         softmax(result.data(), ld_s, w, n, mask ? seen.const_data_ptr<bool>() + b * seen.stride(0) : nullptr,
                 mask ? seen.stride(1) : 0, mask ? seen.stride(2) : 0);
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const float* used = rate > 0.0 ? dropped.data() : w;
-        product.template operator()<Over::columns, Over::rows>(
-            Matrix<const float>{used, n.ld, n.queries, n.keys}, head(vs, v, b, h), result.data(), ld_c);
+        product.template operator()<Over::columns, Over::rows>(Matrix<const float>{used, n.ld, n.queries, n.keys},
+                                                               head(vs, v, b, h), result.data(), ld_c);
         scatter(result.data(), ld_c, head(os, out, b, h));
       }
     });
@@ -186,9 +185,8 @@ void softmax_backward(const float* grads, int64_t ld, const float* weights, floa
 }
 
 // Writes the gradients of q, k and v into tensors of the same shapes, whose last axes are dense.
-void attention_backward(
-    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& weights, double rate,
-    int64_t seed, Tensor grad_q, Tensor grad_k, Tensor grad_v) {
+void attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& weights,
+                        double rate, int64_t seed, Tensor grad_q, Tensor grad_k, Tensor grad_v) {
   const Sizes n(q, k, v);
   const Dropout drop(rate, seed);
   const float* all_weights = weights.const_data_ptr<float>();
@@ -208,8 +206,8 @@ void attention_backward(
         const Matrix<const float> used{rate > 0.0 ? dropped.data() : w, n.ld, n.queries, n.keys};
         product.template operator()<Over::rows, Over::rows>(used, head(gs, grad, b, h), result.data(), ld_c);
         scatter(result.data(), ld_c, head(gv, grad_v, b, h));
-        product.template operator()<Over::columns, Over::columns>(
-            head(gs, grad, b, h), head(vs, v, b, h), result.data(), ld_s);
+        product.template operator()<Over::columns, Over::columns>(head(gs, grad, b, h), head(vs, v, b, h),
+                                                                  result.data(), ld_s);
         if (rate > 0.0) drop_weights(result.data(), ld_s, dropped.data(), n, drop, item);
         const float* grads = rate > 0.0 ? dropped.data() : result.data();
         softmax_backward(grads, rate > 0.0 ? n.ld : ld_s, w, scores.data(), n);
@@ -231,6 +229,8 @@ void attention_backward(
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("turned(Tensor x, Tensor table, float sense) -> Tensor", &turned);
   m.def("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float rate, int seed) -> (Tensor, Tensor)", &attention);
-  m.def("attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "
-        "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v) -> ()", &attention_backward);
+  m.def(
+      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "
+      "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v) -> ()",
+      &attention_backward);
 }

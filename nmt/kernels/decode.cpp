@@ -29,7 +29,7 @@ constexpr float kNone = -INFINITE;
 
 // The loops over the channels of a head, of which compilers make more when they know how many there are.
 template <int64_t kSize>
-inline float dot_fixed(const float *a, const float *b, int64_t size) {
+inline float dot_fixed(const float* a, const float* b, int64_t size) {
   const int64_t n = kSize ? kSize : size;
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -38,20 +38,23 @@ inline float dot_fixed(const float *a, const float *b, int64_t size) {
 }
 
 template <int64_t kSize>
-inline void add_fixed(float *sums, float weight, const float *x, int64_t size) {
+inline void add_fixed(float* sums, float weight, const float* x, int64_t size) {
   const int64_t n = kSize ? kSize : size;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) sums[i] += weight * x[i];
 }
 
-inline float dot(const float *a, const float *b, int64_t size) {
+inline float dot(const float* a, const float* b, int64_t size) {
   return size == 64 ? dot_fixed<64>(a, b, size) : size == 32 ? dot_fixed<32>(a, b, size) : dot_fixed<0>(a, b, size);
 }
 
-inline void add_scaled(float *sums, float weight, const float *x, int64_t size) {
-  if (size == 64) add_fixed<64>(sums, weight, x, size);
-  else if (size == 32) add_fixed<32>(sums, weight, x, size);
-  else add_fixed<0>(sums, weight, x, size);
+inline void add_scaled(float* sums, float weight, const float* x, int64_t size) {
+  if (size == 64)
+    add_fixed<64>(sums, weight, x, size);
+  else if (size == 32)
+    add_fixed<32>(sums, weight, x, size);
+  else
+    add_fixed<0>(sums, weight, x, size);
 }
 
 struct Chunk {  // keys and values of some adjacent columns, (R, H, L, C) and (R, H, L, E)
@@ -76,29 +79,29 @@ std::vector<Chunk> chunks_of(at::TensorList keys, at::TensorList values) {
 // softmax(scale * queries keys^T + bias) values, for one query (N, H, 1, C) of each hypothesis. Its keys are those of
 // row rows[n, i] of every chunk i; `mask` (R, L) says which columns of the first chunk may be attended to. The
 // bias is (H, S) over the S columns of all chunks.
-at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList values, const at::Tensor &rows,
-                  const std::optional<at::Tensor> &mask, const std::optional<at::Tensor> &bias) {
+at::Tensor attend(const at::Tensor& queries, at::TensorList keys, at::TensorList values, const at::Tensor& rows,
+                  const std::optional<at::Tensor>& mask, const std::optional<at::Tensor>& bias) {
   const auto chunks = chunks_of(keys, values);
   const int64_t N = queries.size(0), H = queries.size(1), C = queries.size(3), E = values[0].size(3);
   TORCH_CHECK(queries.stride(3) == 1 && queries.scalar_type() == at::kFloat && queries.size(2) == 1);
   TORCH_CHECK(rows.scalar_type() == at::kInt && rows.is_contiguous() && rows.size(0) == N &&
               rows.size(1) == static_cast<int64_t>(chunks.size()));
   int64_t S = 0;
-  for (const auto &chunk : chunks) S += chunk.length;
-  const bool *allowed = nullptr;
+  for (const auto& chunk : chunks) S += chunk.length;
+  const bool* allowed = nullptr;
   if (mask) {
     TORCH_CHECK(mask->scalar_type() == at::kBool && mask->is_contiguous() && mask->size(1) == chunks[0].length);
     allowed = mask->data_ptr<bool>();
   }
-  const float *added = nullptr;
+  const float* added = nullptr;
   if (bias) {
     TORCH_CHECK(bias->scalar_type() == at::kFloat && bias->is_contiguous() && bias->numel() == H * S);
     added = bias->data_ptr<float>();
   }
   auto out = at::empty({N, 1, H * E}, queries.options());
-  const float *query = queries.data_ptr<float>();
-  float *result = out.data_ptr<float>();
-  const int32_t *row_of = rows.data_ptr<int32_t>();
+  const float* query = queries.data_ptr<float>();
+  float* result = out.data_ptr<float>();
+  const int32_t* row_of = rows.data_ptr<int32_t>();
   const int64_t query_row = queries.stride(0), query_head = queries.stride(1), num_chunks = chunks.size();
   const int64_t room = (S + LANES - 1) / LANES * LANES;
   const float scale = 1.0f / std::sqrt(static_cast<float>(C));
@@ -107,21 +110,21 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
     for (int64_t n = begin; n < end; ++n) {
       int64_t column = 0;
       for (int64_t i = 0; i < num_chunks; ++i) {
-        const Chunk &chunk = chunks[i];
+        const Chunk& chunk = chunks[i];
         const int64_t row = row_of[n * num_chunks + i];
         for (int64_t j = 0; j < chunk.length; ++j, ++column) {
-          const float *ahead = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
+          const float* ahead = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
           for (int64_t e = 0; e < H * E; e += LANES) __builtin_prefetch(ahead + e);
           const bool hidden = i == 0 && allowed && !allowed[row * chunk.length + j];
           for (int64_t h = 0; h < H; ++h) {
-            const float *q = query + n * query_row + h * query_head;
-            const float *k = chunk.keys + row * chunk.key_row + j * chunk.key_column + h * chunk.key_head;
+            const float* q = query + n * query_row + h * query_head;
+            const float* k = chunk.keys + row * chunk.key_row + j * chunk.key_column + h * chunk.key_head;
             weights[h * room + column] = hidden ? kNone : dot(q, k, C) * scale + (added ? added[h * S + column] : 0.0f);
           }
         }
       }
       for (int64_t h = 0; h < H; ++h) {
-        float *w = weights.data() + h * room;
+        float* w = weights.data() + h * room;
         const float largest = *std::max_element(w, w + S);
         Lanes total = {};
         for (int64_t s = 0; s < S; s += LANES) {
@@ -133,16 +136,16 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
         const float scale_of_sum = 1.0f / sum_of(total);
         for (int64_t s = 0; s < S; ++s) w[s] *= scale_of_sum;
       }
-      float *sums = result + n * H * E;
+      float* sums = result + n * H * E;
       std::fill(sums, sums + H * E, 0.0f);
       column = 0;
       for (int64_t i = 0; i < num_chunks; ++i) {
-        const Chunk &chunk = chunks[i];
+        const Chunk& chunk = chunks[i];
         const int64_t row = row_of[n * num_chunks + i];
         for (int64_t j = 0; j < chunk.length; ++j, ++column) {
           if (i == 0 && allowed && !allowed[row * chunk.length + j]) continue;
           for (int64_t h = 0; h < H; ++h) {
-            const float *v = chunk.values + row * chunk.value_row + j * chunk.value_column + h * chunk.value_head;
+            const float* v = chunk.values + row * chunk.value_row + j * chunk.value_column + h * chunk.value_head;
             add_scaled(sums + h * E, weights[h * room + column], v, E);
           }
         }
@@ -157,9 +160,10 @@ at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList
 int64_t rounded_up(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
 
 // Weights (O, I) as tiles: (O / 16, I / 32, 16 pairs of inputs, 16 outputs, 2), padded with zeros.
-at::Tensor pack_weights(const at::Tensor &weight) {
+at::Tensor pack_weights(const at::Tensor& weight) {
   const int64_t outputs = weight.size(0), inputs = weight.size(1);
-  auto padded = at::zeros({rounded_up(outputs, BLOCK), rounded_up(inputs, DEPTH)}, weight.options().dtype(at::kBFloat16));
+  auto padded =
+      at::zeros({rounded_up(outputs, BLOCK), rounded_up(inputs, DEPTH)}, weight.options().dtype(at::kBFloat16));
   padded.narrow(0, 0, outputs).narrow(1, 0, inputs).copy_(weight);
   return padded.view({-1, EDGE, padded.size(1) / DEPTH, EDGE, 2}).permute({0, 2, 3, 1, 4}).contiguous();
 }
@@ -167,7 +171,7 @@ at::Tensor pack_weights(const at::Tensor &weight) {
 #ifdef NMT_TILES
 
 // `count` rows of x (count, I) as bf16, `stride` apart, in `out`; zeros up to full tiles.
-void to_bf16(const float *x, int64_t count, int64_t inputs, at::BFloat16 *out, int64_t stride) {
+void to_bf16(const float* x, int64_t count, int64_t inputs, at::BFloat16* out, int64_t stride) {
   for (int64_t m = 0; m < count; ++m) {
     for (int64_t i = 0; i < stride; i += 16) {
       const int64_t left = std::min<int64_t>(16, inputs - i);
@@ -176,13 +180,14 @@ void to_bf16(const float *x, int64_t count, int64_t inputs, at::BFloat16 *out, i
       std::memcpy(out + m * stride + i, &rounded, 32);
     }
   }
-  std::memset(static_cast<void *>(out + count * stride), 0, (rounded_up(count, EDGE) - count) * stride * 2);
+  std::memset(static_cast<void*>(out + count * stride), 0, (rounded_up(count, EDGE) - count) * stride * 2);
 }
 
 // The products (32, 32), or (16, 32) where there is only one tile of rows, of bf16 x and two columns of tiles.
-void multiply_rows(const at::BFloat16 *x, int64_t stride, bool two, const at::BFloat16 *weights, float *sums, int64_t sums_stride) {
+void multiply_rows(const at::BFloat16* x, int64_t stride, bool two, const at::BFloat16* weights, float* sums,
+                   int64_t sums_stride) {
   const int64_t depth = stride / DEPTH, tile = EDGE * DEPTH;
-  const at::BFloat16 *right = weights + depth * tile;
+  const at::BFloat16* right = weights + depth * tile;
   _tile_zero(0);
   _tile_zero(1);
   if (two) {
@@ -216,7 +221,8 @@ void multiply_rows(const at::BFloat16 *x, int64_t stride, bool two, const at::BF
 #endif
 
 // x (M, I) times packed weights, plus bias (O), then relu where asked for: (M, O).
-at::Tensor packed_linear(const at::Tensor &x, const at::Tensor &packed, const std::optional<at::Tensor> &bias, int64_t outputs, bool relu) {
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                         int64_t outputs, bool relu) {
   TORCH_CHECK(has_tiles(), "this machine has no AMX");
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && packed.is_contiguous());
 #ifdef NMT_TILES
@@ -225,8 +231,8 @@ at::Tensor packed_linear(const at::Tensor &x, const at::Tensor &packed, const st
   TORCH_CHECK(rounded_up(inputs, DEPTH) == stride && rounded_up(outputs, BLOCK) == packed.size(0) * EDGE);
   auto out = at::empty({M, outputs}, x.options());
   const float *from = input.data_ptr<float>(), *add = bias ? bias->data_ptr<float>() : nullptr;
-  const auto *weights = packed.data_ptr<at::BFloat16>();
-  float *to = out.data_ptr<float>();
+  const auto* weights = packed.data_ptr<at::BFloat16>();
+  float* to = out.data_ptr<float>();
   const int64_t row_blocks = (M + BLOCK - 1) / BLOCK, column_blocks = packed.size(0) / 2;
   const int64_t threads = at::get_num_threads();
   const int64_t parts = std::min(column_blocks, row_blocks >= 2 * threads ? 1 : threads);
@@ -285,14 +291,15 @@ class Best {
     kept_[place] = {score, parent, token};
   }
 
-  const std::vector<Candidate> &kept() const { return kept_; }
+  const std::vector<Candidate>& kept() const { return kept_; }
 
  private:
   std::vector<Candidate> kept_;
 };
 
 // Offer the tokens of one hypothesis, given its logits (V); `maxima` has room for one float in each group.
-void offer_row(const float *logits, int64_t V, float before, int64_t parent, const bool *forbidden, float *maxima, Best &best) {
+void offer_row(const float* logits, int64_t V, float before, int64_t parent, const bool* forbidden, float* maxima,
+               Best& best) {
   const int64_t num_groups = (V + kGroup - 1) / kGroup;
   float largest = kNone;
   for (int64_t g = 0; g < num_groups; ++g) {
@@ -324,14 +331,15 @@ using Continuations = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 // The results of B sentences, and what is common to the two ways to find them.
 struct Search {
   int64_t B, K, V, num;
-  const float *before;
-  const bool *forbidden;  // tokens that no sentence may get
-  const bool *ending;     // sentences that end here
+  const float* before;
+  const bool* forbidden;  // tokens that no sentence may get
+  const bool* ending;     // sentences that end here
   std::vector<char> all_but_end;
   int64_t filler;
   at::Tensor scores, parents, tokens;
 
-  Search(const at::Tensor &before_, int64_t V_, const at::Tensor &forbidden_, const at::Tensor &ending_, int64_t end_id, int64_t num_)
+  Search(const at::Tensor& before_, int64_t V_, const at::Tensor& forbidden_, const at::Tensor& ending_, int64_t end_id,
+         int64_t num_)
       : B(before_.size(0)), K(before_.size(1)), V(V_), num(num_), all_but_end(V_, 1), filler(0) {
     TORCH_CHECK(before_.is_contiguous() && before_.scalar_type() == at::kFloat);
     TORCH_CHECK(forbidden_.scalar_type() == at::kBool && forbidden_.numel() == V && forbidden_.is_contiguous());
@@ -346,15 +354,15 @@ struct Search {
   }
 
   // Find those of sentence b, given the logits of its K hypotheses, `stride` floats apart.
-  void sentence(int64_t b, const float *logits, int64_t stride, std::vector<float> &maxima) {
+  void sentence(int64_t b, const float* logits, int64_t stride, std::vector<float>& maxima) {
     Best best(num, filler);
-    const bool *not_allowed = ending[b] ? reinterpret_cast<const bool *>(all_but_end.data()) : forbidden;
+    const bool* not_allowed = ending[b] ? reinterpret_cast<const bool*>(all_but_end.data()) : forbidden;
     for (int64_t k = 0; k < K; ++k) {
       if (before[b * K + k] > kNone)
         offer_row(logits + k * stride, V, before[b * K + k], k, not_allowed, maxima.data(), best);
     }
     for (int64_t j = 0; j < num; ++j) {
-      const Candidate &found = best.kept()[j];
+      const Candidate& found = best.kept()[j];
       scores.data_ptr<float>()[b * num + j] = found.score;
       parents.data_ptr<int64_t>()[b * num + j] = found.parent;
       tokens.data_ptr<int64_t>()[b * num + j] = found.token;
@@ -366,10 +374,11 @@ struct Search {
 
 // The `num` largest before[b, k] + log_softmax(logits)[b * K + k, v] of each b, with their k and v: (B, num) each.
 // Tokens `forbidden` (V) are left out; sentences `ending` (B) may only get `end_id`. -inf stands where there are fewer.
-Continuations best_of_logits(const at::Tensor &logits, const at::Tensor &before, const at::Tensor &forbidden, const at::Tensor &ending, int64_t end_id, int64_t num) {
+Continuations best_of_logits(const at::Tensor& logits, const at::Tensor& before, const at::Tensor& forbidden,
+                             const at::Tensor& ending, int64_t end_id, int64_t num) {
   TORCH_CHECK(logits.is_contiguous() && logits.scalar_type() == at::kFloat && logits.size(0) == before.numel());
   Search search(before, logits.size(1), forbidden, ending, end_id, num);
-  const float *from = logits.data_ptr<float>();
+  const float* from = logits.data_ptr<float>();
   at::parallel_for(0, search.B, 1, [&](int64_t begin, int64_t end) {
     auto maxima = search.room();
     for (int64_t b = begin; b < end; ++b) search.sentence(b, from + b * search.K * search.V, search.V, maxima);
@@ -378,17 +387,19 @@ Continuations best_of_logits(const at::Tensor &logits, const at::Tensor &before,
 }
 
 // The same, given what the logits are projected from: `hidden` (N, D), packed weights and bias (V).
-Continuations best_of_hidden(const at::Tensor &hidden, const at::Tensor &packed, const std::optional<at::Tensor> &bias, int64_t vocab_size,
-                             const at::Tensor &before, const at::Tensor &forbidden, const at::Tensor &ending, int64_t end_id, int64_t num) {
+Continuations best_of_hidden(const at::Tensor& hidden, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                             int64_t vocab_size, const at::Tensor& before, const at::Tensor& forbidden,
+                             const at::Tensor& ending, int64_t end_id, int64_t num) {
   TORCH_CHECK(has_tiles(), "this machine has no AMX");
   TORCH_CHECK(hidden.scalar_type() == at::kFloat && hidden.size(0) == before.numel() && packed.is_contiguous());
   Search search(before, vocab_size, forbidden, ending, end_id, num);
 #ifdef NMT_TILES
   const auto input = hidden.contiguous();
   const float *from = input.data_ptr<float>(), *add = bias ? bias->data_ptr<float>() : nullptr;
-  const auto *weights = packed.data_ptr<at::BFloat16>();
+  const auto* weights = packed.data_ptr<at::BFloat16>();
   const int64_t inputs = hidden.size(1), depth = packed.size(1), stride = depth * DEPTH, K = search.K, V = search.V;
-  const int64_t width = packed.size(0) * EDGE, together = std::max<int64_t>(1, BLOCK / K);  // sentences in a block of rows
+  const int64_t width = packed.size(0) * EDGE,
+                together = std::max<int64_t>(1, BLOCK / K);  // sentences in a block of rows
   TORCH_CHECK(rounded_up(inputs, DEPTH) == stride && rounded_up(V, BLOCK) == width);
   at::parallel_for(0, (search.B + together - 1) / together, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
@@ -396,14 +407,14 @@ Continuations best_of_hidden(const at::Tensor &hidden, const at::Tensor &packed,
     const int64_t most = rounded_up(together * K, EDGE);
     std::vector<at::BFloat16> rounded(rounded_up(most, BLOCK) * stride);
     const auto scratch = at::empty({rounded_up(most, BLOCK), width}, at::kFloat);
-    float *logits = scratch.data_ptr<float>();
+    float* logits = scratch.data_ptr<float>();
     for (int64_t group = begin; group < end; ++group) {
       const int64_t first = group * together, last = std::min(search.B, first + together), count = (last - first) * K;
       to_bf16(from + first * K * inputs, count, inputs, rounded.data(), stride);
       for (int64_t o = 0; o < width / BLOCK; ++o)
         for (int64_t m = 0; m < count; m += BLOCK)
           multiply_rows(rounded.data() + m * stride, stride, count - m > EDGE, weights + o * 2 * depth * EDGE * DEPTH,
-                         logits + m * width + o * BLOCK, width);
+                        logits + m * width + o * BLOCK, width);
       for (int64_t m = 0; add && m < count; ++m) {
 #pragma omp simd
         for (int64_t v = 0; v < V; ++v) logits[m * width + v] += add[v];
@@ -418,7 +429,9 @@ Continuations best_of_hidden(const at::Tensor &hidden, const at::Tensor &packed,
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(nmt, library) {
-  library.def("attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor", &attend);
+  library.def(
+      "attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor",
+      &attend);
   library.def("has_tiles() -> bool", &has_tiles);
   library.def("pack_weights(Tensor weight) -> Tensor", &pack_weights);
   library.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);

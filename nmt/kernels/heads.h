@@ -20,9 +20,8 @@ struct Matrix {
 // out (rows, cols) = a (rows, inner) b (inner, cols); strides of a as given, rows of b and out `ld` apart.
 // The columns are padded to LANES.
 template <int64_t ROWS>
-[[gnu::noinline]] inline void product_of_rows(
-    const float* a, int64_t row, int64_t col, const float* b, int64_t ld_b, float* out, int64_t ld,
-    int64_t inner, int64_t cols) {
+[[gnu::noinline]] inline void product_of_rows(const float* a, int64_t row, int64_t col, const float* b, int64_t ld_b,
+                                              float* out, int64_t ld, int64_t inner, int64_t cols) {
   for (int64_t j = 0; j < cols; j += LANES) {
     Lanes sum[ROWS] = {};
     for (int64_t k = 0; k < inner; ++k) {

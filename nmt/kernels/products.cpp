@@ -145,8 +145,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
 
 // The label-smoothed loss of hidden states (M, D) times weight^T, for weight (V, D) float32; see `smoothed_nll_`.
 // Returns (M, 2) losses and the gradients of hidden and weight. No more than LOGIT_ROWS rows of logits exist at a time.
-std::tuple<Tensor, Tensor, Tensor> projected_nll(
-    const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing) {
+std::tuple<Tensor, Tensor, Tensor> projected_nll(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                                                 double smoothing) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
   constexpr int64_t LOGIT_ROWS = 1024;
   const int64_t rows = hidden.size(0), inner = weight.size(1), vocabulary = weight.size(0);
@@ -177,8 +177,10 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("smoothed_nll_(Tensor(a!) logits, Tensor targets, float smoothing) -> Tensor", &smoothed_nll_);
 #ifdef NMT_TILES
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, float? rate=None, int seed=0) -> Tensor", &linear);
-  m.def("linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool has_bias, float? rate=None) -> "
-        "(Tensor, Tensor, Tensor)", &linear_backward);
+  m.def(
+      "linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool has_bias, float? rate=None) -> "
+      "(Tensor, Tensor, Tensor)",
+      &linear_backward);
   m.def("projected_nll(Tensor hidden, Tensor weight, Tensor targets, float smoothing) -> (Tensor, Tensor, Tensor)",
         &projected_nll);
 #endif

@@ -44,9 +44,8 @@ Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t
     R* o = out.data_ptr<R>();
     dispatch(x.scalar_type(), [&](auto* type) {
       const auto* a = x.const_data_ptr<Pointee<decltype(type)>>();
-      each(x.numel(), [=](int64_t i, int64_t n) {
-        store(o + i, load(r + i, n) + load(a + i, n) * drop.factors(uint32_t(i)), n);
-      });
+      each(x.numel(),
+           [=](int64_t i, int64_t n) { store(o + i, load(r + i, n) + load(a + i, n) * drop.factors(uint32_t(i)), n); });
     });
   });
   return out;
@@ -74,9 +73,8 @@ Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
     using T = Pointee<decltype(type)>;
     const T* a = x.const_data_ptr<T>();
     T* o = out.data_ptr<T>();
-    each(x.numel(), [=](int64_t i, int64_t n) {
-      store(o + i, max_of(Lanes{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
-    });
+    each(x.numel(),
+         [=](int64_t i, int64_t n) { store(o + i, max_of(Lanes{}, load(a + i, n)) * drop.factors(uint32_t(i)), n); });
   });
   return out;
 }
@@ -89,9 +87,8 @@ Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate)
     using T = Pointee<decltype(type)>;
     const T *g = grad.const_data_ptr<T>(), *o = out.const_data_ptr<T>();
     T* r = result.data_ptr<T>();
-    each(grad.numel(), [=](int64_t i, int64_t n) {
-      store(r + i, load(o + i, n) > 0.0f ? load(g + i, n) * scale : Lanes{}, n);
-    });
+    each(grad.numel(),
+         [=](int64_t i, int64_t n) { store(r + i, load(o + i, n) > 0.0f ? load(g + i, n) * scale : Lanes{}, n); });
   });
   return result;
 }
@@ -99,8 +96,8 @@ Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate)
 // ---- layer norm
 
 // x (M, D) to its norm in the type `dtype`, with mean and 1 / standard deviation (M,) for backward
-std::tuple<Tensor, Tensor, Tensor> layer_norm(
-    const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, at::ScalarType dtype) {
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                                              at::ScalarType dtype) {
   const int64_t width = x.size(-1), rows = x.numel() / width;
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
   Tensor mean = at::empty({rows}, x.options().dtype(at::kFloat)), scale = at::empty_like(mean);
@@ -135,8 +132,8 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(
 }
 
 // Gradients of x, in its type, and of weight and bias.
-std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
-    const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& scale) {
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                                       const Tensor& mean, const Tensor& scale) {
   const int64_t width = x.size(-1), rows = x.numel() / width;
   Tensor grad_x = at::empty_like(x);
   // Parts of fixed size, added up in order: the sums do not depend on the number of threads.
@@ -189,6 +186,8 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("relu_dropout_backward(Tensor grad, Tensor out, float rate) -> Tensor", &relu_dropout_backward);
   m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
         &layer_norm);
-  m.def("layer_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor mean, Tensor scale) -> "
-        "(Tensor, Tensor, Tensor)", &layer_norm_backward);
+  m.def(
+      "layer_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor mean, Tensor scale) -> "
+      "(Tensor, Tensor, Tensor)",
+      &layer_norm_backward);
 }
