@@ -157,6 +157,8 @@ at::Tensor attend(const at::Tensor& queries, at::TensorList keys, at::TensorList
 
 // ---- products with bf16 weights -------------------------------------------------------------------------------
 
+#ifdef NMT_TILES
+
 int64_t rounded_up(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
 
 // Weights (O, I) as tiles: (O / 16, I / 32, 16 pairs of inputs, 16 outputs, 2), padded with zeros.
@@ -167,8 +169,6 @@ at::Tensor pack_weights(const at::Tensor& weight) {
   padded.narrow(0, 0, outputs).narrow(1, 0, inputs).copy_(weight);
   return padded.view({-1, EDGE, padded.size(1) / DEPTH, EDGE, 2}).permute({0, 2, 3, 1, 4}).contiguous();
 }
-
-#ifdef NMT_TILES
 
 // `count` rows of x (count, I) as bf16, `stride` apart, in `out`; zeros up to full tiles.
 void to_bf16(const float* x, int64_t count, int64_t inputs, at::BFloat16* out, int64_t stride) {
@@ -433,7 +433,9 @@ TORCH_LIBRARY_FRAGMENT(nmt, library) {
       "attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor",
       &attend);
   library.def("has_tiles() -> bool", &has_tiles);
+#ifdef NMT_TILES
   library.def("pack_weights(Tensor weight) -> Tensor", &pack_weights);
+#endif
   library.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
   library.def(
       "best_of_logits(Tensor logits, Tensor before, Tensor forbidden, Tensor ending, int end_id, int num)"
