@@ -126,14 +126,14 @@ at::Tensor attend(const at::Tensor& queries, at::TensorList keys, at::TensorList
       for (int64_t h = 0; h < H; ++h) {
         float* w = weights.data() + h * room;
         const float largest = *std::max_element(w, w + S);
-        Lanes total = {};
+        Vec16 total = {};
         for (int64_t s = 0; s < S; s += LANES) {
-          const Lanes score = load(w + s, S - s, kNone), power = exp_of(score - largest);
-          const Lanes weight = score > kNone ? power : Lanes{};
+          const Vec16 score = load(w + s, S - s, kNone), power = exp_nonpositive(score - largest);
+          const Vec16 weight = score > kNone ? power : Vec16{};
           std::memcpy(w + s, &weight, sizeof weight);
           total += weight;
         }
-        const float scale_of_sum = 1.0f / sum_of(total);
+        const float scale_of_sum = 1.0f / horizontal_sum(total);
         for (int64_t s = 0; s < S; ++s) w[s] *= scale_of_sum;
       }
       float* sums = result + n * H * E;
@@ -304,17 +304,17 @@ void offer_row(const float* logits, int64_t V, float before, int64_t parent, con
   float largest = kNone;
   for (int64_t g = 0; g < num_groups; ++g) {
     const int64_t end = std::min(V, (g + 1) * kGroup);
-    Lanes m = all(kNone);
-    for (int64_t v = g * kGroup; v < end; v += LANES) m = max_of(load(logits + v, end - v, kNone), m);
-    maxima[g] = highest_of(m);
+    Vec16 m = broadcast(kNone);
+    for (int64_t v = g * kGroup; v < end; v += LANES) m = maximum(load(logits + v, end - v, kNone), m);
+    maxima[g] = horizontal_max(m);
     largest = std::max(largest, maxima[g]);
   }
-  Lanes sums[2] = {};  // two chains of additions do not wait for one another
+  Vec16 sums[2] = {};  // two chains of additions do not wait for one another
   for (int64_t v = 0; v < V; v += 2 * LANES) {
-    sums[0] += exp_of(load(logits + v, V - v, kNone) - largest);
-    if (v + LANES < V) sums[1] += exp_of(load(logits + v + LANES, V - v - LANES, kNone) - largest);
+    sums[0] += exp_nonpositive(load(logits + v, V - v, kNone) - largest);
+    if (v + LANES < V) sums[1] += exp_nonpositive(load(logits + v + LANES, V - v - LANES, kNone) - largest);
   }
-  const float total = sum_of(sums[0] + sums[1]);
+  const float total = horizontal_sum(sums[0] + sums[1]);
   const float offset = before - (largest + std::log(total));
   for (int64_t g = 0; g < num_groups; ++g) {
     if (!(maxima[g] + offset > best.worst())) continue;
