@@ -98,25 +98,16 @@ struct Sizes {
 
 // Writes softmax(scores / sqrt(C)) of scores (T, S), whose rows lie `ld` apart. `mask`, unless null, is True where a
 // query may attend to a key, with strides `mask_t` and `mask_s`; scores are overwritten with -inf elsewhere.
-void softmax(float* scores, int64_t ld, float* weights, const Sizes& n, const bool* mask, int64_t mask_t,
-             int64_t mask_s) {
+void masked_softmax(float* scores, int64_t ld, float* weights, const Sizes& n, const bool* mask, int64_t mask_t,
+                    int64_t mask_s) {
   for (int64_t t = 0; t < n.queries; ++t) {
-    float *row = scores + t * ld, *out = weights + t * n.ld;
+    float* row = scores + t * ld;
     if (mask != nullptr) {
       for (int64_t s = 0; s < n.keys; ++s) {
         if (!mask[t * mask_t + s * mask_s]) row[s] = -INFINITE;
       }
     }
-    Vec16 highest = broadcast(-INFINITE), sum = {};
-    for (int64_t s = 0; s < n.keys; s += LANES) highest = maximum(highest, load(row + s, n.keys - s, -INFINITE));
-    const float top = horizontal_max(highest);
-    for (int64_t s = 0; s < n.keys; s += LANES) {
-      const Vec16 e = exp_nonpositive((load(row + s, n.keys - s, -INFINITE) - top) * n.scale);
-      sum += e;
-      store(out + s, e);
-    }
-    const float inverse = 1.0f / horizontal_sum(sum);
-    for (int64_t s = 0; s < n.ld; s += LANES) store(out + s, load(out + s) * inverse);
+    softmax(row, n.keys, n.scale, weights + t * n.ld);
   }
 }
 
@@ -159,8 +150,9 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
         product.template operator()<InnerAxis::columns, InnerAxis::columns>(head(qs, q, b, h), head(ks, k, b, h),
                                                                             result.data(), ld_s);
         float* w = all_weights + item * n.queries * n.ld;
-        softmax(result.data(), ld_s, w, n, mask ? allowed.const_data_ptr<bool>() + b * allowed.stride(0) : nullptr,
-                mask ? allowed.stride(1) : 0, mask ? allowed.stride(2) : 0);
+        masked_softmax(result.data(), ld_s, w, n,
+                       mask ? allowed.const_data_ptr<bool>() + b * allowed.stride(0) : nullptr,
+                       mask ? allowed.stride(1) : 0, mask ? allowed.stride(2) : 0);
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const float* used = rate > 0.0 ? dropped.data() : w;
         product.template operator()<InnerAxis::columns, InnerAxis::rows>(

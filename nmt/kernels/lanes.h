@@ -160,6 +160,20 @@ inline Vec16 exp_nonpositive(Vec16 x) {
   return x < -87.0f ? Vec16{} : result;
 }
 
+// Writes softmax(scale * in) of `size` numbers to `out`, which has room for padded(size) and may be `in`.
+inline void softmax(const float* in, int64_t size, float scale, float* out) {
+  Vec16 highest = broadcast(-INFINITE), sum = {};
+  for (int64_t i = 0; i < size; i += LANES) highest = maximum(highest, load(in + i, size - i, -INFINITE));
+  const float top = horizontal_max(highest);
+  for (int64_t i = 0; i < size; i += LANES) {
+    const Vec16 e = exp_nonpositive((load(in + i, size - i, -INFINITE) - top) * scale);
+    sum += e;
+    store(out + i, e);
+  }
+  const float inverse = 1.0f / horizontal_sum(sum);
+  for (int64_t i = 0; i < size; i += LANES) store(out + i, load(out + i) * inverse);
+}
+
 // The axis of a matrix that a product sums over.
 enum class InnerAxis { rows, columns };
 

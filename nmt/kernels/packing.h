@@ -87,9 +87,12 @@ class PackedMatrix {
  public:
   const int64_t panels, depths;
 
-  // In memory of its own, or in the memory of another matrix that is at least as large.
-  PackedMatrix(int64_t size, int64_t inner) : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)) {
-    memory_ = at::empty({panels * depths * 2 * TILE_BYTES}, at::kByte);
+  // In memory of its own, in given memory, or in the memory of another matrix that is at least as large.
+  PackedMatrix(int64_t size, int64_t inner)
+      : PackedMatrix(size, inner, at::empty({bytes(ceil_div(size, BLOCK), ceil_div(inner, DEPTH))}, at::kByte)) {}
+  PackedMatrix(int64_t size, int64_t inner, const at::Tensor& memory)
+      : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)), memory_(memory) {
+    TORCH_CHECK(memory.numel() == bytes(panels, depths), "packed for another size than (", size, ", ", inner, ")");
     tiles_ = memory_.data_ptr<uint8_t>();
   }
   PackedMatrix(int64_t size, int64_t inner, const PackedMatrix& other)
@@ -102,8 +105,11 @@ class PackedMatrix {
   Panel panel(int64_t number, int64_t depth = 0) const {
     return {tile(number, depth, 0), tile(number, depth, 1), TILE_ROW, 2 * TILE_BYTES};
   }
+  const at::Tensor& memory() const { return memory_; }
 
  private:
+  static int64_t bytes(int64_t panels, int64_t depths) { return panels * depths * 2 * TILE_BYTES; }
+
   at::Tensor memory_;
   uint8_t* tiles_;  // the data of memory_, which takes longer to tell it
 };

@@ -77,9 +77,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
   Tensor out = at::empty({rows, cols}, x.options());
   at::BFloat16* o = out.data_ptr<at::BFloat16>();
-  const float* b = bias ? bias->const_data_ptr<float>() : nullptr;
+  const auto map = add_bias(bias ? bias->const_data_ptr<float>() : nullptr);
   const PackedMatrix right = pack<true, InnerAxis::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
-  const auto map = [=](int64_t, int64_t c, Vec16 sum, int64_t n) { return b == nullptr ? sum : sum + load(b + c, n); };
   if (rate) {
     const Dropout drop(*rate, seed);
     multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {

@@ -7,6 +7,8 @@
 
 #include "packing.h"
 
+#include <type_traits>
+
 #ifdef NMT_TILES
 
 namespace nmt {
@@ -16,16 +18,16 @@ constexpr int64_t PIECE = 4;              // depths that are multiplied between 
 
 // Writes blocks of sums, once finish() has been applied, to out (rows, cols): a few rows at each step, while the next
 // block is multiplied.
-template <typename F>
+template <typename T, typename F>
 class BlockWriter {
  public:
-  BlockWriter(at::BFloat16* out, int64_t rows, int64_t cols, const F& finish)
+  BlockWriter(T* out, int64_t rows, int64_t cols, const F& finish)
       : out_(out), rows_(rows), cols_(cols), finish_(finish) {}
 
   // Takes the block at (top, side) out of the tiles, when all of the one before is written.
   void take(int64_t top, int64_t side) {
     step(BLOCK);
-    store_sums(sums_);
+    rows_ - top > EDGE ? store_sums(sums_) : store_sums<EDGE>(sums_);
     top_ = top;
     side_ = side;
     row_ = 0;
@@ -38,7 +40,7 @@ class BlockWriter {
     const int64_t end = std::min(row_ + count, last_), top = top_, side = side_, cols = cols_;
     const F finish = finish_;
     const float* sums = sums_ + row_ * BLOCK;
-    at::BFloat16* out = out_ + (top + row_) * cols + side;
+    T* out = out_ + (top + row_) * cols + side;
     for (int64_t r = row_; r < end; ++r, sums += BLOCK, out += cols) {
       if (whole_) {
         const Vec16 left = finish(top + r, side, load(sums), LANES);
@@ -56,7 +58,7 @@ class BlockWriter {
 
  private:
   alignas(64) float sums_[BLOCK * BLOCK];
-  at::BFloat16* const out_;
+  T* const out_;
   const int64_t rows_, cols_;
   const F& finish_;
   int64_t top_ = 0, side_ = 0, row_ = 0, last_ = 0;
@@ -76,36 +78,55 @@ struct Prefetcher {
   }
 };
 
+// For multiply: the sums plus a bias (cols), unless that is null.
+inline auto add_bias(const float* bias) {
+  return [bias](int64_t, int64_t c, Vec16 sum, int64_t n) { return bias == nullptr ? sum : sum + load(bias + c, n); };
+}
+
 // out (rows, cols) = finish(left right), for left (rows, inner) and right (inner, cols). finish(row, col, sums, count)
-// is given 16 sums at a time, of which only the first `count` exist near the last column.
-template <typename F>
-void multiply(const at::BFloat16* left, int64_t rows, int64_t inner, const PackedMatrix& right, at::BFloat16* out,
-              int64_t cols, const F& finish) {
-  const int64_t panels = ceil_div(cols, BLOCK), depths = right.depths;
-  const int64_t group = std::max<int64_t>(1, CACHE_BYTES / (depths * 2 * TILE_BYTES));
-  at::parallel_for(0, ceil_div(rows, BLOCK), 1, [&](int64_t begin, int64_t end) {
+// is given 16 sums at a time, of which only the first `count` exist near the last column. `out` is bfloat16 or float32,
+// and so is `left`, which is rounded to bfloat16.
+template <typename L, typename T, typename F>
+void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& right, T* out, int64_t cols,
+              const F& finish) {
+  const int64_t blocks = ceil_div(rows, BLOCK), panels = ceil_div(cols, BLOCK), depths = right.depths;
+  // All blocks of rows are multiplied with one group of panels, then with the next one. The panels of a group stay in
+  // the cache, and there are enough groups for all threads.
+  const int64_t threads = at::get_num_threads(), bytes = panels * depths * 2 * TILE_BYTES;
+  const int64_t groups = std::min(panels, std::max(ceil_div(bytes, CACHE_BYTES), blocks >= 2 * threads ? 1 : threads));
+  at::parallel_for(0, groups * blocks, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
-    const PackedMatrix filled(BLOCK, inner);
-    BlockWriter<F> writer(out, rows, cols, finish);
-    for (int64_t first = 0; first < panels; first += group) {
-      const int64_t last = std::min(panels, first + group), pieces = (last - first) * ceil_div(depths, PIECE);
-      for (int64_t top = begin * BLOCK; top < std::min(rows, end * BLOCK); top += BLOCK) {
-        // Whole blocks are read where they lie; others are copied and filled up with zeros.
-        const at::BFloat16* block = left + top * inner;
-        const bool whole = top + BLOCK <= rows && inner % DEPTH == 0;
-        if (!whole) pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner, filled, 0, depths);
-        const Panel in = whole ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : filled.panel(0);
-        const int64_t lines = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK)) * inner * 2 / 64;
-        Prefetcher prefetcher{block + BLOCK * inner, 64, lines};
-        for (int64_t p = first; p < last; ++p) {
-          clear_sums();
-          for (int64_t d = 0; d < depths; d += PIECE) {
-            add_products(in.from(d), right.panel(p, d), std::min(PIECE, depths - d));
-            writer.step(ceil_div(BLOCK * PIECE, depths));
-            prefetcher.step(ceil_div(lines, pieces));
+    const PackedMatrix copy(BLOCK, inner);
+    int64_t copied = -1;  // the first row of the block in `copy`
+    BlockWriter<T, F> writer(out, rows, cols, finish);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t group = task / blocks, top = task % blocks * BLOCK;
+      const int64_t first = panels * group / groups, last = panels * (group + 1) / groups;
+      // Whole blocks of bfloat16 are read where they lie; others are copied and filled up with zeros.
+      const L* block = left + top * inner;
+      const bool in_place = std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0;
+      if (!in_place && copied != top) {
+        pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner, copy, 0, depths);
+        copied = top;
+      }
+      const Panel in = in_place ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : copy.panel(0);
+      const int64_t next_rows = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK));
+      const int64_t lines = next_rows * inner * int64_t(sizeof(L)) / 64,
+                    pieces = (last - first) * ceil_div(depths, PIECE);
+      Prefetcher prefetcher{block + BLOCK * inner, 64, lines};
+      for (int64_t p = first; p < last; ++p) {
+        clear_sums();
+        for (int64_t d = 0; d < depths; d += PIECE) {
+          const int64_t count = std::min(PIECE, depths - d);
+          if (rows - top > EDGE) {
+            add_products(in.from(d), right.panel(p, d), count);
+          } else {
+            add_products<EDGE>(in.from(d), right.panel(p, d), count);
           }
-          writer.take(top, p * BLOCK);
+          writer.step(ceil_div(BLOCK * PIECE, depths));
+          prefetcher.step(ceil_div(lines, pieces));
         }
+        writer.take(top, p * BLOCK);
       }
     }
     writer.step(BLOCK);

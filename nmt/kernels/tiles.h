@@ -82,26 +82,30 @@ inline void load_sums(const float* sums) {
   _tile_loadd(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
 }
 
+// Of a block of EDGE rows, only the upper tiles are computed and stored.
+template <int64_t ROWS = BLOCK>
 inline void store_sums(float* sums, int64_t stride = BLOCK) {
   _tile_stored(0, sums, stride * 4);
   _tile_stored(1, sums + EDGE, stride * 4);
+  if (ROWS == EDGE) return;
   _tile_stored(2, sums + EDGE * stride, stride * 4);
   _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
 }
 
-// Adds the product of left (BLOCK, inner) and right (inner, BLOCK) to the sums, for inner = depths * DEPTH.
+// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for inner = depths * DEPTH.
+template <int64_t ROWS = BLOCK>
 inline void add_products(const Panel& left, const Panel& right, int64_t depths) {
   const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
   const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
   for (int64_t d = 0; d < depths; ++d) {
     _tile_loadd(4, left0 + d * left.next, left.row);
     _tile_loadd(6, right0 + d * right.next, right.row);
-    _tile_loadd(5, left1 + d * left.next, left.row);
+    if (ROWS > EDGE) _tile_loadd(5, left1 + d * left.next, left.row);
     _tile_loadd(7, right1 + d * right.next, right.row);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(2, 5, 6);
+    if (ROWS > EDGE) _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
+    if (ROWS > EDGE) _tile_dpbf16ps(3, 5, 7);
   }
 }
 
