@@ -1,7 +1,7 @@
-// Attention in training on CPU, for float32 and bfloat16. Sums and softmax are float32; on tiles what is multiplied,
-// the weights too, is bfloat16.
+// Attention in training on CPU, for float32 and bfloat16. Sums and softmax are float32; on tiles the factors of all
+// products, also the attention weights, are bfloat16.
 //
-// `nmt/fused.py` is the only caller, and has the plain torch code that each function is tested against.
+// `nmt/kernels/fused.py` is the only caller, and has the plain torch code that each function is tested against.
 //
 // Shapes: B sentences, H heads, C channels of a head, T queries, S keys.
 
@@ -25,16 +25,16 @@ using at::Tensor;
 
 // ---- rotary positions
 
-// x (B, T, H, C), channels 2i and 2i + 1 as a point that is turned around the origin, by the angle whose sine and
-// cosine are in columns 2i and 2i + 1 of table (T, C) float32; `sense` -1 turns back.
-Tensor turned(const Tensor& x, const Tensor& table, double sense) {
+// Rotates x (B, T, H, C): channels 2i and 2i + 1 are a point, and columns 2i and 2i + 1 of table (T, C) float32 the
+// sine and cosine of its angle. `sense` is 1, or -1 to rotate back.
+Tensor rotated(const Tensor& x, const Tensor& table, double sense) {
   const int64_t sentences = x.size(0), length = x.size(1), heads = x.size(2), channels = x.size(3);
   Tensor out = at::empty(x.sizes(), x.options());
   const float* angles = table.const_data_ptr<float>();
-  const Ints sines = {0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14};
-  const Ints swapped = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
+  const Int32x16 sines = {0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14};
+  const Int32x16 swapped = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
   const float s = float(sense);
-  const Lanes signs = {-s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s};
+  const Vec16 signs = {-s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s};
   dispatch(x.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
     const T* in = x.const_data_ptr<T>();
@@ -46,10 +46,10 @@ Tensor turned(const Tensor& x, const Tensor& table, double sense) {
         T* to = result + row * heads * channels;
         for (int64_t c = 0; c < channels; c += LANES) {
           const int64_t count = channels - c;
-          const Lanes angle = load(angles + t * channels + c, count);
-          const Lanes sine = __builtin_shuffle(angle, sines) * signs, cosine = __builtin_shuffle(angle, sines + 1);
+          const Vec16 angle = load(angles + t * channels + c, count);
+          const Vec16 sine = __builtin_shuffle(angle, sines) * signs, cosine = __builtin_shuffle(angle, sines + 1);
           for (int64_t h = 0; h < heads; ++h) {
-            const Lanes point = load(from + h * x.stride(2) + c, count);
+            const Vec16 point = load(from + h * x.stride(2) + c, count);
             store(to + h * channels + c, point * cosine + __builtin_shuffle(point, swapped) * sine, count);
           }
         }
@@ -61,9 +61,9 @@ Tensor turned(const Tensor& x, const Tensor& table, double sense) {
 
 // ---- attention
 
-// Writes the rows of a result, `ld` apart, to the matrix of a head.
+// Writes the rows of a product, `ld` apart, times `factor` to the matrix of a head.
 template <typename T>
-void scatter(const float* in, int64_t ld, const Matrix<T>& out, float factor = 1.0f) {
+void write_head(const float* in, int64_t ld, const Matrix<T>& out, float factor = 1.0f) {
   for (int64_t r = 0; r < out.rows; ++r) {
     for (int64_t c = 0; c < out.cols; c += LANES) {
       store(out.data + r * out.stride + c, load(in + r * ld + c) * factor, out.cols - c);
@@ -71,7 +71,7 @@ void scatter(const float* in, int64_t ld, const Matrix<T>& out, float factor = 1
   }
 }
 
-// The sizes of an attention, from q (B, T, H, C), k and v (B, S, H, C).
+// The sizes of an attention with q (B, T, H, C), k and v (B, S, H, C); `ld` is the distance of rows of weights.
 struct Sizes {
   int64_t sentences, heads, queries, keys, d_k, d_v, ld;
   float scale;
@@ -87,38 +87,31 @@ struct Sizes {
         scale(1.0f / std::sqrt(float(d_k))) {}
 
   int64_t channels() const { return std::max(d_k, d_v); }
-  int64_t ld_scores() const { return sides(keys); }         // of products (T, S), as they are written
-  int64_t ld_channels() const { return sides(channels()); }  // of products (T or S, C)
-  int64_t room() const {  // for either
-    return std::max(sides(queries) * ld_scores(), sides(std::max(queries, keys)) * ld_channels());
+  int64_t ld_scores() const { return padded(keys, BLOCK); }          // of products (T, S), as they are written
+  int64_t ld_channels() const { return padded(channels(), BLOCK); }  // of products (T or S, C)
+
+  // Room for either product.
+  int64_t buffer_size() const {
+    return std::max(padded(queries, BLOCK) * ld_scores(), padded(std::max(queries, keys), BLOCK) * ld_channels());
   }
 };
 
-// Turns scores (T, S), `ld` apart and not scaled, into softmax weights, before dropout; `mask` says which keys a query
-// may see.
-void softmax(float* scores, int64_t ld, float* weights, const Sizes& n, const bool* mask, int64_t mask_t,
-             int64_t mask_s) {
+// Writes softmax(scores / sqrt(C)) of scores (T, S), whose rows lie `ld` apart. `mask`, unless null, is True where a
+// query may attend to a key, with strides `mask_t` and `mask_s`; scores are overwritten with -inf elsewhere.
+void masked_softmax(float* scores, int64_t ld, float* weights, const Sizes& n, const bool* mask, int64_t mask_t,
+                    int64_t mask_s) {
   for (int64_t t = 0; t < n.queries; ++t) {
-    float *row = scores + t * ld, *out = weights + t * n.ld;
+    float* row = scores + t * ld;
     if (mask != nullptr) {
       for (int64_t s = 0; s < n.keys; ++s) {
         if (!mask[t * mask_t + s * mask_s]) row[s] = -INFINITE;
       }
     }
-    Lanes highest = all(-INFINITE), sum = {};
-    for (int64_t s = 0; s < n.keys; s += LANES) highest = max_of(highest, load(row + s, n.keys - s, -INFINITE));
-    const float top = highest_of(highest);
-    for (int64_t s = 0; s < n.keys; s += LANES) {
-      const Lanes e = exp_of((load(row + s, n.keys - s, -INFINITE) - top) * n.scale);
-      sum += e;
-      store(out + s, e);
-    }
-    const float share = 1.0f / sum_of(sum);
-    for (int64_t s = 0; s < n.ld; s += LANES) store(out + s, load(out + s) * share);
+    softmax(row, n.keys, n.scale, weights + t * n.ld);
   }
 }
 
-// Drops some of the weights (T, S) of head `item`, `ld` apart, or the gradients of those that were dropped.
+// Applies dropout to weights (T, S) of head `item`, whose rows lie `ld` apart, or to their gradients.
 void drop_weights(const float* in, int64_t ld, float* out, const Sizes& n, const Dropout& drop, int64_t item) {
   for (int64_t t = 0; t < n.queries; ++t) {
     for (int64_t s = 0; s < n.ld; s += LANES) {
@@ -136,13 +129,12 @@ Matrix<T> head(T* data, const Tensor& x, int64_t b, int64_t h) {
 
 // softmax(q k^T / sqrt(C)) with dropout, times v: (B, T, H, C) of q (B, T, H, C), k and v (B, S, H, C), whose
 // last axis is dense. `mask` broadcasts to (B, T, S). Also returns the weights (B, H, T, S padded) for backward.
-std::tuple<Tensor, Tensor> attention(
-    const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double rate,
-    int64_t seed) {
+std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const std::optional<Tensor>& mask, double rate, int64_t seed) {
   const Sizes n(q, k, v);
   Tensor out = at::empty({n.sentences, n.queries, n.heads, n.d_v}, q.options());
   Tensor weights = at::empty({n.sentences, n.heads, n.queries, n.ld}, q.options().dtype(at::kFloat));
-  const Tensor seen = mask ? mask->expand({n.sentences, n.queries, n.keys}) : Tensor();
+  const Tensor allowed = mask ? mask->expand({n.sentences, n.queries, n.keys}) : Tensor();
   const Dropout drop(rate, seed);
   float* all_weights = weights.data_ptr<float>();
   const auto of_heads = [&](auto* type, auto* products) {
@@ -152,19 +144,20 @@ std::tuple<Tensor, Tensor> attention(
     at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
       Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
       const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
-      std::vector<float> result(n.room()), dropped(n.queries * n.ld);
+      std::vector<float> result(n.buffer_size()), dropped(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
-        product.template operator()<Over::columns, Over::columns>(
-            head(qs, q, b, h), head(ks, k, b, h), result.data(), ld_s);
+        product.template operator()<InnerAxis::columns, InnerAxis::columns>(head(qs, q, b, h), head(ks, k, b, h),
+                                                                            result.data(), ld_s);
         float* w = all_weights + item * n.queries * n.ld;
-        softmax(result.data(), ld_s, w, n, mask ? seen.const_data_ptr<bool>() + b * seen.stride(0) : nullptr,
-                mask ? seen.stride(1) : 0, mask ? seen.stride(2) : 0);
+        masked_softmax(result.data(), ld_s, w, n,
+                       mask ? allowed.const_data_ptr<bool>() + b * allowed.stride(0) : nullptr,
+                       mask ? allowed.stride(1) : 0, mask ? allowed.stride(2) : 0);
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const float* used = rate > 0.0 ? dropped.data() : w;
-        product.template operator()<Over::columns, Over::rows>(
+        product.template operator()<InnerAxis::columns, InnerAxis::rows>(
             Matrix<const float>{used, n.ld, n.queries, n.keys}, head(vs, v, b, h), result.data(), ld_c);
-        scatter(result.data(), ld_c, head(os, out, b, h));
+        write_head(result.data(), ld_c, head(os, out, b, h));
       }
     });
   };
@@ -174,21 +167,20 @@ std::tuple<Tensor, Tensor> attention(
   return {out, weights};
 }
 
-// Turns the gradients of weights (T, S), `ld` apart, into those of the scores, before they were scaled.
+// Writes the gradients of the scaled scores (T, S), given those of the weights, whose rows lie `ld` apart.
 void softmax_backward(const float* grads, int64_t ld, const float* weights, float* out, const Sizes& n) {
   for (int64_t t = 0; t < n.queries; ++t) {
     const float *grad = grads + t * ld, *w = weights + t * n.ld;
-    Lanes dots = {};
+    Vec16 dots = {};
     for (int64_t s = 0; s < n.ld; s += LANES) dots += load(grad + s) * load(w + s);
-    const float dot = sum_of(dots);
+    const float dot = horizontal_sum(dots);
     for (int64_t s = 0; s < n.ld; s += LANES) store(out + t * n.ld + s, load(w + s) * (load(grad + s) - dot));
   }
 }
 
 // Writes the gradients of q, k and v into tensors of the same shapes, whose last axes are dense.
-void attention_backward(
-    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& weights, double rate,
-    int64_t seed, Tensor grad_q, Tensor grad_k, Tensor grad_v) {
+void attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& weights,
+                        double rate, int64_t seed, Tensor grad_q, Tensor grad_k, Tensor grad_v) {
   const Sizes n(q, k, v);
   const Dropout drop(rate, seed);
   const float* all_weights = weights.const_data_ptr<float>();
@@ -200,24 +192,25 @@ void attention_backward(
     at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
       Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
       const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
-      std::vector<float> result(n.room()), dropped(n.queries * n.ld), scores(n.queries * n.ld);
+      std::vector<float> result(n.buffer_size()), dropped(n.queries * n.ld), scores(n.queries * n.ld);
       for (int64_t item = begin; item < end; ++item) {
         const int64_t b = item / n.heads, h = item % n.heads;
         const float* w = all_weights + item * n.queries * n.ld;
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const Matrix<const float> used{rate > 0.0 ? dropped.data() : w, n.ld, n.queries, n.keys};
-        product.template operator()<Over::rows, Over::rows>(used, head(gs, grad, b, h), result.data(), ld_c);
-        scatter(result.data(), ld_c, head(gv, grad_v, b, h));
-        product.template operator()<Over::columns, Over::columns>(
-            head(gs, grad, b, h), head(vs, v, b, h), result.data(), ld_s);
+        product.template operator()<InnerAxis::rows, InnerAxis::rows>(used, head(gs, grad, b, h), result.data(), ld_c);
+        write_head(result.data(), ld_c, head(gv, grad_v, b, h));
+        product.template operator()<InnerAxis::columns, InnerAxis::columns>(head(gs, grad, b, h), head(vs, v, b, h),
+                                                                            result.data(), ld_s);
         if (rate > 0.0) drop_weights(result.data(), ld_s, dropped.data(), n, drop, item);
         const float* grads = rate > 0.0 ? dropped.data() : result.data();
         softmax_backward(grads, rate > 0.0 ? n.ld : ld_s, w, scores.data(), n);
         const Matrix<const float> changed{scores.data(), n.ld, n.queries, n.keys};
-        product.template operator()<Over::columns, Over::rows>(changed, head(ks, k, b, h), result.data(), ld_c);
-        scatter(result.data(), ld_c, head(gq, grad_q, b, h), n.scale);
-        product.template operator()<Over::rows, Over::rows>(changed, head(qs, q, b, h), result.data(), ld_c);
-        scatter(result.data(), ld_c, head(gk, grad_k, b, h), n.scale);
+        product.template operator()<InnerAxis::columns, InnerAxis::rows>(changed, head(ks, k, b, h), result.data(),
+                                                                         ld_c);
+        write_head(result.data(), ld_c, head(gq, grad_q, b, h), n.scale);
+        product.template operator()<InnerAxis::rows, InnerAxis::rows>(changed, head(qs, q, b, h), result.data(), ld_c);
+        write_head(result.data(), ld_c, head(gk, grad_k, b, h), n.scale);
       }
     });
   };
@@ -229,8 +222,10 @@ void attention_backward(
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
-  m.def("turned(Tensor x, Tensor table, float sense) -> Tensor", &turned);
+  m.def("turned(Tensor x, Tensor table, float sense) -> Tensor", &rotated);
   m.def("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float rate, int seed) -> (Tensor, Tensor)", &attention);
-  m.def("attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "
-        "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v) -> ()", &attention_backward);
+  m.def(
+      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "
+      "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v) -> ()",
+      &attention_backward);
 }

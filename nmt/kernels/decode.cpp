@@ -1,271 +1,176 @@
-// Kernels of one step of search: attention over a cache that is never moved, products with bf16 weights on the
+// Kernels of one step of search: attention over a cache that is never moved, products with bfloat16 weights on the
 // tiles of AMX, and the best continuations of a sentence in one pass over the vocabulary.
 //
-// Everything is float32 but the operands of the bf16 products, which are summed up in float32, too. Each has a
-// definition in plain torch: nmt/attention.py, nmt/low_precision.py and nmt/continuations.py.
+// Everything is float32 but the factors of the products on tiles. Each kernel has a definition in plain torch:
+// nmt/layers/attention.py, nmt/layers/low_precision.py and nmt/decoding/continuations.py.
 //
-// Shapes: N hypotheses, B sentences, K hypotheses of one, H heads, C channels of a head, V vocabulary.
+// Shapes: N hypotheses, B sentences, K hypotheses of a sentence, R rows of a cache, S columns of all its chunks, H
+// heads, C channels of a head in queries and keys, E in values, I inputs, O outputs, V vocabulary.
 
 #include "lanes.h"
-#include "tiles.h"
+#include "products.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace {
 
 using namespace nmt;
+using at::Tensor;
 
-constexpr float kNone = -INFINITE;
-
-// ---- attention ------------------------------------------------------------------------------------------------
-
-// The loops over the channels of a head, of which compilers make more when they know how many there are.
-template <int64_t kSize>
-inline float dot_fixed(const float *a, const float *b, int64_t size) {
-  const int64_t n = kSize ? kSize : size;
-  float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
+// The data of a contiguous tensor of `size` numbers; null if there is none.
+template <typename T>
+const T* dense(const std::optional<Tensor>& x, int64_t size) {
+  if (!x) return nullptr;
+  TORCH_CHECK(x->is_contiguous() && x->numel() == size, "a contiguous tensor of ", size, " numbers, not ", x->sizes());
+  return x->const_data_ptr<T>();
 }
 
-template <int64_t kSize>
-inline void add_fixed(float *sums, float weight, const float *x, int64_t size) {
-  const int64_t n = kSize ? kSize : size;
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) sums[i] += weight * x[i];
+// ---- attention
+
+// Calls f(size), with a constant for the most common numbers of channels, so that compilers unroll the loop in f.
+template <typename F>
+inline auto with_size(int64_t size, const F& f) {
+  if (size == 64) return f(std::integral_constant<int64_t, 64>{});
+  if (size == 32) return f(std::integral_constant<int64_t, 32>{});
+  return f(size);
 }
 
-inline float dot(const float *a, const float *b, int64_t size) {
-  return size == 64 ? dot_fixed<64>(a, b, size) : size == 32 ? dot_fixed<32>(a, b, size) : dot_fixed<0>(a, b, size);
+// The dot product of a and b.
+inline float dot(const float* a, const float* b, int64_t size) {
+  return with_size(size, [=](auto n) {
+    Vec16 sum = {};
+    for (int64_t i = 0; i < n; i += LANES) sum += load(a + i, n - i) * load(b + i, n - i);
+    return horizontal_sum(sum);
+  });
 }
 
-inline void add_scaled(float *sums, float weight, const float *x, int64_t size) {
-  if (size == 64) add_fixed<64>(sums, weight, x, size);
-  else if (size == 32) add_fixed<32>(sums, weight, x, size);
-  else add_fixed<0>(sums, weight, x, size);
+// Adds weight * x to sums.
+inline void add_scaled(float* sums, float weight, const float* x, int64_t size) {
+  with_size(size, [=](auto n) {
+    for (int64_t i = 0; i < n; i += LANES) store(sums + i, load(sums + i, n - i) + weight * load(x + i, n - i), n - i);
+  });
 }
 
-struct Chunk {  // keys and values of some adjacent columns, (R, H, L, C) and (R, H, L, E)
+// Adjacent columns of a cache: keys (R, H, length, C) and values (R, H, length, E), whose last axes are dense.
+struct Chunk {
   const float *keys, *values;
   int64_t length, key_row, key_head, key_column, value_row, value_head, value_column;
+
+  Chunk(const Tensor& k, const Tensor& v)
+      : keys(k.const_data_ptr<float>()),
+        values(v.const_data_ptr<float>()),
+        length(k.size(2)),
+        key_row(k.stride(0)),
+        key_head(k.stride(1)),
+        key_column(k.stride(2)),
+        value_row(v.stride(0)),
+        value_head(v.stride(1)),
+        value_column(v.stride(2)) {
+    TORCH_CHECK(k.stride(3) == 1 && v.stride(3) == 1 && v.size(2) == length, "keys and values with dense channels");
+  }
 };
 
-std::vector<Chunk> chunks_of(at::TensorList keys, at::TensorList values) {
+// softmax(queries keys^T / sqrt(C) + bias) values: (N, 1, H * E), for one query (N, H, 1, C) of each hypothesis.
+// Hypothesis n attends to row rows[n, i] of every chunk i. `mask` (R, columns) is True for the columns of the first
+// chunk that may be attended to; bias is (H, S).
+Tensor attend(const Tensor& queries, at::TensorList keys, at::TensorList values, const Tensor& rows,
+              const std::optional<Tensor>& mask, const std::optional<Tensor>& bias) {
   TORCH_CHECK(keys.size() == values.size() && !keys.empty(), "as many chunks of keys as of values, at least one");
+  TORCH_CHECK(queries.stride(3) == 1 && queries.size(2) == 1, "one query of each hypothesis, with dense channels");
   std::vector<Chunk> chunks;
-  chunks.reserve(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const auto &k = keys[i], &v = values[i];
-    TORCH_CHECK(k.dim() == 4 && v.dim() == 4 && k.scalar_type() == at::kFloat && v.scalar_type() == at::kFloat);
-    TORCH_CHECK(k.stride(3) == 1 && v.stride(3) == 1 && k.size(2) == v.size(2));
-    chunks.push_back({k.data_ptr<float>(), v.data_ptr<float>(), k.size(2), k.stride(0), k.stride(1), k.stride(2),
-                      v.stride(0), v.stride(1), v.stride(2)});
-  }
-  return chunks;
-}
-
-// softmax(scale * queries keys^T + bias) values, for one query (N, H, 1, C) of each hypothesis. Its keys are those of
-// row rows[n, i] of every chunk i; `mask` (R, L) says which columns of the first chunk may be attended to. The
-// bias is (H, S) over the S columns of all chunks.
-at::Tensor attend(const at::Tensor &queries, at::TensorList keys, at::TensorList values, const at::Tensor &rows,
-                  const std::optional<at::Tensor> &mask, const std::optional<at::Tensor> &bias) {
-  const auto chunks = chunks_of(keys, values);
-  const int64_t N = queries.size(0), H = queries.size(1), C = queries.size(3), E = values[0].size(3);
-  TORCH_CHECK(queries.stride(3) == 1 && queries.scalar_type() == at::kFloat && queries.size(2) == 1);
-  TORCH_CHECK(rows.scalar_type() == at::kInt && rows.is_contiguous() && rows.size(0) == N &&
-              rows.size(1) == static_cast<int64_t>(chunks.size()));
   int64_t S = 0;
-  for (const auto &chunk : chunks) S += chunk.length;
-  const bool *allowed = nullptr;
-  if (mask) {
-    TORCH_CHECK(mask->scalar_type() == at::kBool && mask->is_contiguous() && mask->size(1) == chunks[0].length);
-    allowed = mask->data_ptr<bool>();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    chunks.emplace_back(keys[i], values[i]);
+    S += chunks[i].length;
   }
-  const float *added = nullptr;
-  if (bias) {
-    TORCH_CHECK(bias->scalar_type() == at::kFloat && bias->is_contiguous() && bias->numel() == H * S);
-    added = bias->data_ptr<float>();
-  }
-  auto out = at::empty({N, 1, H * E}, queries.options());
-  const float *query = queries.data_ptr<float>();
-  float *result = out.data_ptr<float>();
-  const int32_t *row_of = rows.data_ptr<int32_t>();
+  const int64_t N = queries.size(0), H = queries.size(1), C = queries.size(3), E = values[0].size(3);
   const int64_t query_row = queries.stride(0), query_head = queries.stride(1), num_chunks = chunks.size();
-  const int64_t room = (S + LANES - 1) / LANES * LANES;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(C));
+  const float* query = queries.const_data_ptr<float>();
+  const int32_t* row_of = dense<int32_t>(rows, N * num_chunks);
+  const bool* allowed = dense<bool>(mask, keys[0].size(0) * chunks[0].length);
+  const float* added = dense<float>(bias, H * S);
+  Tensor out = at::empty({N, 1, H * E}, queries.options());
+  float* result = out.data_ptr<float>();
+  const int64_t ld = padded(S);
+  const float scale = 1.0f / std::sqrt(float(C));
   at::parallel_for(0, N, 4, [&](int64_t begin, int64_t end) {
-    std::vector<float> weights(H * room);
+    std::vector<float> weights(H * ld);
     for (int64_t n = begin; n < end; ++n) {
-      int64_t column = 0;
-      for (int64_t i = 0; i < num_chunks; ++i) {
-        const Chunk &chunk = chunks[i];
-        const int64_t row = row_of[n * num_chunks + i];
-        for (int64_t j = 0; j < chunk.length; ++j, ++column) {
-          const float *ahead = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
-          for (int64_t e = 0; e < H * E; e += LANES) __builtin_prefetch(ahead + e);
-          const bool hidden = i == 0 && allowed && !allowed[row * chunk.length + j];
-          for (int64_t h = 0; h < H; ++h) {
-            const float *q = query + n * query_row + h * query_head;
-            const float *k = chunk.keys + row * chunk.key_row + j * chunk.key_column + h * chunk.key_head;
-            weights[h * room + column] = hidden ? kNone : dot(q, k, C) * scale + (added ? added[h * S + column] : 0.0f);
-          }
+      // Calls f(chunk, row, j, column, hidden) for each of the S columns.
+      const auto for_each_column = [&](const auto& f) {
+        int64_t column = 0;
+        for (int64_t i = 0; i < num_chunks; ++i) {
+          const int64_t row = row_of[n * num_chunks + i], length = chunks[i].length;
+          const bool* visible = i == 0 && allowed != nullptr ? allowed + row * length : nullptr;
+          for (int64_t j = 0; j < length; ++j) f(chunks[i], row, j, column++, visible != nullptr && !visible[j]);
         }
-      }
-      for (int64_t h = 0; h < H; ++h) {
-        float *w = weights.data() + h * room;
-        const float largest = *std::max_element(w, w + S);
-        Lanes total = {};
-        for (int64_t s = 0; s < S; s += LANES) {
-          const Lanes score = load(w + s, S - s, kNone), power = exp_of(score - largest);
-          const Lanes weight = score > kNone ? power : Lanes{};
-          std::memcpy(w + s, &weight, sizeof weight);
-          total += weight;
+      };
+      for_each_column([&](const Chunk& chunk, int64_t row, int64_t j, int64_t column, bool hidden) {
+        const float* value = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
+        for (int64_t e = 0; e < H * E; e += LANES) __builtin_prefetch(value + e);
+        const float* key = chunk.keys + row * chunk.key_row + j * chunk.key_column;
+        for (int64_t h = 0; h < H; ++h) {
+          float& score = weights[h * ld + column];
+          score = -INFINITE;
+          if (hidden) continue;
+          score = dot(query + n * query_row + h * query_head, key + h * chunk.key_head, C) * scale;
+          if (added != nullptr) score += added[h * S + column];
         }
-        const float scale_of_sum = 1.0f / sum_of(total);
-        for (int64_t s = 0; s < S; ++s) w[s] *= scale_of_sum;
-      }
-      float *sums = result + n * H * E;
+      });
+      for (int64_t h = 0; h < H; ++h) softmax(&weights[h * ld], S, 1.0f, &weights[h * ld]);
+      float* sums = result + n * H * E;
       std::fill(sums, sums + H * E, 0.0f);
-      column = 0;
-      for (int64_t i = 0; i < num_chunks; ++i) {
-        const Chunk &chunk = chunks[i];
-        const int64_t row = row_of[n * num_chunks + i];
-        for (int64_t j = 0; j < chunk.length; ++j, ++column) {
-          if (i == 0 && allowed && !allowed[row * chunk.length + j]) continue;
-          for (int64_t h = 0; h < H; ++h) {
-            const float *v = chunk.values + row * chunk.value_row + j * chunk.value_column + h * chunk.value_head;
-            add_scaled(sums + h * E, weights[h * room + column], v, E);
-          }
-        }
-      }
+      for_each_column([&](const Chunk& chunk, int64_t row, int64_t j, int64_t column, bool hidden) {
+        if (hidden) return;
+        const float* value = chunk.values + row * chunk.value_row + j * chunk.value_column;
+        for (int64_t h = 0; h < H; ++h)
+          add_scaled(sums + h * E, weights[h * ld + column], value + h * chunk.value_head, E);
+      });
     }
   });
   return out;
 }
 
-// ---- products with bf16 weights -------------------------------------------------------------------------------
-
-int64_t rounded_up(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
-
-// Weights (O, I) as tiles: (O / 16, I / 32, 16 pairs of inputs, 16 outputs, 2), padded with zeros.
-at::Tensor pack_weights(const at::Tensor &weight) {
-  const int64_t outputs = weight.size(0), inputs = weight.size(1);
-  auto padded = at::zeros({rounded_up(outputs, BLOCK), rounded_up(inputs, DEPTH)}, weight.options().dtype(at::kBFloat16));
-  padded.narrow(0, 0, outputs).narrow(1, 0, inputs).copy_(weight);
-  return padded.view({-1, EDGE, padded.size(1) / DEPTH, EDGE, 2}).permute({0, 2, 3, 1, 4}).contiguous();
-}
+// ---- products with bfloat16 weights
 
 #ifdef NMT_TILES
 
-// `count` rows of x (count, I) as bf16, `stride` apart, in `out`; zeros up to full tiles.
-void to_bf16(const float *x, int64_t count, int64_t inputs, at::BFloat16 *out, int64_t stride) {
-  for (int64_t m = 0; m < count; ++m) {
-    for (int64_t i = 0; i < stride; i += 16) {
-      const int64_t left = std::min<int64_t>(16, inputs - i);
-      const __mmask16 some = left <= 0 ? 0 : static_cast<__mmask16>((1u << left) - 1);
-      const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + m * inputs + i));
-      std::memcpy(out + m * stride + i, &rounded, 32);
-    }
-  }
-  std::memset(static_cast<void *>(out + count * stride), 0, (rounded_up(count, EDGE) - count) * stride * 2);
+// A weight (O, I) in tiles, for the functions below.
+Tensor pack_weights(const Tensor& weight) {
+  const int64_t outputs = weight.size(0), inputs = weight.size(1);
+  const Tensor in = weight.contiguous();
+  return pack<true, InnerAxis::columns>(in.const_data_ptr<float>(), inputs, outputs, inputs).memory();
 }
-
-// The products (32, 32), or (16, 32) where there is only one tile of rows, of bf16 x and two columns of tiles.
-void multiply_rows(const at::BFloat16 *x, int64_t stride, bool two, const at::BFloat16 *weights, float *sums, int64_t sums_stride) {
-  const int64_t depth = stride / DEPTH, tile = EDGE * DEPTH;
-  const at::BFloat16 *right = weights + depth * tile;
-  _tile_zero(0);
-  _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t d = 0; d < depth; ++d) {
-      _tile_loadd(4, x + d * DEPTH, stride * 2);
-      _tile_loadd(6, weights + d * tile, 64);
-      _tile_loadd(7, right + d * tile, 64);
-      _tile_loadd(5, x + EDGE * stride + d * DEPTH, stride * 2);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(2, sums + EDGE * sums_stride, sums_stride * 4);
-    _tile_stored(3, sums + EDGE * sums_stride + EDGE, sums_stride * 4);
-  } else {
-    for (int64_t d = 0; d < depth; ++d) {
-      _tile_loadd(4, x + d * DEPTH, stride * 2);
-      _tile_loadd(6, weights + d * tile, 64);
-      _tile_loadd(7, right + d * tile, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-  }
-  _tile_stored(0, sums, sums_stride * 4);
-  _tile_stored(1, sums + EDGE, sums_stride * 4);
-}
-
-#endif
 
 // x (M, I) times packed weights, plus bias (O), then relu where asked for: (M, O).
-at::Tensor packed_linear(const at::Tensor &x, const at::Tensor &packed, const std::optional<at::Tensor> &bias, int64_t outputs, bool relu) {
-  TORCH_CHECK(has_tiles(), "this machine has no AMX");
-  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && packed.is_contiguous());
-#ifdef NMT_TILES
-  const auto input = x.contiguous();
-  const int64_t M = x.size(0), inputs = x.size(1), depth = packed.size(1), stride = depth * DEPTH;
-  TORCH_CHECK(rounded_up(inputs, DEPTH) == stride && rounded_up(outputs, BLOCK) == packed.size(0) * EDGE);
-  auto out = at::empty({M, outputs}, x.options());
-  const float *from = input.data_ptr<float>(), *add = bias ? bias->data_ptr<float>() : nullptr;
-  const auto *weights = packed.data_ptr<at::BFloat16>();
-  float *to = out.data_ptr<float>();
-  const int64_t row_blocks = (M + BLOCK - 1) / BLOCK, column_blocks = packed.size(0) / 2;
-  const int64_t threads = at::get_num_threads();
-  const int64_t parts = std::min(column_blocks, row_blocks >= 2 * threads ? 1 : threads);
-  const __m512 zero = _mm512_setzero_ps();
-  at::parallel_for(0, row_blocks * parts, 1, [&](int64_t begin, int64_t end) {
-    const Tiles tiles;
-    std::vector<at::BFloat16> rounded(BLOCK * stride);
-    alignas(64) float sums[BLOCK * BLOCK];
-    int64_t in_buffer = -1;
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / parts, part = task % parts, first = block * BLOCK;
-      const int64_t count = std::min(BLOCK, M - first);
-      if (block != in_buffer) to_bf16(from + first * inputs, count, inputs, rounded.data(), stride);
-      in_buffer = block;
-      for (int64_t o = part * column_blocks / parts; o < (part + 1) * column_blocks / parts; ++o) {
-        multiply_rows(rounded.data(), stride, count > EDGE, weights + o * 2 * depth * EDGE * DEPTH, sums, BLOCK);
-        for (int64_t half = 0; half < BLOCK; half += EDGE) {
-          const int64_t column = o * BLOCK + half, left = std::min(EDGE, outputs - column);
-          if (left <= 0) break;
-          const __mmask16 some = static_cast<__mmask16>((1u << left) - 1);
-          const __m512 b = add ? _mm512_maskz_loadu_ps(some, add + column) : zero;
-          for (int64_t m = 0; m < count; ++m) {
-            __m512 y = _mm512_add_ps(_mm512_load_ps(sums + m * BLOCK + half), b);
-            if (relu) y = _mm512_max_ps(y, zero);
-            _mm512_mask_storeu_ps(to + (first + m) * outputs + column, some, y);
-          }
-        }
-      }
-    }
-  });
+Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias, int64_t outputs,
+                     bool relu) {
+  TORCH_CHECK(has_tiles(), "this machine has no tiles");
+  const int64_t rows = x.size(0), inputs = x.size(1);
+  const Tensor in = x.contiguous();
+  Tensor out = at::empty({rows, outputs}, x.options());
+  const auto linear = add_bias(dense<float>(bias, outputs));
+  multiply(in.const_data_ptr<float>(), rows, inputs, PackedMatrix(outputs, inputs, packed), out.data_ptr<float>(),
+           outputs, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+             const Vec16 y = linear(r, c, sum, n);
+             return relu ? maximum(y, Vec16{}) : y;
+           });
   return out;
-#else
-  return x;
-#endif
 }
 
-// ---- the best continuations -----------------------------------------------------------------------------------
+#endif
 
-constexpr int64_t kGroup = 64;  // tokens of which the best is known before all are looked at
+// ---- the best continuations
+
+constexpr int64_t GROUP = 4 * LANES;  // tokens whose maximum tells whether they have to be looked at one by one
 
 struct Candidate {
   float score;
@@ -273,161 +178,145 @@ struct Candidate {
 };
 
 // The best continuations of one sentence so far, best first; of equal ones those that came first.
-class Best {
+class BestCandidates {
  public:
-  Best(int64_t num, int64_t filler) : kept_(num, Candidate{kNone, 0, filler}) {}
+  explicit BestCandidates(int64_t num) : kept_(num, Candidate{-INFINITE, 0, 0}) {}
 
   float worst() const { return kept_.back().score; }
 
+  // Takes the place of the worst candidate, which must have a lower score.
   void offer(float score, int64_t parent, int64_t token) {
     size_t place = kept_.size() - 1;
     for (; place > 0 && kept_[place - 1].score < score; --place) kept_[place] = kept_[place - 1];
     kept_[place] = {score, parent, token};
   }
 
-  const std::vector<Candidate> &kept() const { return kept_; }
+  const std::vector<Candidate>& kept() const { return kept_; }
 
  private:
   std::vector<Candidate> kept_;
 };
 
-// Offer the tokens of one hypothesis, given its logits (V); `maxima` has room for one float in each group.
-void offer_row(const float *logits, int64_t V, float before, int64_t parent, const bool *forbidden, float *maxima, Best &best) {
-  const int64_t num_groups = (V + kGroup - 1) / kGroup;
-  float largest = kNone;
+// Offers the tokens of one hypothesis, given its logits (V); `maxima` has room for one float in each group.
+void offer_tokens(const float* logits, int64_t V, float before, int64_t parent, const bool* forbidden, float* maxima,
+                  BestCandidates& best) {
+  const int64_t num_groups = ceil_div(V, GROUP);
+  float largest = -INFINITE;
   for (int64_t g = 0; g < num_groups; ++g) {
-    const int64_t end = std::min(V, (g + 1) * kGroup);
-    Lanes m = all(kNone);
-    for (int64_t v = g * kGroup; v < end; v += LANES) m = max_of(load(logits + v, end - v, kNone), m);
-    maxima[g] = highest_of(m);
+    Vec16 highest = broadcast(-INFINITE);
+    for (int64_t v = g * GROUP; v < std::min(V, (g + 1) * GROUP); v += LANES) {
+      highest = maximum(load(logits + v, V - v, -INFINITE), highest);
+    }
+    maxima[g] = horizontal_max(highest);
     largest = std::max(largest, maxima[g]);
   }
-  Lanes sums[2] = {};  // two chains of additions do not wait for one another
+  Vec16 sums[2] = {};  // two chains of additions do not wait for one another
   for (int64_t v = 0; v < V; v += 2 * LANES) {
-    sums[0] += exp_of(load(logits + v, V - v, kNone) - largest);
-    if (v + LANES < V) sums[1] += exp_of(load(logits + v + LANES, V - v - LANES, kNone) - largest);
+    sums[0] += exp_nonpositive(load(logits + v, V - v, -INFINITE) - largest);
+    if (v + LANES < V) sums[1] += exp_nonpositive(load(logits + v + LANES, V - v - LANES, -INFINITE) - largest);
   }
-  const float total = sum_of(sums[0] + sums[1]);
-  const float offset = before - (largest + std::log(total));
+  const float offset = before - (largest + std::log(horizontal_sum(sums[0] + sums[1])));
   for (int64_t g = 0; g < num_groups; ++g) {
     if (!(maxima[g] + offset > best.worst())) continue;
-    const int64_t end = std::min(V, (g + 1) * kGroup);
-    for (int64_t v = g * kGroup; v < end; ++v) {
+    for (int64_t v = g * GROUP; v < std::min(V, (g + 1) * GROUP); ++v) {
       const float score = logits[v] + offset;
       if (score > best.worst() && !forbidden[v]) best.offer(score, parent, v);
     }
   }
 }
 
-using Continuations = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Continuations = std::tuple<Tensor, Tensor, Tensor>;
 
-// The results of B sentences, and what is common to the two ways to find them.
-struct Search {
-  int64_t B, K, V, num;
-  const float *before;
-  const bool *forbidden;  // tokens that no sentence may get
-  const bool *ending;     // sentences that end here
-  std::vector<char> all_but_end;
-  int64_t filler;
-  at::Tensor scores, parents, tokens;
-
-  Search(const at::Tensor &before_, int64_t V_, const at::Tensor &forbidden_, const at::Tensor &ending_, int64_t end_id, int64_t num_)
-      : B(before_.size(0)), K(before_.size(1)), V(V_), num(num_), all_but_end(V_, 1), filler(0) {
-    TORCH_CHECK(before_.is_contiguous() && before_.scalar_type() == at::kFloat);
-    TORCH_CHECK(forbidden_.scalar_type() == at::kBool && forbidden_.numel() == V && forbidden_.is_contiguous());
-    TORCH_CHECK(ending_.scalar_type() == at::kBool && ending_.numel() == B && ending_.is_contiguous());
-    before = before_.data_ptr<float>();
-    forbidden = forbidden_.data_ptr<bool>();
-    ending = ending_.data_ptr<bool>();
-    all_but_end[end_id] = 0;
-    scores = at::empty({B, num}, before_.options());
-    parents = at::empty({B, num}, before_.options().dtype(at::kLong));
-    tokens = at::empty({B, num}, before_.options().dtype(at::kLong));
-  }
-
-  // Find those of sentence b, given the logits of its K hypotheses, `stride` floats apart.
-  void sentence(int64_t b, const float *logits, int64_t stride, std::vector<float> &maxima) {
-    Best best(num, filler);
-    const bool *not_allowed = ending[b] ? reinterpret_cast<const bool *>(all_but_end.data()) : forbidden;
-    for (int64_t k = 0; k < K; ++k) {
-      if (before[b * K + k] > kNone)
-        offer_row(logits + k * stride, V, before[b * K + k], k, not_allowed, maxima.data(), best);
-    }
-    for (int64_t j = 0; j < num; ++j) {
-      const Candidate &found = best.kept()[j];
-      scores.data_ptr<float>()[b * num + j] = found.score;
-      parents.data_ptr<int64_t>()[b * num + j] = found.parent;
-      tokens.data_ptr<int64_t>()[b * num + j] = found.token;
-    }
-  }
-
-  std::vector<float> room() const { return std::vector<float>((V + kGroup - 1) / kGroup); }
-};
-
-// The `num` largest before[b, k] + log_softmax(logits)[b * K + k, v] of each b, with their k and v: (B, num) each.
-// Tokens `forbidden` (V) are left out; sentences `ending` (B) may only get `end_id`. -inf stands where there are fewer.
-Continuations best_of_logits(const at::Tensor &logits, const at::Tensor &before, const at::Tensor &forbidden, const at::Tensor &ending, int64_t end_id, int64_t num) {
-  TORCH_CHECK(logits.is_contiguous() && logits.scalar_type() == at::kFloat && logits.size(0) == before.numel());
-  Search search(before, logits.size(1), forbidden, ending, end_id, num);
-  const float *from = logits.data_ptr<float>();
-  at::parallel_for(0, search.B, 1, [&](int64_t begin, int64_t end) {
-    auto maxima = search.room();
-    for (int64_t b = begin; b < end; ++b) search.sentence(b, from + b * search.K * search.V, search.V, maxima);
-  });
-  return {search.scores, search.parents, search.tokens};
-}
-
-// The same, given what the logits are projected from: `hidden` (N, D), packed weights and bias (V).
-Continuations best_of_hidden(const at::Tensor &hidden, const at::Tensor &packed, const std::optional<at::Tensor> &bias, int64_t vocab_size,
-                             const at::Tensor &before, const at::Tensor &forbidden, const at::Tensor &ending, int64_t end_id, int64_t num) {
-  TORCH_CHECK(has_tiles(), "this machine has no AMX");
-  TORCH_CHECK(hidden.scalar_type() == at::kFloat && hidden.size(0) == before.numel() && packed.is_contiguous());
-  Search search(before, vocab_size, forbidden, ending, end_id, num);
-#ifdef NMT_TILES
-  const auto input = hidden.contiguous();
-  const float *from = input.data_ptr<float>(), *add = bias ? bias->data_ptr<float>() : nullptr;
-  const auto *weights = packed.data_ptr<at::BFloat16>();
-  const int64_t inputs = hidden.size(1), depth = packed.size(1), stride = depth * DEPTH, K = search.K, V = search.V;
-  const int64_t width = packed.size(0) * EDGE, together = std::max<int64_t>(1, BLOCK / K);  // sentences in a block of rows
-  TORCH_CHECK(rounded_up(inputs, DEPTH) == stride && rounded_up(V, BLOCK) == width);
-  at::parallel_for(0, (search.B + together - 1) / together, 1, [&](int64_t begin, int64_t end) {
-    const Tiles tiles;
-    auto maxima = search.room();
-    const int64_t most = rounded_up(together * K, EDGE);
-    std::vector<at::BFloat16> rounded(rounded_up(most, BLOCK) * stride);
-    const auto scratch = at::empty({rounded_up(most, BLOCK), width}, at::kFloat);
-    float *logits = scratch.data_ptr<float>();
-    for (int64_t group = begin; group < end; ++group) {
-      const int64_t first = group * together, last = std::min(search.B, first + together), count = (last - first) * K;
-      to_bf16(from + first * K * inputs, count, inputs, rounded.data(), stride);
-      for (int64_t o = 0; o < width / BLOCK; ++o)
-        for (int64_t m = 0; m < count; m += BLOCK)
-          multiply_rows(rounded.data() + m * stride, stride, count - m > EDGE, weights + o * 2 * depth * EDGE * DEPTH,
-                         logits + m * width + o * BLOCK, width);
-      for (int64_t m = 0; add && m < count; ++m) {
-#pragma omp simd
-        for (int64_t v = 0; v < V; ++v) logits[m * width + v] += add[v];
+// The `num` largest before[b, k] + log_softmax(logits)[b, k, v] of each b, with their k and v: (B, num) each. Tokens
+// `forbidden` (V) are left out; sentences `ending` (B) may only get `end_id`. -inf stands where there are fewer.
+// make_logits_of() is called on each thread and returns a function logits_of(first, last), which returns the logits
+// (last - first, K, V) of sentences, at most `together` at a time.
+template <typename F>
+Continuations best_continuations(int64_t V, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
+                                 int64_t end_id, int64_t num, int64_t together, const F& make_logits_of) {
+  const int64_t B = before.size(0), K = before.size(1);
+  const float* scores_before = dense<float>(before, B * K);
+  const bool *never = dense<bool>(forbidden, V), *ends = dense<bool>(ending, B);
+  const auto all_but_end = std::make_unique<bool[]>(V);
+  std::fill_n(all_but_end.get(), V, true);
+  all_but_end[end_id] = false;
+  const Tensor scores = at::empty({B, num}, before.options()), parents = at::empty({B, num}, at::kLong);
+  const Tensor tokens = at::empty_like(parents);
+  at::parallel_for(0, ceil_div(B, together), 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> maxima(ceil_div(V, GROUP));
+    const auto logits_of = make_logits_of();
+    for (int64_t first = begin * together; first < std::min(B, end * together); first += together) {
+      const int64_t last = std::min(B, first + together);
+      const float* logits = logits_of(first, last);
+      for (int64_t b = first; b < last; ++b) {
+        BestCandidates best(num);
+        for (int64_t k = 0; k < K; ++k, logits += V) {
+          const float score = scores_before[b * K + k];
+          if (score == -INFINITE) continue;
+          offer_tokens(logits, V, score, k, ends[b] ? all_but_end.get() : never, maxima.data(), best);
+        }
+        for (int64_t j = 0; j < num; ++j) {
+          const Candidate& found = best.kept()[j];
+          scores.data_ptr<float>()[b * num + j] = found.score;
+          parents.data_ptr<int64_t>()[b * num + j] = found.parent;
+          tokens.data_ptr<int64_t>()[b * num + j] = found.token;
+        }
       }
-      for (int64_t b = first; b < last; ++b) search.sentence(b, logits + (b - first) * K * width, width, maxima);
     }
   });
-#endif
-  return {search.scores, search.parents, search.tokens};
+  return {scores, parents, tokens};
 }
+
+// The best continuations, given all logits (N, V).
+Continuations best_of_logits(const Tensor& logits, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
+                             int64_t end_id, int64_t num) {
+  const int64_t V = logits.size(1), K = before.size(1);
+  const float* all_logits = dense<float>(logits, before.numel() * V);
+  return best_continuations(V, before, forbidden, ending, end_id, num, 1,
+                            [=] { return [=](int64_t first, int64_t) { return all_logits + first * K * V; }; });
+}
+
+#ifdef NMT_TILES
+
+// The best continuations, given what the logits are projected from: `hidden` (N, I), packed weights and bias (V).
+Continuations best_of_hidden(const Tensor& hidden, const Tensor& packed, const std::optional<Tensor>& bias,
+                             int64_t vocab_size, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
+                             int64_t end_id, int64_t num) {
+  TORCH_CHECK(has_tiles(), "this machine has no tiles");
+  TORCH_CHECK(hidden.size(0) == before.numel(), "hidden states of each hypothesis");
+  const int64_t K = before.size(1), inputs = hidden.size(1);
+  const int64_t together = std::max<int64_t>(1, BLOCK / K);  // sentences in a block of rows
+  const Tensor in = hidden.contiguous();
+  const float* states = in.const_data_ptr<float>();
+  const PackedMatrix weights(vocab_size, inputs, packed);
+  const auto linear = add_bias(dense<float>(bias, vocab_size));
+  return best_continuations(vocab_size, before, forbidden, ending, end_id, num, together, [&] {
+    return [&, logits = at::empty({together * K, vocab_size}, at::kFloat)](int64_t first, int64_t last) {
+      float* out = logits.template data_ptr<float>();
+      multiply(states + first * K * inputs, (last - first) * K, inputs, weights, out, vocab_size, linear);
+      return out;
+    };
+  });
+}
+
+#endif
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(nmt, library) {
-  library.def("attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor", &attend);
-  library.def("has_tiles() -> bool", &has_tiles);
-  library.def("pack_weights(Tensor weight) -> Tensor", &pack_weights);
-  library.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
-  library.def(
-      "best_of_logits(Tensor logits, Tensor before, Tensor forbidden, Tensor ending, int end_id, int num)"
-      " -> (Tensor, Tensor, Tensor)",
+TORCH_LIBRARY_FRAGMENT(nmt, m) {
+  m.def("has_tiles() -> bool", &has_tiles);
+  m.def("attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor",
+        &attend);
+  m.def(
+      "best_of_logits(Tensor logits, Tensor before, Tensor forbidden, Tensor ending, int end_id, int num) -> "
+      "(Tensor, Tensor, Tensor)",
       &best_of_logits);
-  library.def(
-      "best_of_hidden(Tensor hidden, Tensor packed, Tensor? bias, int vocab_size, Tensor before, Tensor forbidden,"
-      " Tensor ending, int end_id, int num) -> (Tensor, Tensor, Tensor)",
+#ifdef NMT_TILES
+  m.def("pack_weights(Tensor weight) -> Tensor", &pack_weights);
+  m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
+  m.def(
+      "best_of_hidden(Tensor hidden, Tensor packed, Tensor? bias, int vocab_size, Tensor before, Tensor forbidden, "
+      "Tensor ending, int end_id, int num) -> (Tensor, Tensor, Tensor)",
       &best_of_hidden);
+#endif
 }

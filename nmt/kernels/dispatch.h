@@ -1,4 +1,4 @@
-// From the type of a tensor to that of its numbers.
+// From the scalar type of a tensor to the C++ type of its elements.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which elements dropout keeps: a hash of (seed, index), so that a mask is never stored.
+// The mask of dropout: a hash of (seed, index) decides whether an element is kept, so no mask is ever stored.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace nmt {
 
-inline const Words COUNT = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+inline const UInt32x16 LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 struct Dropout {
   uint32_t low, high, threshold;
@@ -21,15 +21,15 @@ struct Dropout {
         threshold(uint32_t(std::min(rate * 4294967296.0, 4294967295.0))),
         scale(float(1.0 / (1.0 - rate))) {}
 
-  // What the elements from `first` on are multiplied with: 0, or 1 / (1 - rate).
-  inline Lanes factors(uint32_t first) const {
-    Words h = (COUNT + first) * 0x9e3779b9u + low;
+  // The factors of 16 elements from index `first` on: 0 where an element is dropped, else 1 / (1 - rate).
+  inline Vec16 factors(uint32_t first) const {
+    UInt32x16 h = (LANE_NUMBERS + first) * 0x9e3779b9u + low;
     h ^= h >> 16;
     h *= 0x21f0aaadu;
     h ^= (h >> 15) ^ high;
     h *= 0xd35a2d97u;
     h ^= h >> 15;
-    return h >= threshold ? all(scale) : Lanes{};
+    return h >= threshold ? broadcast(scale) : Vec16{};
   }
 };
 

@@ -1,6 +1,7 @@
-// Numbers 16 at a time, as float32, whatever the type in memory; what all kernels compute with.
+// Vectors of 16 float32 numbers, which all kernels compute with, whatever the type in memory.
 //
-// Vector extensions of the compiler, not intrinsics: on a processor without vectors of 16 they are split.
+// They are vector extensions of the compiler, which splits them on a processor whose own vectors are shorter.
+// Intrinsics stand only where the compiler finds no good instructions.
 
 #pragma once
 
@@ -19,84 +20,93 @@
 namespace nmt {
 
 constexpr int64_t LANES = 16;
-typedef float Lanes __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
+typedef float Vec16 __attribute__((vector_size(64)));
+typedef int32_t Int32x16 __attribute__((vector_size(64)));
+typedef uint32_t UInt32x16 __attribute__((vector_size(64)));
+typedef uint16_t UInt16x16 __attribute__((vector_size(32)));
 
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
-inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
-inline Lanes all(float x) { return x - Lanes{}; }
-inline Lanes max_of(Lanes a, Lanes b) { return a > b ? a : b; }  // b where one is no number
+constexpr int64_t GRAIN = 1 << 14;  // elements that are worth a thread
 
-inline Lanes load(const float* p) {
-  Lanes x;
+// The number of groups of `unit` elements that hold `size` elements.
+inline int64_t ceil_div(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
+
+// `size` rounded up to a multiple of `unit`.
+inline int64_t padded(int64_t size, int64_t unit = LANES) { return ceil_div(size, unit) * unit; }
+
+inline Vec16 broadcast(float x) { return x - Vec16{}; }
+inline Vec16 maximum(Vec16 a, Vec16 b) { return a > b ? a : b; }  // b where a or b is NaN
+
+inline Vec16 load(const float* p) {
+  Vec16 x;
   std::memcpy(&x, p, sizeof(x));
   return x;
 }
 
-inline void store(float* p, Lanes x) { std::memcpy(p, &x, sizeof(x)); }
+inline void store(float* p, Vec16 x) { std::memcpy(p, &x, sizeof(x)); }
 
-inline Words widened(Halves x) {
+inline UInt32x16 zero_extend(UInt16x16 x) {
 #ifdef __AVX512F__
-  return (Words)_mm512_cvtepu16_epi32((__m256i)x);  // one instruction, where the compiler takes several
+  return (UInt32x16)_mm512_cvtepu16_epi32((__m256i)x);  // one instruction, where the compiler takes several
 #else
-  return __builtin_convertvector(x, Words);
+  return __builtin_convertvector(x, UInt32x16);
 #endif
 }
 
-inline Lanes load(const at::BFloat16* p) {
-  Halves halves;
-  std::memcpy(&halves, p, sizeof(halves));
-  return (Lanes)(widened(halves) << 16);
+inline Vec16 load(const at::BFloat16* p) {
+  UInt16x16 bits;
+  std::memcpy(&bits, p, sizeof(bits));
+  return (Vec16)(zero_extend(bits) << 16);
 }
 
-inline Halves rounded(Lanes x) {  // to the nearest bfloat16, ties to even
+// The bits of the nearest bfloat16 numbers; ties go to the even one.
+inline UInt16x16 to_bfloat16(Vec16 x) {
 #ifdef __AVX512BF16__
-  return (Halves)_mm512_cvtneps_pbh((__m512)x);
+  return (UInt16x16)_mm512_cvtneps_pbh((__m512)x);
 #else
-  const Words bits = (Words)x;
-  return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, Halves);
+  const UInt32x16 bits = (UInt32x16)x;
+  return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, UInt16x16);
 #endif
 }
 
-inline void store(at::BFloat16* p, Lanes x) {
-  const Halves halves = rounded(x);
-  std::memcpy(p, &halves, sizeof(halves));
+inline void store(at::BFloat16* p, Vec16 x) {
+  const UInt16x16 bits = to_bfloat16(x);
+  std::memcpy(p, &bits, sizeof(bits));
 }
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 
-inline __mmask16 first(int64_t count) { return __mmask16((1u << count) - 1); }
+// A mask of the first `count` lanes, for count <= LANES.
+inline __mmask16 first_lanes(int64_t count) { return __mmask16((1u << count) - 1); }
 
-inline Lanes load_part(const float* p, int64_t count, float filling) {
-  return (Lanes)_mm512_mask_loadu_ps((__m512)all(filling), first(count), p);
+inline Vec16 load_partial(const float* p, int64_t count, float fill) {
+  return (Vec16)_mm512_mask_loadu_ps((__m512)broadcast(fill), first_lanes(count), p);
 }
 
-inline Lanes load_part(const at::BFloat16* p, int64_t count, float filling) {
-  const Halves fillings = rounded(all(filling));
-  return (Lanes)(widened((Halves)_mm256_mask_loadu_epi16((__m256i)fillings, first(count), p)) << 16);
+inline Vec16 load_partial(const at::BFloat16* p, int64_t count, float fill) {
+  const UInt16x16 filled = to_bfloat16(broadcast(fill));
+  return (Vec16)(zero_extend((UInt16x16)_mm256_mask_loadu_epi16((__m256i)filled, first_lanes(count), p)) << 16);
 }
 
-inline void store_part(float* p, Lanes x, int64_t count) { _mm512_mask_storeu_ps(p, first(count), (__m512)x); }
+inline void store_partial(float* p, Vec16 x, int64_t count) { _mm512_mask_storeu_ps(p, first_lanes(count), (__m512)x); }
 
-inline void store_part(at::BFloat16* p, Lanes x, int64_t count) {
-  _mm256_mask_storeu_epi16(p, first(count), (__m256i)rounded(x));
+inline void store_partial(at::BFloat16* p, Vec16 x, int64_t count) {
+  _mm256_mask_storeu_epi16(p, first_lanes(count), (__m256i)to_bfloat16(x));
 }
 
 #else
 
 template <typename T>
-Lanes load_part(const T* p, int64_t count, float filling) {
+Vec16 load_partial(const T* p, int64_t count, float fill) {
   T part[LANES];
-  std::fill(part, part + LANES, T(filling));
+  std::fill(part, part + LANES, T(fill));
   std::copy(p, p + count, part);
   return load(part);
 }
 
 template <typename T>
-void store_part(T* p, Lanes x, int64_t count) {
+void store_partial(T* p, Vec16 x, int64_t count) {
   T part[LANES];
   store(part, x);
   std::copy(part, part + count, p);
@@ -104,56 +114,67 @@ void store_part(T* p, Lanes x, int64_t count) {
 
 #endif
 
-// The same for the last `count` numbers of an array, should they be fewer than LANES.
+// Like load and store above, near the end of an array of which `count` numbers are left: where they are fewer than
+// LANES, the other lanes are loaded as `fill` and not stored.
 template <typename T>
-[[gnu::always_inline]] inline Lanes load(const T* p, int64_t count, float filling = 0.0f) {
-  return count >= LANES ? load(p) : load_part(p, count, filling);
+[[gnu::always_inline]] inline Vec16 load(const T* p, int64_t count, float fill = 0.0f) {
+  return count >= LANES ? load(p) : load_partial(p, count, fill);
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void store(T* p, Lanes x, int64_t count) {
-  count >= LANES ? store(p, x) : store_part(p, x, count);
+[[gnu::always_inline]] inline void store(T* p, Vec16 x, int64_t count) {
+  count >= LANES ? store(p, x) : store_partial(p, x, count);
 }
 
-constexpr Ints SHIFTED[] = {
+// Permutations that swap lanes 8, 4, 2 and 1 apart.
+constexpr Int32x16 LANE_SWAPS[] = {
     {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7},
     {4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11},
     {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13},
     {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14},
 };
 
-inline float sum_of(Lanes x) {
-  for (const Ints& other : SHIFTED) x += __builtin_shuffle(x, other);
+inline float horizontal_sum(Vec16 x) {
+  for (const Int32x16& swap : LANE_SWAPS) x += __builtin_shuffle(x, swap);
   return x[0];
 }
 
-inline float highest_of(Lanes x) {
-  for (const Ints& other : SHIFTED) x = max_of(x, __builtin_shuffle(x, other));
+inline float horizontal_max(Vec16 x) {
+  for (const Int32x16& swap : LANE_SWAPS) x = maximum(x, __builtin_shuffle(x, swap));
   return x[0];
 }
 
-// e^x for x <= 0 to about 1e-7 of its value; 0 for what float32 rounds to 0.
-inline Lanes exp_of(Lanes x) {
-  const Lanes seen = max_of(x, all(-87.0f));
-  const Ints n = __builtin_convertvector(seen * 1.44269504f - 0.5f, Ints);  // towards 0, so to the nearest
-  const Lanes whole = __builtin_convertvector(n, Lanes);
-  const Lanes r = (seen - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+// e^x for x <= 0 with a relative error of about 1e-7; 0 below -87, where e^x leaves the normal range of float32.
+inline Vec16 exp_nonpositive(Vec16 x) {
+  const Vec16 clamped = maximum(x, broadcast(-87.0f));
+  const Int32x16 n = __builtin_convertvector(clamped * 1.44269504f - 0.5f, Int32x16);  // truncated: the nearest
+  const Vec16 whole = __builtin_convertvector(n, Vec16);
+  const Vec16 r = (clamped - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Vec16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const Lanes result = p * (Lanes)((n + 127) << 23);
-  return x < -87.0f ? Lanes{} : result;
+  const Vec16 result = p * (Vec16)((n + 127) << 23);
+  return x < -87.0f ? Vec16{} : result;
+}
+
+// Writes softmax(scale * in) of `size` numbers to `out`, which has room for padded(size) and may be `in`.
+inline void softmax(const float* in, int64_t size, float scale, float* out) {
+  Vec16 highest = broadcast(-INFINITE), sum = {};
+  for (int64_t i = 0; i < size; i += LANES) highest = maximum(highest, load(in + i, size - i, -INFINITE));
+  const float top = horizontal_max(highest);
+  for (int64_t i = 0; i < size; i += LANES) {
+    const Vec16 e = exp_nonpositive((load(in + i, size - i, -INFINITE) - top) * scale);
+    sum += e;
+    store(out + i, e);
+  }
+  const float inverse = 1.0f / horizontal_sum(sum);
+  for (int64_t i = 0; i < size; i += LANES) store(out + i, load(out + i) * inverse);
 }
 
 // The axis of a matrix that a product sums over.
-enum class Over { rows, columns };
-
-constexpr int64_t GRAIN = 1 << 14;  // elements that are worth a thread
-
-// How many groups of `unit` elements it takes to hold `size`.
-inline int64_t ceil_div(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
+enum class InnerAxis { rows, columns };
 
 }  // namespace nmt

@@ -1,4 +1,4 @@
-// Matrices laid out in the tiles of AMX: rows that lie together, or for a right factor pairs of rows.
+// Matrices laid out in the tiles of AMX: of rows for a left factor, of pairs of rows for a right one.
 
 #pragma once
 
@@ -15,34 +15,35 @@
 
 namespace nmt {
 
-// Turns a square of 16 x 16 words around its diagonal.
-inline void turn(Words (&rows)[EDGE]) {
+// Transposes a square of 16 x 16 words.
+inline void transpose16(UInt32x16 (&rows)[EDGE]) {
   for (uint32_t step = 1; step < EDGE; step *= 2) {
-    Words low, high;
+    UInt32x16 low, high;
     for (uint32_t c = 0; c < EDGE; ++c) {
       low[c] = c & step ? EDGE + c - step : c;
       high[c] = c & step ? EDGE + c : c + step;
     }
     for (uint32_t i = 0; i < EDGE; ++i) {
       if (i & step) continue;
-      const Words a = rows[i], b = rows[i + step];
+      const UInt32x16 a = rows[i], b = rows[i + step];
       rows[i] = __builtin_shuffle(a, b, low);
       rows[i + step] = __builtin_shuffle(a, b, high);
     }
   }
 }
 
-inline void turn_block(float* sums) {
-  Words square[EDGE];
+// Transposes a block of BLOCK x BLOCK sums.
+inline void transpose_block(float* sums) {
+  UInt32x16 square[EDGE];
   const auto read = [&](int64_t i, int64_t j) {
-    for (int64_t r = 0; r < EDGE; ++r) square[r] = (Words)load(sums + (i + r) * BLOCK + j);
-    turn(square);
+    for (int64_t r = 0; r < EDGE; ++r) square[r] = (UInt32x16)load(sums + (i + r) * BLOCK + j);
+    transpose16(square);
   };
-  const auto write = [&](int64_t i, int64_t j, const Words* rows) {
-    for (int64_t r = 0; r < EDGE; ++r) store(sums + (i + r) * BLOCK + j, (Lanes)rows[r]);
+  const auto write = [&](int64_t i, int64_t j, const UInt32x16* rows) {
+    for (int64_t r = 0; r < EDGE; ++r) store(sums + (i + r) * BLOCK + j, (Vec16)rows[r]);
   };
   read(0, EDGE);
-  Words upper[EDGE];
+  UInt32x16 upper[EDGE];
   std::copy(square, square + EDGE, upper);
   read(EDGE, 0);
   write(0, EDGE, square);
@@ -53,82 +54,90 @@ inline void turn_block(float* sums) {
   }
 }
 
-// 16 numbers as bfloat16, of which `count` or all exist; the others are zeros.
-inline Halves halves(const float* p, int64_t count) { return rounded(load(p, count)); }
+// 16 numbers as bits of bfloat16: the first `count`, should they be fewer, then zeros.
+inline UInt16x16 load_bfloat16(const float* p, int64_t count) { return to_bfloat16(load(p, count)); }
 
-inline Halves halves(const at::BFloat16* p, int64_t count) {
-  return (Halves)_mm256_maskz_loadu_epi16(count >= LANES ? 0xffff : first(count), p);
+inline UInt16x16 load_bfloat16(const at::BFloat16* p, int64_t count) {
+  return (UInt16x16)_mm256_maskz_loadu_epi16(count >= LANES ? 0xffff : first_lanes(count), p);
 }
 
-// 16 words of a column of pairs: elements of rows `r` and `r + 1`, columns from `c` on; beyond the matrix stand zeros.
+// Elements c .. c + 15 of rows r and r + 1, each two of a column in one word; zeros beyond the matrix.
 template <typename T>
-inline Words pairs(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
-  if (r >= rows || c >= cols) return Words{};
-  const Words upper = widened(halves(in + r * ld + c, cols - c));
+inline UInt32x16 paired_rows(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
+  if (r >= rows || c >= cols) return UInt32x16{};
+  const UInt32x16 upper = zero_extend(load_bfloat16(in + r * ld + c, cols - c));
   if (r + 1 >= rows) return upper;
-  return upper | widened(halves(in + (r + 1) * ld + c, cols - c)) << 16;
+  return upper | zero_extend(load_bfloat16(in + (r + 1) * ld + c, cols - c)) << 16;
 }
 
-// 16 words of a row: elements c .. c + 31 of row r.
+// Elements c .. c + 31 of row r, each two neighbours in one word; zeros beyond the matrix.
 template <typename T>
-inline Words run(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
-  Halves parts[2] = {};
-  if (r < rows && c < cols) parts[0] = halves(in + r * ld + c, cols - c);
-  if (r < rows && c + LANES < cols) parts[1] = halves(in + r * ld + c + LANES, cols - c - LANES);
-  Words words;
+inline UInt32x16 row_words(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
+  UInt16x16 parts[2] = {};
+  if (r < rows && c < cols) parts[0] = load_bfloat16(in + r * ld + c, cols - c);
+  if (r < rows && c + LANES < cols) parts[1] = load_bfloat16(in + r * ld + c + LANES, cols - c - LANES);
+  UInt32x16 words;
   std::memcpy(&words, parts, sizeof(words));
   return words;
 }
 
-// A matrix in tiles, by panels of BLOCK rows (left) or columns (right), with both tiles of a depth side by side.
-class Packed {
+// A matrix in tiles: panels of BLOCK rows (left factor) or columns (right factor), each a sequence of depths, each of
+// these two tiles.
+class PackedMatrix {
  public:
   const int64_t panels, depths;
 
-  // In memory of its own, or in that of another one that is as large.
-  Packed(int64_t size, int64_t inner) : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)) {
-    memory_ = at::empty({panels * depths * 2 * TILE_BYTES}, at::kByte);
+  // In memory of its own, in given memory, or in the memory of another matrix that is at least as large.
+  PackedMatrix(int64_t size, int64_t inner)
+      : PackedMatrix(size, inner, at::empty({bytes(ceil_div(size, BLOCK), ceil_div(inner, DEPTH))}, at::kByte)) {}
+  PackedMatrix(int64_t size, int64_t inner, const at::Tensor& memory)
+      : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)), memory_(memory) {
+    TORCH_CHECK(memory.numel() == bytes(panels, depths), "packed for another size than (", size, ", ", inner, ")");
     tiles_ = memory_.data_ptr<uint8_t>();
   }
-  Packed(int64_t size, int64_t inner, const Packed& other)
+  PackedMatrix(int64_t size, int64_t inner, const PackedMatrix& other)
       : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)), tiles_(other.tiles_) {}
 
-  // The upper or left tile, `half` 0, or the other one, `half` 1.
+  // The upper or left tile for `half` 0, the other one for 1.
   uint8_t* tile(int64_t panel, int64_t depth, int64_t half) const {
     return tiles_ + ((panel * depths + depth) * 2 + half) * TILE_BYTES;
   }
   Panel panel(int64_t number, int64_t depth = 0) const {
     return {tile(number, depth, 0), tile(number, depth, 1), TILE_ROW, 2 * TILE_BYTES};
   }
+  const at::Tensor& memory() const { return memory_; }
 
  private:
+  static int64_t bytes(int64_t panels, int64_t depths) { return panels * depths * 2 * TILE_BYTES; }
+
   at::Tensor memory_;
-  uint8_t* tiles_;  // of memory_, which is slower to ask
+  uint8_t* tiles_;  // the data of memory_, which takes longer to tell it
 };
 
-// Writes the tiles `first` .. `last` along the inner axis of a matrix (rows, cols), which runs down its rows or along
-// its columns. `PAIRED` tiles are those of a right factor.
-template <bool PAIRED, Over INNER, typename T>
-void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const Packed& packed, int64_t first, int64_t last) {
-  constexpr bool down = INNER == Over::rows;
-  Words tile[EDGE];
+// Writes depths first .. last - 1 of all panels of a matrix (rows, cols) whose rows lie `ld` apart. PAIRED tiles are
+// those of a right factor.
+template <bool PAIRED, InnerAxis INNER, typename T>
+void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const PackedMatrix& packed, int64_t first,
+               int64_t last) {
+  constexpr bool down = INNER == InnerAxis::rows;
+  UInt32x16 tile[EDGE];
   for (int64_t d = first; d < last; ++d) {
     for (int64_t e = 0; e < 2 * packed.panels; ++e) {
       for (int64_t i = 0; i < EDGE; ++i) {
-        tile[i] = down ? pairs(in, ld, rows, cols, d * DEPTH + 2 * i, e * EDGE)
-                       : run(in, ld, rows, cols, e * EDGE + i, d * DEPTH);
+        tile[i] = down ? paired_rows(in, ld, rows, cols, d * DEPTH + 2 * i, e * EDGE)
+                       : row_words(in, ld, rows, cols, e * EDGE + i, d * DEPTH);
       }
-      if (PAIRED != down) turn(tile);
+      if (PAIRED != down) transpose16(tile);
       std::memcpy(packed.tile(e / 2, d, e % 2), tile, sizeof(tile));
     }
   }
 }
 
-// The tiles of a matrix (rows, cols).
-template <bool PAIRED, Over INNER, typename T>
-Packed pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
-  constexpr bool down = INNER == Over::rows;
-  const Packed packed(down ? cols : rows, down ? rows : cols);
+// Returns a matrix (rows, cols) in tiles.
+template <bool PAIRED, InnerAxis INNER, typename T>
+PackedMatrix pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
+  constexpr bool down = INNER == InnerAxis::rows;
+  const PackedMatrix packed(down ? cols : rows, down ? rows : cols);
   at::parallel_for(0, packed.depths, 1 + 32 / packed.panels, [&](int64_t begin, int64_t end) {
     pack_part<PAIRED, INNER>(in, ld, rows, cols, packed, begin, end);
   });

@@ -1,6 +1,6 @@
 // Matrix products of training in bfloat16, on the tiles of AMX, and the vocabulary loss that is made of them.
 //
-// `nmt/fused.py` is the only caller, where has_tiles() says so.
+// `nmt/kernels/fused.py` is the only caller. It asks has_tiles() before it multiplies.
 //
 // Shapes: M rows, K and N the widths of a linear map, D width of the hidden states, V vocabulary.
 
@@ -25,13 +25,13 @@ using at::Tensor;
 // ---- loss
 
 // Turns logits (M, V) into the gradient of the label-smoothed loss, in place; returns (M, 2): the negative log
-// likelihood of each target, and the mean of that over the vocabulary.
+// likelihood of each target, and the mean negative log likelihood of all tokens of the vocabulary.
 Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
   const int64_t rows = logits.size(0), vocabulary = logits.size(1);
   Tensor losses = at::empty({rows, 2}, logits.options().dtype(at::kFloat));
   float* out = losses.data_ptr<float>();
   const int64_t* wanted = targets.const_data_ptr<int64_t>();
-  const float even = float(smoothing / double(vocabulary)), sure = float(1.0 - smoothing);
+  const float uniform = float(smoothing / double(vocabulary)), confidence = float(1.0 - smoothing);
   dispatch(logits.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
     T* all_logits = logits.data_ptr<T>();
@@ -40,22 +40,22 @@ Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
       float* e = buffer.data();
       for (int64_t m = begin; m < end; ++m) {
         T* row = all_logits + m * vocabulary;
-        Lanes highest = all(-INFINITE), total = {}, sum = {};
+        Vec16 highest = broadcast(-INFINITE), total = {}, sum = {};
         for (int64_t i = 0; i < vocabulary; i += LANES) {
-          highest = max_of(highest, load(row + i, vocabulary - i, -INFINITE));
+          highest = maximum(highest, load(row + i, vocabulary - i, -INFINITE));
           total += load(row + i, vocabulary - i);
         }
-        const float top = highest_of(highest), target = float(row[wanted[m]]);
+        const float top = horizontal_max(highest), target = float(row[wanted[m]]);
         for (int64_t i = 0; i < vocabulary; i += LANES) {
-          const Lanes x = exp_of(load(row + i, vocabulary - i, -INFINITE) - top);
+          const Vec16 x = exp_nonpositive(load(row + i, vocabulary - i, -INFINITE) - top);
           sum += x;
           store(e + i, x);
         }
-        const float log_sum = top + std::log(sum_of(sum)), share = 1.0f / sum_of(sum);
-        for (int64_t i = 0; i < vocabulary; i += LANES) store(row + i, load(e + i) * share - even, vocabulary - i);
-        row[wanted[m]] = T(e[wanted[m]] * share - even - sure);
+        const float log_sum = top + std::log(horizontal_sum(sum)), inverse = 1.0f / horizontal_sum(sum);
+        for (int64_t i = 0; i < vocabulary; i += LANES) store(row + i, load(e + i) * inverse - uniform, vocabulary - i);
+        row[wanted[m]] = T(e[wanted[m]] * inverse - uniform - confidence);
         out[2 * m] = log_sum - target;
-        out[2 * m + 1] = log_sum - sum_of(total) / float(vocabulary);
+        out[2 * m + 1] = log_sum - horizontal_sum(total) / float(vocabulary);
       }
     });
   });
@@ -66,10 +66,10 @@ Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
 
 #ifdef NMT_TILES
 
-constexpr auto as_it_is = [](int64_t, int64_t, Lanes sum, int64_t) { return sum; };
+constexpr auto identity = [](int64_t, int64_t, Vec16 sum, int64_t) { return sum; };
 
-// x (M, K) weight^T + bias: bfloat16 (M, N), for x bfloat16, weight (N, K) and bias (N,) float32; with a `rate`
-// dropout(relu()) of that.
+// x (M, K) weight^T + bias, bfloat16 (M, N), for x bfloat16, weight (N, K) and bias (N,) float32; with a `rate`
+// dropout(relu(x weight^T + bias)).
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, std::optional<double> rate,
               int64_t seed) {
   const int64_t rows = x.size(0), inner = weight.size(1), cols = weight.size(0);
@@ -77,13 +77,12 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
   Tensor out = at::empty({rows, cols}, x.options());
   at::BFloat16* o = out.data_ptr<at::BFloat16>();
-  const float* b = bias ? bias->const_data_ptr<float>() : nullptr;
-  const Packed right = pack<true, Over::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
-  const auto map = [=](int64_t, int64_t c, Lanes sum, int64_t n) { return b == nullptr ? sum : sum + load(b + c, n); };
+  const auto map = add_bias(bias ? bias->const_data_ptr<float>() : nullptr);
+  const PackedMatrix right = pack<true, InnerAxis::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
   if (rate) {
     const Dropout drop(*rate, seed);
-    multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Lanes sum, int64_t n) {
-      return max_of(Lanes{}, map(r, c, sum, n)) * drop.factors(uint32_t(r * cols + c));
+    multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+      return maximum(Vec16{}, map(r, c, sum, n)) * drop.factors(uint32_t(r * cols + c));
     });
   } else {
     multiply(in, rows, inner, right, o, cols, map);
@@ -91,7 +90,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   return out;
 }
 
-// (N,) float32 of x (M, N)
+// The sums of the columns of x (M, N): (N,) float32.
 Tensor sums_of_columns(const Tensor& x) {
   const int64_t rows = x.size(0), cols = x.size(1);
   Tensor out = at::empty({cols}, x.options().dtype(at::kFloat));
@@ -116,8 +115,8 @@ Tensor sums_of_columns(const Tensor& x) {
   return out;
 }
 
-// Gradients of x, weight and bias; those of the last two are float32. With a `rate` x is dropout(relu()) of something,
-// and the first gradient is that of this: an x above 0 was neither cut off nor dropped.
+// Gradients of x, weight and bias, the last two float32. With a `rate` x is dropout(relu(y)), and the first gradient is
+// that of y: where x is above 0, y was neither cut off nor dropped.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                    bool needs_x, bool has_bias, std::optional<double> rate) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
@@ -127,44 +126,45 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
   if (needs_x) {
     grad_x = at::empty_like(x);
     at::BFloat16* o = grad_x.data_ptr<at::BFloat16>();
-    const Packed right = pack<true, Over::rows>(weight.const_data_ptr<float>(), inner, cols, inner);
+    const PackedMatrix right = pack<true, InnerAxis::rows>(weight.const_data_ptr<float>(), inner, cols, inner);
     if (rate) {
       const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
       const float scale = float(1.0 / (1.0 - *rate));
-      multiply(g, rows, cols, right, o, inner, [=](int64_t r, int64_t c, Lanes sum, int64_t n) {
-        return load(in + r * inner + c, n) > 0.0f ? sum * scale : Lanes{};
+      multiply(g, rows, cols, right, o, inner, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+        return load(in + r * inner + c, n) > 0.0f ? sum * scale : Vec16{};
       });
     } else {
-      multiply(g, rows, cols, right, o, inner, as_it_is);
+      multiply(g, rows, cols, right, o, inner, identity);
     }
   }
-  outer(g, cols, x.const_data_ptr<at::BFloat16>(), inner, rows, grad_weight.data_ptr<float>(), false);
+  outer_product(g, cols, x.const_data_ptr<at::BFloat16>(), inner, rows, grad_weight.data_ptr<float>(), false);
   if (has_bias) grad_bias = sums_of_columns(grad);
   return {grad_x, grad_weight, grad_bias};
 }
 
-// The label-smoothed loss of hidden states (M, D) times weight^T, for weight (V, D) float32; see `smoothed_nll_`.
-// Returns (M, 2) losses and the gradients of hidden and weight. No more than LOGIT_ROWS rows of logits exist at a time.
-std::tuple<Tensor, Tensor, Tensor> projected_nll(
-    const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing) {
+// The label-smoothed loss of the logits hidden weight^T, for hidden (M, D) bfloat16 and weight (V, D) float32. Returns
+// the losses (M, 2) of smoothed_nll_ and the gradients of hidden and weight. At most LOGIT_ROWS rows of logits exist at
+// a time.
+std::tuple<Tensor, Tensor, Tensor> projected_nll(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                                                 double smoothing) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
   constexpr int64_t LOGIT_ROWS = 1024;
   const int64_t rows = hidden.size(0), inner = weight.size(1), vocabulary = weight.size(0);
   Tensor losses = at::empty({rows, 2}, weight.options());
   Tensor grad_hidden = at::empty_like(hidden), grad_weight = rows ? at::empty_like(weight) : at::zeros_like(weight);
-  const Packed forward = pack<true, Over::columns>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
-  const Packed backward = pack<true, Over::rows>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
+  const PackedMatrix forward = pack<true, InnerAxis::columns>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
+  const PackedMatrix backward = pack<true, InnerAxis::rows>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
   const Tensor buffer = at::empty({std::min(rows, LOGIT_ROWS), vocabulary}, hidden.options());
   at::BFloat16* l = buffer.data_ptr<at::BFloat16>();
   for (int64_t first = 0; first < rows; first += LOGIT_ROWS) {
     const int64_t count = std::min(LOGIT_ROWS, rows - first);
     const at::BFloat16* h = hidden.const_data_ptr<at::BFloat16>() + first * inner;
     at::BFloat16* gh = grad_hidden.data_ptr<at::BFloat16>() + first * inner;
-    multiply(h, count, inner, forward, l, vocabulary, as_it_is);
+    multiply(h, count, inner, forward, l, vocabulary, identity);
     losses.narrow(0, first, count)
         .copy_(smoothed_nll_(buffer.narrow(0, 0, count), targets.narrow(0, first, count), smoothing));
-    multiply(l, count, vocabulary, backward, gh, inner, as_it_is);
-    outer(l, vocabulary, h, inner, count, grad_weight.data_ptr<float>(), first > 0);
+    multiply(l, count, vocabulary, backward, gh, inner, identity);
+    outer_product(l, vocabulary, h, inner, count, grad_weight.data_ptr<float>(), first > 0);
   }
   return {losses, grad_hidden, grad_weight};
 }
@@ -177,8 +177,10 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("smoothed_nll_(Tensor(a!) logits, Tensor targets, float smoothing) -> Tensor", &smoothed_nll_);
 #ifdef NMT_TILES
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, float? rate=None, int seed=0) -> Tensor", &linear);
-  m.def("linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool has_bias, float? rate=None) -> "
-        "(Tensor, Tensor, Tensor)", &linear_backward);
+  m.def(
+      "linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool has_bias, float? rate=None) -> "
+      "(Tensor, Tensor, Tensor)",
+      &linear_backward);
   m.def("projected_nll(Tensor hidden, Tensor weight, Tensor targets, float smoothing) -> (Tensor, Tensor, Tensor)",
         &projected_nll);
 #endif

@@ -1,30 +1,33 @@
 // Products of bfloat16 matrices on the tiles of AMX, summed up in float32.
 //
-// Blocks of 32 x 32 sums are computed at a time. The processor multiplies tiles beside all else, so that meanwhile
-// the block before is written, and what will be read next is fetched.
+// A block of 32 x 32 sums is computed at a time. The processor multiplies tiles beside its other work: meanwhile the
+// block before is written, and the numbers that will be read next are fetched.
 
 #pragma once
 
 #include "packing.h"
 
+#include <type_traits>
+
 #ifdef NMT_TILES
 
 namespace nmt {
 
-constexpr int64_t CACHE = 1 << 20;  // bytes of the right factor, or of sums, that stay in the cache of a core
-constexpr int64_t PIECE = 4;        // depths that are multiplied while the processor has other things to do, too
+constexpr int64_t CACHE_BYTES = 1 << 20;  // of the right factor, or of sums, that stay in the cache of a core
+constexpr int64_t PIECE = 4;              // depths that are multiplied between two steps of other work
 
-// Writes finished sums to out (rows, cols), a few rows at a time, while the next block is multiplied.
-template <typename F>
-class Outlet {
+// Writes blocks of sums, once finish() has been applied, to out (rows, cols): a few rows at each step, while the next
+// block is multiplied.
+template <typename T, typename F>
+class BlockWriter {
  public:
-  Outlet(at::BFloat16* out, int64_t rows, int64_t cols, const F& finish)
+  BlockWriter(T* out, int64_t rows, int64_t cols, const F& finish)
       : out_(out), rows_(rows), cols_(cols), finish_(finish) {}
 
-  // Takes the sums of the block at (top, side) out of the tiles.
+  // Takes the block at (top, side) out of the tiles, when all of the one before is written.
   void take(int64_t top, int64_t side) {
-    some(BLOCK);
-    store_sums(sums_);
+    step(BLOCK);
+    rows_ - top > EDGE ? store_sums(sums_) : store_sums<EDGE>(sums_);
     top_ = top;
     side_ = side;
     row_ = 0;
@@ -32,15 +35,16 @@ class Outlet {
     whole_ = side + BLOCK <= cols_;
   }
 
-  void some(int64_t count) {
+  // Writes up to `count` rows more.
+  void step(int64_t count) {
     const int64_t end = std::min(row_ + count, last_), top = top_, side = side_, cols = cols_;
     const F finish = finish_;
     const float* sums = sums_ + row_ * BLOCK;
-    at::BFloat16* out = out_ + (top + row_) * cols + side;
+    T* out = out_ + (top + row_) * cols + side;
     for (int64_t r = row_; r < end; ++r, sums += BLOCK, out += cols) {
       if (whole_) {
-        const Lanes left = finish(top + r, side, load(sums), LANES);
-        const Lanes right = finish(top + r, side + LANES, load(sums + LANES), LANES);
+        const Vec16 left = finish(top + r, side, load(sums), LANES);
+        const Vec16 right = finish(top + r, side + LANES, load(sums + LANES), LANES);
         store(out, left);
         store(out + LANES, right);
       } else {
@@ -54,76 +58,98 @@ class Outlet {
 
  private:
   alignas(64) float sums_[BLOCK * BLOCK];
-  at::BFloat16* const out_;
+  T* const out_;
   const int64_t rows_, cols_;
   const F& finish_;
   int64_t top_ = 0, side_ = 0, row_ = 0, last_ = 0;
   bool whole_ = false;
 };
 
-// Asks for what will be read next, some cache lines at a time.
-struct Ahead {
+// Fetches memory into the cache before it is read, a few lines at each step.
+struct Prefetcher {
   const void* next;
   int64_t stride, left;  // bytes from line to line, and lines
 
-  void some(int64_t count) {
+  // Fetches up to `count` lines more.
+  void step(int64_t count) {
     count = std::min(count, left);
     left -= count;
     for (; count > 0; --count, next = (const char*)next + stride) _mm_prefetch((const char*)next, _MM_HINT_T1);
   }
 };
 
-// out (rows, cols) = finish(row, col, sums, count) of left (rows, inner) times right, for 16 columns at a time, of
-// which `count` or all exist.
-template <typename F>
-void multiply(const at::BFloat16* left, int64_t rows, int64_t inner, const Packed& right, at::BFloat16* out,
-              int64_t cols, const F& finish) {
-  const int64_t panels = ceil_div(cols, BLOCK), depths = right.depths;
-  const int64_t group = std::max<int64_t>(1, CACHE / (depths * 2 * TILE_BYTES));
-  at::parallel_for(0, ceil_div(rows, BLOCK), 1, [&](int64_t begin, int64_t end) {
+// For multiply: the sums plus a bias (cols), unless that is null.
+inline auto add_bias(const float* bias) {
+  return [bias](int64_t, int64_t c, Vec16 sum, int64_t n) { return bias == nullptr ? sum : sum + load(bias + c, n); };
+}
+
+// out (rows, cols) = finish(left right), for left (rows, inner) and right (inner, cols). finish(row, col, sums, count)
+// is given 16 sums at a time, of which only the first `count` exist near the last column. `out` is bfloat16 or float32,
+// and so is `left`, which is rounded to bfloat16.
+template <typename L, typename T, typename F>
+void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& right, T* out, int64_t cols,
+              const F& finish) {
+  const int64_t blocks = ceil_div(rows, BLOCK), panels = ceil_div(cols, BLOCK), depths = right.depths;
+  // All blocks of rows are multiplied with one group of panels, then with the next one. The panels of a group stay in
+  // the cache, and there are enough groups for all threads.
+  const int64_t threads = at::get_num_threads(), bytes = panels * depths * 2 * TILE_BYTES;
+  const int64_t groups = std::min(panels, std::max(ceil_div(bytes, CACHE_BYTES), blocks >= 2 * threads ? 1 : threads));
+  at::parallel_for(0, groups * blocks, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
-    const Packed filled(BLOCK, inner);
-    Outlet<F> outlet(out, rows, cols, finish);
-    for (int64_t first = 0; first < panels; first += group) {
-      const int64_t last = std::min(panels, first + group), pieces = (last - first) * ceil_div(depths, PIECE);
-      for (int64_t top = begin * BLOCK; top < std::min(rows, end * BLOCK); top += BLOCK) {
-        // Whole tiles are read where they lie; what is cut off is filled up with zeros.
-        const at::BFloat16* block = left + top * inner;
-        const bool whole = top + BLOCK <= rows && inner % DEPTH == 0;
-        if (!whole) pack_part<false, Over::columns>(block, inner, rows - top, inner, filled, 0, depths);
-        const Panel in = whole ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : filled.panel(0);
-        const int64_t lines = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK)) * inner * 2 / 64;
-        Ahead ahead{block + BLOCK * inner, 64, lines};
-        for (int64_t p = first; p < last; ++p) {
-          clear_sums();
-          for (int64_t d = 0; d < depths; d += PIECE) {
-            add_products(in.from(d), right.panel(p, d), std::min(PIECE, depths - d));
-            outlet.some(ceil_div(BLOCK * PIECE, depths));
-            ahead.some(ceil_div(lines, pieces));
+    const PackedMatrix copy(BLOCK, inner);
+    int64_t copied = -1;  // the first row of the block in `copy`
+    BlockWriter<T, F> writer(out, rows, cols, finish);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t group = task / blocks, top = task % blocks * BLOCK;
+      const int64_t first = panels * group / groups, last = panels * (group + 1) / groups;
+      // Whole blocks of bfloat16 are read where they lie; others are copied and filled up with zeros.
+      const L* block = left + top * inner;
+      const bool in_place = std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0;
+      if (!in_place && copied != top) {
+        pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner, copy, 0, depths);
+        copied = top;
+      }
+      const Panel in = in_place ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : copy.panel(0);
+      const int64_t next_rows = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK));
+      const int64_t lines = next_rows * inner * int64_t(sizeof(L)) / 64,
+                    pieces = (last - first) * ceil_div(depths, PIECE);
+      Prefetcher prefetcher{block + BLOCK * inner, 64, lines};
+      for (int64_t p = first; p < last; ++p) {
+        clear_sums();
+        for (int64_t d = 0; d < depths; d += PIECE) {
+          const int64_t count = std::min(PIECE, depths - d);
+          if (rows - top > EDGE) {
+            add_products(in.from(d), right.panel(p, d), count);
+          } else {
+            add_products<EDGE>(in.from(d), right.panel(p, d), count);
           }
-          outlet.take(top, p * BLOCK);
+          writer.step(ceil_div(BLOCK * PIECE, depths));
+          prefetcher.step(ceil_div(lines, pieces));
         }
+        writer.take(top, p * BLOCK);
       }
     }
-    outlet.some(BLOCK);
+    writer.step(BLOCK);
   });
 }
 
-// out (rows, cols) = left^T right, added to what is there if `adds`, for left (size, rows) and right (size, cols).
-inline void outer(const at::BFloat16* left, int64_t rows, const at::BFloat16* right, int64_t cols, int64_t size,
-                  float* out, bool adds) {
-  // Turning around is dearer than pairing: turn the narrower one.
+// out (rows, cols) = left^T right, for left (size, rows) and right (size, cols); with `adds` the product is added to
+// what `out` holds.
+inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFloat16* right, int64_t cols, int64_t size,
+                          float* out, bool adds) {
+  // Tiles of the left factor have to be transposed, which takes longer than to pair rows: the narrower matrix is the
+  // left factor, and where that is `right`, blocks of sums are transposed.
   const bool swapped = cols < rows;
   const int64_t height = std::min(rows, cols), width = std::max(rows, cols);
   const at::BFloat16* wide = swapped ? left : right;
-  const Packed a = pack<false, Over::rows>(swapped ? right : left, height, size, height);
-  constexpr int64_t STEP = 256 / DEPTH;  // depths at a time: a panel of `b` then stays in the first cache
+  const PackedMatrix a = pack<false, InnerAxis::rows>(swapped ? right : left, height, size, height);
+  constexpr int64_t STEP = 256 / DEPTH;  // depths at a time, so that a panel of `b` stays in the first cache
   const int64_t blocks = a.panels;
-  const int64_t group = std::max<int64_t>(1, CACHE / (blocks * BLOCK * BLOCK * 4));  // panels of `b`
+  const int64_t group = std::max<int64_t>(1, CACHE_BYTES / (blocks * BLOCK * BLOCK * 4));  // panels of `b`
   at::parallel_for(0, ceil_div(width, BLOCK), 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     const int64_t most = std::min(group, end - begin);
-    const Packed b(most * BLOCK, STEP * DEPTH);
+    const PackedMatrix b(most * BLOCK, STEP * DEPTH);
     const at::Tensor scratch = at::empty({most * blocks * BLOCK * BLOCK}, at::kFloat);
     float* const all_sums = scratch.data_ptr<float>();
     for (int64_t first = begin; first < end; first += group) {
@@ -131,18 +157,18 @@ inline void outer(const at::BFloat16* left, int64_t rows, const at::BFloat16* ri
       const at::BFloat16* column = wide + first * BLOCK;
       for (int64_t d = 0; d < a.depths; d += STEP, column += STEP * DEPTH * width) {
         const int64_t depths = std::min(STEP, a.depths - d);
-        pack_part<true, Over::rows>(column, width, size - d * DEPTH, width - first * BLOCK, b, 0, depths);
+        pack_part<true, InnerAxis::rows>(column, width, size - d * DEPTH, width - first * BLOCK, b, 0, depths);
         for (int64_t f = 0; f < count; ++f) {
           for (int64_t e = 0; e < blocks; ++e) {
             float* sums = all_sums + (f * blocks + e) * BLOCK * BLOCK;
             d ? load_sums(sums) : clear_sums();
             const int64_t row = STEP * DEPTH * (blocks + e) / blocks;
-            Ahead tiles_ahead{a.tile(e, d + STEP, 0) + f * lines * 64, 64, lines};
-            Ahead rows_ahead{column + row * width + f * BLOCK, 2 * width, ceil_div(STEP * DEPTH, blocks)};
+            Prefetcher next_tiles{a.tile(e, d + STEP, 0) + f * lines * 64, 64, lines};
+            Prefetcher next_rows{column + row * width + f * BLOCK, 2 * width, ceil_div(STEP * DEPTH, blocks)};
             for (int64_t piece = 0; piece < depths; piece += PIECE) {
               add_products(a.panel(e, d + piece), b.panel(f, piece), std::min(PIECE, depths - piece));
-              tiles_ahead.some(ceil_div(lines * PIECE, STEP));
-              rows_ahead.some(ceil_div(DEPTH * PIECE, blocks));
+              next_tiles.step(ceil_div(lines * PIECE, STEP));
+              next_rows.step(ceil_div(DEPTH * PIECE, blocks));
             }
             store_sums(sums);
           }
@@ -151,13 +177,13 @@ inline void outer(const at::BFloat16* left, int64_t rows, const at::BFloat16* ri
       float* sums = all_sums;
       for (int64_t f = first; f < first + count; ++f) {
         for (int64_t e = 0; e < blocks; ++e, sums += BLOCK * BLOCK) {
-          if (swapped) turn_block(sums);
+          if (swapped) transpose_block(sums);
           const int64_t top = (swapped ? f : e) * BLOCK, side = (swapped ? e : f) * BLOCK;
           for (int64_t i = 0; i < std::min(BLOCK, rows - top); ++i) {
             for (int64_t j = 0; j < std::min(BLOCK, cols - side); j += LANES) {
               float* o = out + (top + i) * cols + side + j;
               const int64_t n = cols - side - j;
-              const Lanes sum = load(sums + i * BLOCK + j);
+              const Vec16 sum = load(sums + i * BLOCK + j);
               store(o, adds ? load(o, n) + sum : sum, n);
             }
           }

@@ -13,7 +13,8 @@
 
 namespace nmt {
 
-// Whether this machine has what the kernels are compiled for, and lets this process use it. To be asked first.
+// Whether the kernels are compiled for tiles and Linux lets this process use them. Asking also requests the permission,
+// so it must come before the first use.
 inline bool has_tiles() {
 #ifdef NMT_TILES
   constexpr long request_permission = 0x1023, tile_data = 18;  // of arch_prctl
@@ -24,11 +25,11 @@ inline bool has_tiles() {
 #endif
 }
 
-#ifdef NMT_TILES
-
-// Tiles have 16 rows of 64 bytes: 16 x 32 bfloat16, or 16 x 16 float32. The right matrix of a product is kept in
-// tiles of pairs: word [p][c] holds rows 2p and 2p + 1 of column c.
+// A tile has 16 rows of 64 bytes: 16 x 32 bfloat16, or 16 x 16 float32. The right matrix of a product is kept in
+// tiles of pairs: word [p][c] holds rows 2p and 2p + 1 of column c. A block of sums is 2 x 2 tiles.
 constexpr int64_t EDGE = 16, DEPTH = 32, BLOCK = 2 * EDGE;
+
+#ifdef NMT_TILES
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -36,11 +37,11 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Configures the tiles of this thread, and restores what another library has set up.
+// Configures the tiles of this thread while it exists, then restores the configuration that it found.
 class Tiles {
  public:
   Tiles() {
-    static constexpr TileConfig wanted;  // in memory as it is: compilers think the instruction reads 8 bytes only
+    static constexpr TileConfig wanted;  // static: compilers believe that the instruction reads only 8 bytes of it
     _tile_storeconfig(before_);
     _tile_loadconfig(&wanted);
   }
@@ -55,8 +56,8 @@ class Tiles {
 
 constexpr int64_t TILE_BYTES = 1024, TILE_ROW = 64;
 
-// Two tiles of the left factor one below the other, or of the right one side by side, and where the next are along
-// the inner axis: a matrix packed in tiles, or the rows of one as it lies in memory.
+// Two tiles of the left factor, one below the other, or of the right factor, side by side, and the way from them to the
+// next two along the inner axis. They are part of a packed matrix, or lie in the rows of a plain one.
 struct Panel {
   const void *first, *second;
   int64_t row = TILE_ROW, next = TILE_BYTES;  // bytes from row to row of a tile, and from tile to tile
@@ -66,7 +67,7 @@ struct Panel {
   }
 };
 
-// A block of BLOCK x BLOCK sums, while it is worked on: in four tiles.
+// A block of BLOCK x BLOCK sums is held in tiles 0 to 3 while products are added to it.
 inline void clear_sums() {
   _tile_zero(0);
   _tile_zero(1);
@@ -81,26 +82,30 @@ inline void load_sums(const float* sums) {
   _tile_loadd(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
 }
 
+// Of a block of EDGE rows, only the upper tiles are computed and stored.
+template <int64_t ROWS = BLOCK>
 inline void store_sums(float* sums, int64_t stride = BLOCK) {
   _tile_stored(0, sums, stride * 4);
   _tile_stored(1, sums + EDGE, stride * 4);
+  if (ROWS == EDGE) return;
   _tile_stored(2, sums + EDGE * stride, stride * 4);
   _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
 }
 
-// Adds left (BLOCK, depth) right (depth, BLOCK) to the sums, for `depths` tiles of DEPTH.
+// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for inner = depths * DEPTH.
+template <int64_t ROWS = BLOCK>
 inline void add_products(const Panel& left, const Panel& right, int64_t depths) {
   const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
   const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
   for (int64_t d = 0; d < depths; ++d) {
     _tile_loadd(4, left0 + d * left.next, left.row);
     _tile_loadd(6, right0 + d * right.next, right.row);
-    _tile_loadd(5, left1 + d * left.next, left.row);
+    if (ROWS > EDGE) _tile_loadd(5, left1 + d * left.next, left.row);
     _tile_loadd(7, right1 + d * right.next, right.row);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(2, 5, 6);
+    if (ROWS > EDGE) _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
+    if (ROWS > EDGE) _tile_dpbf16ps(3, 5, 7);
   }
 }
 

@@ -1,9 +1,9 @@
 // Fused steps of training on CPU, for float32 and bfloat16: dropout and layer norm.
 //
-// Each function does in one pass over memory what takes torch several; the arithmetic is float32 whatever the
-// type of the tensors. Dropout masks are never stored: whether element i is kept is a hash of (seed, i), so
-// that backward repeats the decision of forward, whatever the number of threads.
-// `nmt/fused.py` is the only caller, and has the plain torch code that each function is tested against.
+// Each function does in one pass over memory what takes torch several. The arithmetic is float32 whatever the type of
+// the tensors. Dropout masks are never stored: a hash of (seed, i) decides whether element i is kept, so that backward
+// repeats the decision of forward, whatever the number of threads.
+// `nmt/kernels/fused.py` is the only caller, and has the plain torch code that each function is tested against.
 //
 // Shapes: M rows, D width.
 
@@ -25,16 +25,15 @@ using at::Tensor;
 
 // ---- dropout
 
-// Calls f(first, count) for all of `size` elements, up to LANES at a time.
+// Calls f(first, count) for `size` elements, LANES or fewer at a time, on all threads.
 template <typename F>
-void each(int64_t size, const F& f) {
-  const int64_t groups = (size + LANES - 1) / LANES;
-  at::parallel_for(0, groups, GRAIN / LANES, [&](int64_t begin, int64_t end) {
+void for_each_vector(int64_t size, const F& f) {
+  at::parallel_for(0, ceil_div(size, LANES), GRAIN / LANES, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) f(g * LANES, std::min(LANES, size - g * LANES));
   });
 }
 
-// residual + dropout(x), in the type of the residual
+// residual + dropout(x), in the type of residual.
 Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t seed) {
   Tensor out = at::empty_like(residual);
   const Dropout drop(rate, seed);
@@ -44,7 +43,7 @@ Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t
     R* o = out.data_ptr<R>();
     dispatch(x.scalar_type(), [&](auto* type) {
       const auto* a = x.const_data_ptr<Pointee<decltype(type)>>();
-      each(x.numel(), [=](int64_t i, int64_t n) {
+      for_each_vector(x.numel(), [=](int64_t i, int64_t n) {
         store(o + i, load(r + i, n) + load(a + i, n) * drop.factors(uint32_t(i)), n);
       });
     });
@@ -52,7 +51,7 @@ Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t
   return out;
 }
 
-// dropout(x) in the type `dtype`; also its own backward
+// dropout(x) in the type `dtype`. Of a gradient it is the backward of itself.
 Tensor dropout(const Tensor& x, double rate, int64_t seed, at::ScalarType dtype) {
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
   const Dropout drop(rate, seed);
@@ -60,13 +59,14 @@ Tensor dropout(const Tensor& x, double rate, int64_t seed, at::ScalarType dtype)
     const auto* a = x.const_data_ptr<Pointee<decltype(type)>>();
     dispatch(dtype, [&](auto* type) {
       auto* o = out.data_ptr<Pointee<decltype(type)>>();
-      each(x.numel(), [=](int64_t i, int64_t n) { store(o + i, load(a + i, n) * drop.factors(uint32_t(i)), n); });
+      for_each_vector(x.numel(),
+                      [=](int64_t i, int64_t n) { store(o + i, load(a + i, n) * drop.factors(uint32_t(i)), n); });
     });
   });
   return out;
 }
 
-// dropout(relu(x))
+// dropout(relu(x)).
 Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
   Tensor out = at::empty_like(x);
   const Dropout drop(rate, seed);
@@ -74,14 +74,14 @@ Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
     using T = Pointee<decltype(type)>;
     const T* a = x.const_data_ptr<T>();
     T* o = out.data_ptr<T>();
-    each(x.numel(), [=](int64_t i, int64_t n) {
-      store(o + i, max_of(Lanes{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
+    for_each_vector(x.numel(), [=](int64_t i, int64_t n) {
+      store(o + i, maximum(Vec16{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
     });
   });
   return out;
 }
 
-// An output above 0 was neither cut off nor dropped.
+// The gradient of relu_dropout: where `out` is above 0, x was neither cut off nor dropped.
 Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate) {
   Tensor result = at::empty_like(grad);
   const float scale = float(1.0 / (1.0 - rate));
@@ -89,8 +89,8 @@ Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate)
     using T = Pointee<decltype(type)>;
     const T *g = grad.const_data_ptr<T>(), *o = out.const_data_ptr<T>();
     T* r = result.data_ptr<T>();
-    each(grad.numel(), [=](int64_t i, int64_t n) {
-      store(r + i, load(o + i, n) > 0.0f ? load(g + i, n) * scale : Lanes{}, n);
+    for_each_vector(grad.numel(), [=](int64_t i, int64_t n) {
+      store(r + i, load(o + i, n) > 0.0f ? load(g + i, n) * scale : Vec16{}, n);
     });
   });
   return result;
@@ -98,9 +98,9 @@ Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate)
 
 // ---- layer norm
 
-// x (M, D) to its norm in the type `dtype`, with mean and 1 / standard deviation (M,) for backward
-std::tuple<Tensor, Tensor, Tensor> layer_norm(
-    const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, at::ScalarType dtype) {
+// The layer norm of x (M, D) in the type `dtype`, with mean and 1 / standard deviation (M,) of its rows for backward.
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                                              at::ScalarType dtype) {
   const int64_t width = x.size(-1), rows = x.numel() / width;
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
   Tensor mean = at::empty({rows}, x.options().dtype(at::kFloat)), scale = at::empty_like(mean);
@@ -113,14 +113,14 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(
       at::parallel_for(0, rows, GRAIN / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t m = begin; m < end; ++m) {
           const auto* row = in + m * width;
-          Lanes sum = {}, squares = {};
+          Vec16 sum = {}, squares = {};
           for (int64_t i = 0; i < width; i += LANES) sum += load(row + i, width - i);
-          const float center = sum_of(sum) / float(width);
+          const float center = horizontal_sum(sum) / float(width);
           for (int64_t i = 0; i < width; i += LANES) {
-            const Lanes d = load(row + i, width - i, center) - center;
+            const Vec16 d = load(row + i, width - i, center) - center;
             squares += d * d;
           }
-          const float s = 1.0f / std::sqrt(sum_of(squares) / float(width) + float(eps));
+          const float s = 1.0f / std::sqrt(horizontal_sum(squares) / float(width) + float(eps));
           means[m] = center;
           scales[m] = s;
           for (int64_t i = 0; i < width; i += LANES) {
@@ -134,13 +134,13 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(
   return {out, mean, scale};
 }
 
-// Gradients of x, in its type, and of weight and bias.
-std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
-    const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& scale) {
+// Gradients of x, in the type of x, and of weight and bias.
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                                       const Tensor& mean, const Tensor& scale) {
   const int64_t width = x.size(-1), rows = x.numel() / width;
   Tensor grad_x = at::empty_like(x);
-  // Parts of fixed size, added up in order: the sums do not depend on the number of threads.
-  const int64_t part = 256, parts = (rows + part - 1) / part;
+  // Sums over parts of fixed size, added up in order, do not depend on the number of threads.
+  const int64_t part = 256, parts = ceil_div(rows, part);
   Tensor grad_weight = at::zeros({parts, width}, weight.options()), grad_bias = at::zeros_like(grad_weight);
   const float *w = weight.const_data_ptr<float>(), *means = mean.const_data_ptr<float>();
   const float* scales = scale.const_data_ptr<float>();
@@ -157,20 +157,20 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
           const float center = means[m], s = scales[m];
           const auto* g_row = g + m * width;
           const T* row = in + m * width;
-          Lanes sums = {}, dots = {};
+          Vec16 sums = {}, dots = {};
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Lanes normed = (load(row + i, n) - center) * s, gi = load(g_row + i, n);
+            const Vec16 normed = (load(row + i, n) - center) * s, gi = load(g_row + i, n);
             store(gw + i, load(gw + i, n) + gi * normed, n);
             store(gb + i, load(gb + i, n) + gi, n);
-            const Lanes weighted = gi * load(w + i, n);
+            const Vec16 weighted = gi * load(w + i, n);
             sums += weighted;
             dots += weighted * normed;
           }
-          const float sum = sum_of(sums) / float(width), dot = sum_of(dots) / float(width);
+          const float sum = horizontal_sum(sums) / float(width), dot = horizontal_sum(dots) / float(width);
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Lanes normed = (load(row + i, n) - center) * s;
+            const Vec16 normed = (load(row + i, n) - center) * s;
             store(gx + m * width + i, s * (load(g_row + i, n) * load(w + i, n) - sum - normed * dot), n);
           }
         }
@@ -189,6 +189,8 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("relu_dropout_backward(Tensor grad, Tensor out, float rate) -> Tensor", &relu_dropout_backward);
   m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
         &layer_norm);
-  m.def("layer_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor mean, Tensor scale) -> "
-        "(Tensor, Tensor, Tensor)", &layer_norm_backward);
+  m.def(
+      "layer_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor mean, Tensor scale) -> "
+      "(Tensor, Tensor, Tensor)",
+      &layer_norm_backward);
 }
