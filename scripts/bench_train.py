@@ -54,6 +54,7 @@ from nmt.models.transformer import TransformerConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.tasks import TASKS
+from nmt.verbs import VERBS
 
 OURS = "nmt"
 PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "joeynmt"}
@@ -97,7 +98,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
 
 def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
     """What every system is told about one size."""
-    (composed,) = compose("train", [*overrides(args, size), f"run={work / 'run'}"])
+    (composed,) = compose(VERBS["train"], [*overrides(args, size), f"run={work / 'run'}"])
     cfg, _ = composed.to_training()
     model = cfg.model
     assert isinstance(model, TransformerConfig)

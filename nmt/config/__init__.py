@@ -2,6 +2,7 @@
 
 Knows the dataclasses of all components; refuses to know what they are used for. The modules in import order:
 
+    verb                One verb: a row of the table in `nmt.verbs`.
     renames             Keys that had other names in earlier versions.
     explain             What Hydra and OmegaConf raise, as one readable sentence.
     roots               The root configs of the verbs, and their checks.

@@ -1,7 +1,7 @@
 """The config.yaml of a run: written, read again, and compared with another config.
 
-A stored config is plain, resolved data. It may come from a stranger, so it is read strictly: no
-interpolation, no alias, no unknown key, and the dataclass of a part is looked up by its name in a table.
+A stored config is plain, resolved data. It may come from a stranger, so it is read strictly: no tag, no
+alias, no interpolation, no unknown key, and the dataclass of a part is looked up by its name in a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config.explain import VARIANTS, explain
 from nmt.config.renames import translate
-from nmt.config.roots import Config, TrainConfig, best_metric, decay_follows_limit, to_config
+from nmt.config.roots import TrainConfig, best_metric, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
 
@@ -48,7 +48,7 @@ RESUMABLE = (
 """Keys that may differ when a run goes on: they change how long it trains and what it reports."""
 
 
-def to_plain(cfg: Config) -> dict[str, Any]:
+def to_plain(cfg: object) -> dict[str, Any]:
     """Return a config as nested dicts of numbers, strings, lists and None."""
     plain = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
     return cast(dict[str, Any], plain)
@@ -99,20 +99,18 @@ def _read_text(path: Path) -> str:
 
 
 def _require_plain(text: str) -> None:
-    """Refuse what makes YAML more than data: references, interpolation, boundless nesting."""
+    """Refuse what makes YAML more than data: aliases, tags, interpolation, boundless nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark else 0
+        line = event.start_mark.line + 1
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_FILE_DEPTH:
             raise UserError(f"line {line}: a config is nested less than {MAX_FILE_DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent):
+        is_reference = isinstance(event, yaml.ScalarEvent) and "${" in event.value
+        if is_reference or isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            found = text[event.start_mark.index : event.end_mark.index]
             raise UserError(
-                f"line {line}: a stored config has no alias, but here is *{event.anchor}; write it out"
-            )
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
-            raise UserError(
-                f"line {line}: a stored config is resolved, but here is {event.value!r}; write it out"
+                f"line {line}: a stored config is plain values, but here is {found}; write out what it means"
             )
 
 

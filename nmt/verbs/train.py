@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt import distributed, kernels, runtime
+from nmt.config.compose import Composed
 from nmt.config.roots import TrainConfig, best_metric
 from nmt.data import sources
 from nmt.data.mixture import MixtureData, shares
@@ -39,6 +40,11 @@ from nmt.training.parallel_model import ParallelModel
 from nmt.training.tracking import NullTracker, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, regular_steps
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Train one config and return its results."""
+    return train(*trial.to_training())
 
 
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:

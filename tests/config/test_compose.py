@@ -9,13 +9,16 @@ import pytest
 from nmt.attention_views.views import View
 from nmt.config.compose import MAX_NAME, Composed, compose, file_name
 from nmt.config.overrides import parse_overrides
-from nmt.config.roots import AttentionVerbConfig, EvaluateConfig, TrainConfig, TranslateConfig
+from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
 from nmt.data.pairs import Split
 from nmt.data.sources import HubData
 from nmt.decoding import BeamConfig, LengthPenalty
 from nmt.decoding.evaluate import Metric
 from nmt.errors import UserError
+from nmt.verbs import VERBS
+from nmt.verbs.attention import AttentionVerbConfig
+from nmt.verbs.evaluate import EvaluateConfig
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +27,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def training(*arguments: str) -> tuple[TrainConfig, Path]:
-    (composed,) = compose("train", arguments)
+    (composed,) = compose(VERBS["train"], arguments)
     return composed.to_training()
 
 
@@ -37,7 +40,7 @@ def store(run: str, *overrides: str) -> TrainConfig:
 
 
 def evaluation(*arguments: str) -> EvaluateConfig:
-    (composed,) = compose("evaluate", arguments)
+    (composed,) = compose(VERBS["evaluate"], arguments)
     return composed.to_config(EvaluateConfig)
 
 
@@ -88,7 +91,7 @@ def test_names_of_directories_differ_where_the_texts_do() -> None:
 
 
 def sweep(*arguments: str) -> list[Composed]:
-    return compose("train", ["-m", *arguments])
+    return compose(VERBS["train"], ["-m", *arguments])
 
 
 def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
@@ -138,7 +141,7 @@ def test_a_trial_that_is_out_of_range_stops_no_other() -> None:
 
 
 def test_flags_may_stand_anywhere() -> None:
-    assert len(compose("train", ["seed=1,2", "-m", "data.src=de", "data.tgt=en"])) == 2
+    assert len(compose(VERBS["train"], ["seed=1,2", "-m", "data.src=de", "data.tgt=en"])) == 2
 
 
 def test_evaluate_starts_from_the_config_of_its_run() -> None:
@@ -197,7 +200,7 @@ def test_two_runs_in_one_process_do_not_mix() -> None:
 
 def test_translate_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
-    (composed,) = compose("translate", ["run=runs/a", "decoding.length_penalty_alpha=0.5"])
+    (composed,) = compose(VERBS["translate"], ["run=runs/a", "decoding.length_penalty_alpha=0.5"])
     assert composed.to_config(TranslateConfig) == TranslateConfig(
         run="runs/a", decoding=BeamConfig(beam_size=3, length_penalty_alpha=0.5)
     )
@@ -205,7 +208,7 @@ def test_translate_starts_from_the_search_of_its_run() -> None:
 
 def test_attention_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
-    (composed,) = compose("attention", ["run=runs/a", "layer=2", "views=[hard,page]"])
+    (composed,) = compose(VERBS["attention"], ["run=runs/a", "layer=2", "views=[hard,page]"])
     assert composed.to_config(AttentionVerbConfig) == AttentionVerbConfig(
         run="runs/a", decoding=BeamConfig(beam_size=3), layer=2, views=[View.hard, View.page]
     )
@@ -213,7 +216,7 @@ def test_attention_starts_from_the_search_of_its_run() -> None:
 
 def test_an_evaluation_is_swept_without_a_trace(tmp_path: Path) -> None:
     store("runs/a")
-    trials = compose("evaluate", ["run=runs/a", "-m", "decoding.beam_size=1,5"])
+    trials = compose(VERBS["evaluate"], ["run=runs/a", "-m", "decoding.beam_size=1,5"])
     assert [trial.name for trial in trials] == ["decoding.beam_size-1", "decoding.beam_size-5"]
     searches = [trial.to_config(EvaluateConfig).decoding for trial in trials]
     assert searches == [BeamConfig(beam_size=1), BeamConfig(beam_size=5)]

@@ -16,6 +16,7 @@ from nmt.config.compose import compose
 from nmt.config.renames import RENAMED_KEYS
 from nmt.config.stored import difference, load_config
 from nmt.errors import UserError
+from nmt.verbs import VERBS
 from tests.integration.conftest import Command
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -46,7 +47,7 @@ def test_a_stored_config_is_that_of_the_recipe_today(path: Path) -> None:
     stored = load_config(path)
     if path.stem in ("mixture", "sampling"):  # are no recipes
         return
-    (trial,) = compose("train", [f"experiment={path.stem}"])
+    (trial,) = compose(VERBS["train"], [f"experiment={path.stem}"])
     assert difference(stored, trial.to_training()[0]) == []
 
 
@@ -74,4 +75,4 @@ def test_a_run_goes_on_as_it_would_have(run: Path, nmt: Command) -> None:
 @pytest.mark.parametrize("old", RENAMED_KEYS)
 def test_a_renamed_key_is_refused_with_its_new_name(old: str) -> None:
     with pytest.raises(UserError, match=f"{old} is called {RENAMED_KEYS[old]} now"):
-        compose("train", [f"{old}=1"])
+        compose(VERBS["train"], [f"{old}=1"])
