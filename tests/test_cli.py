@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from nmt.config.compose import Composed, compose
 from nmt.config.overrides import config_dir
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
+from nmt.config.verb import Verb
 from nmt.errors import Interrupted, TrainingStopped
 from nmt.verbs import VERBS
 from nmt.verbs.generate import GenerateConfig
@@ -370,6 +372,90 @@ def test_an_interrupt_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "interrupted\n"
 
 
+TOY_MODULE = '''
+"""The wiring of `nmt toy`."""
+
+from dataclasses import dataclass
+
+from nmt.config.roots import RunConfig
+from nmt.errors import UserError
+
+
+@dataclass
+class ToyConfig(RunConfig):
+    """Say something as often as wanted; decoding and runtime start from those of the run."""
+
+    times: int = 1
+    """How often to say it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.times < 1:
+            raise UserError(f"times must be at least 1, but is {self.times}")
+
+
+def run(trial):
+    """Say it."""
+    cfg = trial.to_config(ToyConfig)
+    print(f"beam {cfg.decoding.beam_size}, {cfg.runtime.threads} threads " * cfg.times)
+    return {"test": {"bleu": float(cfg.times)}}
+'''
+TOY_YAML = "defaults: [base_toy, decoding: from_run, _self_]\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verb of its own: a row, a module and a YAML file, and nothing else."""
+    (tmp_path / "toy_verb.py").write_text(TOY_MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(config_dir(), tmp_path / "configs")
+    (tmp_path / "configs" / "toy.yaml").write_text(TOY_YAML, encoding="utf-8")
+    for module in ("overrides", "compose"):
+        monkeypatch.setattr(f"nmt.config.{module}.config_dir", lambda: tmp_path / "configs")
+    row = Verb("toy", "say it", "toy_verb", "ToyConfig", ("decoding",), ("nmt toy run=RUN times=2",))
+    monkeypatch.setitem(VERBS, "toy", row)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_verb_is_a_row_a_module_and_a_yaml_file(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toy", f"run={run}", "times=2", "decoding.beam_size=3", "runtime.threads=1"]) == 0
+    assert capsys.readouterr().out == "beam 3, 1 threads beam 3, 1 threads \n"
+    assert main(["toy", "-m", f"run={run}", "times=1,2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "times-1  done    BLEU 1.00",
+        "times-2  done    BLEU 2.00",
+    ]
+    assert main(["--help"]) == 0
+    assert "  toy        say it\n" in capsys.readouterr().out
+    assert main(["toy", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "  nmt toy run=RUN times=2\n" in shown
+    assert re.search(r"^    times=1 +How often to say it\.$", shown, flags=re.MULTILINE)
+    assert re.search(r"^  decoding +beam, \*from_run, greedy, sampling$", shown, flags=re.MULTILINE)
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("toi", "there is no verb 'toi'; did you mean 'toy'?; the verbs are train, evaluate, "),
+        ("toy", "run is missing; say nmt toy run=DIR; there is outputs/mine"),
+        ("toy run=outputs/mine time=2", "unknown key time; did you mean times?"),
+        ("toy run=outputs/mine times=0", "times must be at least 1, but is 0"),
+        (
+            "toy run=outputs/mine data=toy",
+            "'data=toy': nmt toy takes the data of its run; it can choose decoding",
+        ),
+        ("toy run=outputs/mine decoding=beem", "there is no decoding=beem; did you mean 'beam'?"),
+    ],
+)
+def test_errors_of_a_verb_that_was_added(
+    run: str, command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split(" ")) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
 def trials() -> list[Composed]:
     return compose(VERBS["train"], ["-m", "seed=1,2,3"])
 
@@ -491,7 +577,7 @@ OVERRIDES = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(overrides=st.lists(OVERRIDES, min_size=1, max_size=2))
 def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None:
     shown = io.StringIO()

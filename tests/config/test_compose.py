@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from nmt.errors import UserError
 from nmt.verbs import VERBS
 from nmt.verbs.attention import AttentionVerbConfig
 from nmt.verbs.evaluate import EvaluateConfig
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +68,26 @@ def test_the_same_arguments_name_the_same_directory_and_others_another() -> None
     again = [training("seed=1")[1], training()[1], training("experiment=demo")[1]]
     assert len(set(again)) == 1
     assert training("seed=2")[1] != again[0]
+
+
+def test_a_run_is_found_again_after_its_keys_were_renamed() -> None:
+    """The name of a directory has a hash of all keys: version 0.1, which had others, gave it another name."""
+    cfg, new = training("experiment=demo")
+    stored = new.with_name("transformer_tiny-0a1b2c3d")
+    for name, text in (
+        (new.with_name("transformer_tiny-00000000"), "no: config"),
+        (stored, (FIXTURES / "configs_0_1" / "demo.yaml").read_text(encoding="utf-8")),
+    ):
+        name.mkdir(parents=True)
+        (name / "config.yaml").write_text(text, encoding="utf-8")
+    assert "split:" in (stored / "config.yaml").read_text(encoding="utf-8")  # scored_split today
+    assert training("experiment=demo")[1] == stored
+    assert training("experiment=demo", "decoding=greedy")[1] == stored
+    assert training("experiment=demo", "seed=2")[1] == new.with_name(
+        f"transformer_tiny-{fingerprint(dataclasses.replace(cfg, seed=2))}"
+    )
+    new.mkdir()  # two of them: the one under the name of today
+    assert training("experiment=demo")[1] == new
 
 
 @pytest.mark.parametrize(
@@ -138,6 +161,25 @@ def test_a_trial_that_is_out_of_range_stops_no_other() -> None:
     good.to_training()
     with pytest.raises(UserError, match="128 % 3 = 2"):
         bad.to_training()
+
+
+@pytest.mark.parametrize(
+    ("swept", "names"),
+    [
+        (("seed=range(1,4)",), ["seed-1", "seed-2", "seed-3"]),
+        (("seed=choice(2,1)",), ["seed-2", "seed-1"]),
+        (("model=glob(rnn_*,exclude=*_plain)",), ["model-rnn_bahdanau", "model-rnn_luong"]),
+        (("optimizer=glob([c*,n*])",), ["optimizer-constant", "optimizer-cosine", "optimizer-noam"]),
+        (("metrics=[bleu],[bleu,chrf]",), ["metrics-_bleu_-", "metrics-_bleu_chrf_-"]),
+        (("seed=1,2", "seed=7"), ["trial"]),
+        ((), ["trial"]),
+    ],
+    ids=str,
+)
+def test_values_are_named_listed_counted_or_matched(swept: tuple[str, ...], names: list[str]) -> None:
+    found = [trial.name for trial in sweep(*swept)]
+    for name, known in zip(found, names, strict=True):
+        assert name.startswith(known) if known.endswith("-") else name == known
 
 
 def test_flags_may_stand_anywhere() -> None:

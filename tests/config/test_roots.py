@@ -144,7 +144,7 @@ def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any
             b"a: !!python/object:os.system 1\n",
             "line 1: a stored config is plain values, but here is !!python/",
         ),
-        (b"a: 1\nb: !x 1\n", "{file}: line 2: a stored config is plain values, but here is !x; write out"),
+        (b"a: 1\nb: !x 1\n", "{file}: line 2: a stored config is plain values, but here is !x 1; write out"),
         (b"a: \xff\n", "{file}: a config is UTF-8 text, but byte 3 is not"),
         (b"#" * 1_000_001, "{file}: a config is smaller than 1,000,000 bytes, but this file is not"),
         (None, "{file} cannot be read: No such file or directory"),
@@ -162,7 +162,7 @@ def test_a_file_that_is_no_plain_config_is_refused(
     assert message.format(file=file) in str(error.value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_damaged_config_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
