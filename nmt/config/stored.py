@@ -102,15 +102,15 @@ def _require_plain(text: str) -> None:
     """Refuse what makes YAML more than data: aliases, tags, interpolation, boundless nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        begin, end = (mark.index if mark else 0 for mark in (event.start_mark, event.end_mark))
+        place = f"line {event.start_mark.line + 1 if event.start_mark else 0}"
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_FILE_DEPTH:
-            raise UserError(f"line {line}: a config is nested less than {MAX_FILE_DEPTH} deep")
-        is_reference = isinstance(event, yaml.ScalarEvent) and "${" in event.value
-        if is_reference or isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
-            found = text[event.start_mark.index : event.end_mark.index]
+            raise UserError(f"{place}: a config is nested less than {MAX_FILE_DEPTH} deep")
+        refers = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None
+        if refers or (isinstance(event, yaml.ScalarEvent) and "${" in event.value):
             raise UserError(
-                f"line {line}: a stored config is plain values, but here is {found}; write out what it means"
+                f"{place}: a stored config is plain values, but here is {text[begin:end]}; write it out"
             )
 
 

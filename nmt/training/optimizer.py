@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nmt.checks import not_negative, positive, within
 from nmt.errors import UserError
 from nmt.training.muon import Muon, packed_matrices
 
@@ -59,13 +60,9 @@ class OptimizerConfig:
     """Newton-Schulz iterations that make an update orthogonal; fewer are faster and less exact."""
 
     def __post_init__(self) -> None:
-        for key in ("beta1", "beta2", "muon_momentum"):
-            if not 0.0 <= getattr(self, key) < 1.0:
-                raise UserError(f"optimizer.{key} must be in [0, 1), but is {getattr(self, key)}")
-        if self.eps <= 0.0:
-            raise UserError(f"optimizer.eps must be positive, but is {self.eps}")
-        _require_non_negative(self, "warmup_steps", "weight_decay", "clip_norm")
-        _require_positive(self, "muon_rms", "muon_iterations")
+        within(self, "optimizer", "[0, 1)", "beta1", "beta2", "muon_momentum")
+        not_negative(self, "optimizer", "warmup_steps", "weight_decay", "clip_norm")
+        positive(self, "optimizer", "eps", "muon_rms", "muon_iterations")
 
 
 @dataclass
@@ -78,7 +75,7 @@ class NoamConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_positive(self, "factor", "warmup_steps")
+        positive(self, "optimizer", "factor", "warmup_steps")
 
 
 @dataclass
@@ -90,7 +87,7 @@ class PeakConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_positive(self, "peak_rate")
+        positive(self, "optimizer", "peak_rate")
 
 
 @dataclass
@@ -111,7 +108,7 @@ class DecayConfig(PeakConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_non_negative(self, "final_rate")
+        not_negative(self, "optimizer", "final_rate")
         if self.final_rate > self.peak_rate:
             raise UserError(
                 f"optimizer.final_rate must not exceed optimizer.peak_rate={self.peak_rate}, "
@@ -152,10 +149,9 @@ class PlateauConfig(PeakConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.reduce_factor < 1.0:
-            raise UserError(f"optimizer.reduce_factor must be between 0 and 1, but is {self.reduce_factor}")
-        _require_positive(self, "plateau_patience")
-        _require_non_negative(self, "min_rate")
+        within(self, "optimizer", "(0, 1)", "reduce_factor")
+        positive(self, "optimizer", "plateau_patience")
+        not_negative(self, "optimizer", "min_rate")
 
 
 @dataclass
@@ -318,15 +314,3 @@ def load_optimizer_tensors(
         target = parameters[parameter]
         # Fused kernels want everything where the weights are, even the number of steps.
         optimizer.state[target][key] = value.to(target.device, copy=True)
-
-
-def _require_positive(cfg: OptimizerConfig, *keys: str) -> None:
-    for key in keys:
-        if getattr(cfg, key) <= 0:
-            raise UserError(f"optimizer.{key} must be positive, but is {getattr(cfg, key)}")
-
-
-def _require_non_negative(cfg: OptimizerConfig, *keys: str) -> None:
-    for key in keys:
-        if getattr(cfg, key) < 0:
-            raise UserError(f"optimizer.{key} must not be negative, but is {getattr(cfg, key)}")

@@ -119,7 +119,7 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
         ({"optimizer": [1]}, "optimizer.schedule must be one of noam, "),
         (
             {"run": "${oc.env:HOME}"},
-            "a stored config is plain values, but here is ${oc.env:HOME}; write out what it means",
+            "a stored config is plain values, but here is ${oc.env:HOME}; write it out",
         ),
     ],
     ids=str,
@@ -135,8 +135,11 @@ def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: &x 1\nb: *x\n", "{file}: line 2: a stored config is plain values, but here is *x; write out"),
-        (BILLION_LAUGHS, "{file}: line 2: a stored config is plain values, but here is *a; write out"),
+        (
+            b"a: &x 1\nb: *x\n",
+            "{file}: line 2: a stored config is plain values, but here is *x; write it out",
+        ),
+        (BILLION_LAUGHS, "{file}: line 2: a stored config is plain values, but here is *a; write it out"),
         (b"[" * 900_000, "{file}: line 1: a config is nested less than 8 deep"),
         (b"- 1\n", "{file}: a config is a mapping of keys to values, but this file is not"),
         (b"a: [1\n", "{file} is not YAML: while parsing"),
@@ -144,7 +147,10 @@ def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any
             b"a: !!python/object:os.system 1\n",
             "line 1: a stored config is plain values, but here is !!python/",
         ),
-        (b"a: 1\nb: !x 1\n", "{file}: line 2: a stored config is plain values, but here is !x 1; write out"),
+        (
+            b"a: 1\nb: !x 1\n",
+            "{file}: line 2: a stored config is plain values, but here is !x 1; write it out",
+        ),
         (b"a: \xff\n", "{file}: a config is UTF-8 text, but byte 3 is not"),
         (b"#" * 1_000_001, "{file}: a config is smaller than 1,000,000 bytes, but this file is not"),
         (None, "{file} cannot be read: No such file or directory"),
