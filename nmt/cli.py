@@ -1,7 +1,7 @@
 """`nmt VERB [overrides]`: choose the verb, show errors, set the exit code.
 
-Knows no config and no model: a verb's arguments go to `nmt.config.compose`, its configs to `nmt.verbs` or
-`nmt.runs.opened`. They are imported only once a verb is known, so that `nmt --help` answers at once.
+Knows no config and no model: the arguments of a verb go to `nmt.config.compose`, the configs to the module
+that its row of `nmt.verbs` names. Both are imported once a verb is known: `nmt --help` answers at once.
 
 Exit codes: 0 done, 1 a bug of ours, 2 the user's config or data, 3 a sweep with failed trials, 4 training
 stopped, 128 + N after signal N.
@@ -17,24 +17,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nmt import __version__
+from nmt.config.verb import Verb
 from nmt.errors import Interrupted, NmtError, UserError, suggest
+from nmt.verbs import VERBS
 
 if TYPE_CHECKING:
     from nmt.config.compose import Composed
 
-VERBS = {
-    "train": "train a model and score it; the same command again continues or reports",
-    "evaluate": "score a trained model: its recorded score again, or on other data",
-    "translate": "translate standard input to standard output line by line, or a large file",
-    "generate": "continue a text with a trained language model",
-    "attention": "show what a trained model attends to: a page, images and word alignments",
-}
-HELP = f"""\
-nmt {__version__}: neural machine translation, from text to BLEU
+HELP = """\
+nmt {version}: neural machine translation, from text to BLEU
 
 usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
-{chr(10).join(f"  {verb:<11}{text}" for verb, text in VERBS.items())}
+{verbs}
 
   nmt train                                  train the bundled demo
   nmt train experiment=multi30k_en_de        train a recipe
@@ -45,8 +40,6 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
 nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
 """
-SHARED_VERBS = ("train", "evaluate")
-"""Those that several processes, started by torchrun, can share."""
 SHELLS = ("bash", "fish", "zsh")
 SWEEP_FAILED = 3
 
@@ -90,17 +83,19 @@ def run_command(argv: list[str], say: Callable[[str], None]) -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Run what the first argument names."""
+    verbs = "\n".join(f"  {name:<11}{verb.summary}" for name, verb in VERBS.items())
+    usage = HELP.format(version=__version__, verbs=verbs)
     first, rest = (argv[0], argv[1:]) if argv else ("", [])
     if first in VERBS:
-        return run_verb(first, rest)
+        return run_verb(VERBS[first], rest)
     if first in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(usage, end="")
     elif first in ("-V", "--version"):
         print(f"nmt {__version__}")
     elif first in ("-sc", "--shell-completion"):
-        complete(rest)
+        complete_in_shell(rest)
     elif not first:
-        print(HELP, end="", file=sys.stderr)
+        print(usage, end="", file=sys.stderr)
         return UserError.exit_code
     elif "=" in first or first.startswith("-"):
         raise UserError(f"the verb comes first: nmt {'|'.join(VERBS)} {first} ...")
@@ -116,75 +111,19 @@ def _require_one_process(what: str) -> None:
         raise UserError(f"{what} runs in one process; start it without torchrun")
 
 
-def run_verb(verb: str, argv: list[str]) -> int:
+def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
-    from nmt.config import compose
+    from nmt.config.compose import compose
 
-    if verb not in SHARED_VERBS:
-        _require_one_process(f"nmt {verb}")
-    trials = compose.compose(verb, argv)
-    is_sweep = any(trial.name for trial in trials)
-    if is_sweep:
+    if not verb.shared:
+        _require_one_process(f"nmt {verb.name}")
+    trials = compose(verb, argv)
+    if any(trial.name for trial in trials):
         _require_one_process("a sweep")
-    if is_sweep:
-        return sweep(trials, ACTIONS[verb])
+        return sweep(trials, verb.run)
     for trial in trials:
-        ACTIONS[verb](trial)
+        verb.run(trial)
     return 0
-
-
-def train(trial: Composed) -> dict[str, Any]:
-    """Train one config and return its results."""
-    cfg, run_dir = trial.to_training()
-    from nmt.verbs import train
-
-    return train.train(cfg, run_dir)
-
-
-def evaluate(trial: Composed) -> dict[str, Any]:
-    """Score one run and return the results."""
-    from nmt.config.roots import EvaluateConfig
-    from nmt.runs import opened
-
-    return opened.evaluate(trial.to_config(EvaluateConfig))
-
-
-def translate(trial: Composed) -> dict[str, Any]:
-    """Translate a file with several workers, or standard input to standard output."""
-    from nmt.config.roots import TranslateConfig
-    from nmt.runs import opened
-    from nmt.verbs import translate_file
-
-    cfg = trial.to_config(TranslateConfig)
-    (opened.translate if cfg.input is None else translate_file.translate_file)(cfg)
-    return {}
-
-
-def generate(trial: Composed) -> dict[str, Any]:
-    """Continue a text."""
-    from nmt.config.roots import GenerateConfig
-    from nmt.runs import opened
-
-    opened.generate(trial.to_config(GenerateConfig))
-    return {}
-
-
-def attention(trial: Composed) -> dict[str, Any]:
-    """Show what a model attends to for the sentences on standard input."""
-    from nmt.config.roots import AttentionVerbConfig
-    from nmt.runs import opened
-
-    opened.attention(trial.to_config(AttentionVerbConfig))
-    return {}
-
-
-ACTIONS: dict[str, Callable[[Composed], dict[str, Any]]] = {
-    "train": train,
-    "evaluate": evaluate,
-    "translate": translate,
-    "generate": generate,
-    "attention": attention,
-}
 
 
 def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any]]) -> int:
@@ -218,7 +157,7 @@ def score(results: dict[str, Any]) -> str:
     return "  ".join(labelled_scores(scored[0])) if scored else "-"
 
 
-def complete(request: Sequence[str]) -> None:
+def complete_in_shell(request: Sequence[str]) -> None:
     """Set up completion in a shell, or answer the shell, which sends the line typed so far in $COMP_LINE."""
     action, _, shell = request[0].partition("=") if len(request) == 1 else ("", "", "")
     if action not in ("install", "uninstall", "query") or shell not in SHELLS:
@@ -231,7 +170,8 @@ def complete(request: Sequence[str]) -> None:
     if action == "query" and verb not in VERBS:
         print(*VERBS)
         return
-    from nmt.config import compose
+    from nmt.config.compose import complete
 
     os.environ["COMP_LINE"] = line.replace(f" {verb}", "", 1)
-    compose.complete(verb or "train", request)
+    sys.argv[0] = "nmt"  # the command to complete, however this process was started
+    complete(VERBS[verb or "train"], request)

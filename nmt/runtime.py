@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt import kernels
+from nmt.checks import not_negative
 from nmt.errors import Interrupted, TrainingStopped, UserError
 
 SMALLEST_LOSS_SCALE = 2.0**-14
@@ -66,8 +67,7 @@ class RuntimeConfig:
     """ddp or fsdp, for several processes: each holds all weights, or a part of them and of the optimizer."""
 
     def __post_init__(self) -> None:
-        if self.threads < 0:
-            raise UserError(f"runtime.threads must not be negative, but is {self.threads}")
+        not_negative(self, "runtime", "threads")
 
 
 def resolve_device(cfg: RuntimeConfig) -> torch.device:

@@ -54,6 +54,7 @@ from nmt.layers.positions import Positions, sinusoids
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import Tying
 from nmt.runs.opened import Run, evaluation_text, open_run
+from nmt.verbs import VERBS
 
 OURS = "nmt"
 PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -135,7 +136,7 @@ def translate_ours(job: Record) -> Record:
     search = [f"decoding.beam_size={job['beam_size']}", f"decoding.length_penalty_alpha={job['alpha']}"]
     settings = ["decoding=beam", *search, "decoding.length_penalty=average", *job["settings"]]
     threads = f"runtime.threads={job['threads']}"
-    (composed,) = compose("translate", [f"run={job['run']}", "runtime.device=cpu", threads, *settings])
+    (composed,) = compose(VERBS["translate"], [f"run={job['run']}", "runtime.device=cpu", threads, *settings])
     cfg = composed.to_config(TranslateConfig)
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     lines = Path(job["source"]).read_text(encoding="utf-8").split("\n")[:-1]

@@ -55,6 +55,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.tasks import TASKS
 from nmt.training.objective import CrossEntropyConfig
+from nmt.verbs import VERBS
 
 OURS = "nmt"
 PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "joeynmt"}
@@ -98,7 +99,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
 
 def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
     """What every system is told about one size."""
-    (composed,) = compose("train", [*overrides(args, size), f"run={work / 'run'}"])
+    (composed,) = compose(VERBS["train"], [*overrides(args, size), f"run={work / 'run'}"])
     cfg, _ = composed.to_training()
     model = cfg.model
     objective = cfg.objective

@@ -15,6 +15,7 @@ import pytest
 import nmt
 from nmt.config.compose import compose
 from nmt.kernels import HEADERS, SOURCES
+from nmt.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nmt"
@@ -203,5 +204,5 @@ def test_every_training_in_the_docs_can_be_composed() -> None:
     assert len(commands) > 10
     for _, _, *arguments in commands:
         if "--help" not in arguments and "..." not in arguments:
-            for trial in compose("train", arguments):
+            for trial in compose(VERBS["train"], arguments):
                 trial.to_training()

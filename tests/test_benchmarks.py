@@ -24,6 +24,7 @@ from nmt.errors import UserError
 from nmt.layers.blocks import NormOrder
 from nmt.models.rnn import RnnConfig
 from nmt.runs.opened import open_run
+from nmt.verbs import VERBS
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
@@ -169,7 +170,7 @@ def test_every_peer_has_an_adapter_and_an_environment() -> None:
 def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
     (composed,) = compose(
-        "train",
+        VERBS["train"],
         [
             "experiment=none",
             "data=toy",

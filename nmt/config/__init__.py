@@ -2,6 +2,7 @@
 
 Knows the dataclasses of all components; refuses to know what they are used for. The modules in import order:
 
+    verb                One verb: a row of the table in `nmt.verbs`.
     renames             Keys that had other names in earlier versions.
     registry            The parts with several dataclasses, and the tables they come from.
     explain             What Hydra and OmegaConf raise, as one readable sentence.

@@ -1,23 +1,21 @@
 """From the command line of one verb to its configs: what Hydra does for this program.
 
-Hydra only composes. The function it is given keeps the config and returns, so that training runs outside
-of Hydra and all configs of a sweep are known before its first trial starts. Nothing is instantiated from a
-config: which dataclass a choice has is stated by the schema in its defaults list.
+Hydra composes, and nothing else: training runs outside of Hydra, and all configs of a sweep are known before
+its first trial starts. Nothing is instantiated from a config: which dataclass a choice has is stated by the
+schema in its defaults list.
 
-`nmt evaluate`, `translate` and `attention` start from the config of their run. It enters the composition as
-the choice `from_run`, and so is typed and overridden like any other.
+All verbs but `train` start from the config of their run. It enters the composition as the choice `from_run`,
+and so is typed and overridden like any other.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-import os
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -25,40 +23,30 @@ from typing import Any, cast
 import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config import help
 from nmt.config.explain import explain
 from nmt.config.overrides import (
     FROM_RUN,
-    GROUPS,
+    SWEEP_DIR,
     choices,
     config_dir,
-    hydra_arguments,
     parse_flags,
     parse_overrides,
+    quoted,
     refuse_misuse,
     run_of,
+    trials,
 )
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
-from nmt.config.roots import (
-    AttentionVerbConfig,
-    EvaluateConfig,
-    GenerateConfig,
-    Root,
-    Task,
-    TrainConfig,
-    TranslateConfig,
-    check,
-    to_config,
-)
+from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.stored import fingerprint, load_config
-from nmt.data.sources import DemoData
-from nmt.decoding import BeamConfig
+from nmt.config.verb import Verb
 from nmt.errors import UserError, suggest
 
 MAX_NAME = 120
@@ -96,10 +84,21 @@ class Composed:
             return Path(cfg.run)
         languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
-        return Path("outputs", data, f"{file_name(str(self.choices.get('model')))}-{fingerprint(cfg)}")
+        return _found_again(Path("outputs", data), file_name(str(self.choices.get("model"))), cfg)
 
 
-def compose(verb: str, argv: Sequence[str]) -> list[Composed]:
+def _found_again(folder: Path, name: str, cfg: TrainConfig) -> Path:
+    """Return the run of `cfg` in `folder`, under whatever keys it was stored, or else where it will be."""
+    mark = fingerprint(cfg)
+    new = folder / f"{name}-{mark}"
+    for file in sorted(folder.glob(f"{name}-*/config.yaml")) if not new.exists() else []:
+        with suppress(UserError):  # is no config of this version
+            if fingerprint(load_config(file)) == mark:
+                return file.parent
+    return new
+
+
+def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     """Return the config that the arguments make, those of a sweep, or none when they ask to show something.
 
     Raises:
@@ -108,24 +107,33 @@ def compose(verb: str, argv: Sequence[str]) -> list[Composed]:
     flags = parse_flags(verb, argv)
     overrides = parse_overrides(flags.overrides)
     refuse_misuse(verb, overrides, flags)
-    run = run_of(overrides)
-    if verb != "train" and run is None and not flags.help:
-        raise UserError(f"run is missing; say nmt {verb} run=DIR{_known_runs()}")
-    register(load_run(run) if verb != "train" and run is not None else None)
-    found = _hydra(verb, hydra_arguments(flags), overrides)
-    if flags.help:
-        groups = {group: choices(verb, group, flags) for group in GROUPS[verb]}
-        print(help.render(verb, found[0].cfg, found[0].choices, groups))
-        return []
-    if flags.multirun and not found:
+    run = run_of(overrides) if verb.opens_run else None
+    if verb.opens_run and run is None and not flags.help:
+        raise UserError(f"run is missing; say nmt {verb.name} run=DIR{_known_runs()}")
+    lines = trials(verb, overrides, flags) if flags.multirun else [flags.overrides]
+    if not lines:
         raise UserError("the sweep is empty: a pattern matches no choice")
-    return found
+    if flags.config_dir is not None:
+        place = f"hydra.searchpath=[{quoted(str(Path(flags.config_dir).absolute()))}]"
+        lines = [[*trial, place] for trial in lines]
+    with _hydra(verb, load_run(run) if run is not None else None) as hydra_app:
+        if flags.help:
+            found = _composed(verb, lines[0])
+            groups = {group: choices(verb, group, flags) for group in verb.groups}
+            print(help.render(verb, found.cfg, found.choices, groups))
+        elif flags.cfg is not None:
+            hydra_app.show_cfg(verb.name, lines[0], cfg_type=flags.cfg, package=None, resolve=flags.resolve)
+        elif flags.info is not None:
+            hydra_app.show_info(flags.info, verb.name, lines[0])
+        else:
+            return [_composed(verb, trial, overrides if flags.multirun else None) for trial in lines]
+    return []
 
 
-def complete(verb: str, request: Sequence[str]) -> None:
+def complete(verb: Verb, request: Sequence[str]) -> None:
     """Print what a shell asks for; $COMP_LINE is the line typed so far, without the verb."""
-    register(None)
-    _hydra(verb, ["--shell-completion", *request], [])
+    with _hydra(verb, None) as hydra_app:
+        hydra_app.shell_completion(verb.name, list(request))
 
 
 def load_run(run: str) -> TrainConfig:
@@ -147,28 +155,37 @@ def _known_runs(wanted: str = "") -> str:
     return suggest(wanted, found) or listed
 
 
-def register(stored: TrainConfig | None) -> None:
-    """Give Hydra the schema of every choice, and what a verb takes over from the config of a run."""
-    store = ConfigStore.instance()
-    store.store(name=f"{SCHEMA_PREFIX}train", node=TrainConfig)
+@functools.cache
+def _register_choices() -> None:
+    """Give Hydra the schema of every choice."""
     for part, (_, classes) in VARIANTS.items():
         for name, cls in classes.items():
-            store.store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=_with_open_mappings(cls))
-    if stored is None:  # help and completion need no run
-        stored = TrainConfig(data=DemoData(), decoding=BeamConfig())
-    runtime = stored.runtime
-    if runtime.device.startswith("cuda"):  # a run is not bound to the GPU it was trained on
-        runtime = dataclasses.replace(runtime, device="auto")
-    store.store(name=f"{SCHEMA_PREFIX}evaluate", node=EvaluateConfig(runtime=runtime, metrics=stored.metrics))
-    store.store(name=f"{SCHEMA_PREFIX}translate", node=TranslateConfig(runtime=runtime))
-    store.store(name=f"{SCHEMA_PREFIX}generate", node=GenerateConfig(runtime=runtime))
-    store.store(name=f"{SCHEMA_PREFIX}attention", node=AttentionVerbConfig(runtime=runtime))
-    store.store(group="data", name=FROM_RUN, node=_with_open_mappings(stored.data))
-    store.store(group="decoding", name=FROM_RUN, node=stored.decoding)
+            node = _with_open_mappings(cls)
+            ConfigStore.instance().store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=node)
+
+
+def _register(verb: Verb, stored: TrainConfig | None) -> None:
+    """Give Hydra the schema of `verb`, and what the verb takes over from the config of a run."""
+    store, schema = ConfigStore.instance(), verb.config_class()
+    taken: dict[str, Any] = {}
+    if verb.opens_run:
+        stored = stored or _any_config()
+        shared = {field.name for field in dataclasses.fields(schema)} & vars(stored).keys()
+        taken = {name: getattr(stored, name) for name in shared - {"run", *VARIANTS}}
+        if stored.runtime.device.startswith("cuda"):  # a run is not bound to the GPU it was trained on
+            taken["runtime"] = dataclasses.replace(stored.runtime, device="auto")
+        for group in verb.groups:
+            store.store(group=group, name=FROM_RUN, node=_with_open_mappings(getattr(stored, group)))
+    store.store(name=f"{SCHEMA_PREFIX}{verb.name}", node=schema(**taken) if taken else schema)
+
+
+def _any_config() -> TrainConfig:
+    """Return what stands for the config of a run in help and completion, which need none."""
+    return TrainConfig(**{part: next(iter(classes.values()))() for part, (_, classes) in VARIANTS.items()})
 
 
 def _with_open_mappings(component: object) -> DictConfig:
-    """A config whose mappings take new keys: those are names that the user gives."""
+    """Return a config whose mappings take new keys: those are names that the user gives."""
     cfg = OmegaConf.structured(component)
     for key in cfg:
         if not OmegaConf.is_missing(cfg, key) and OmegaConf.is_dict(cfg[key]):
@@ -176,61 +193,42 @@ def _with_open_mappings(component: object) -> DictConfig:
     return cast(DictConfig, cfg)
 
 
-def _hydra(verb: str, arguments: Sequence[str], overrides: Sequence[Override]) -> list[Composed]:
-    """Let Hydra compose, or show what a flag asks for, and return what it composed."""
-    found: list[Composed] = []
+@contextmanager
+def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
+    """Set Hydra up for `verb` and the config of its run; raise what it finds wrong as `UserError`."""
+    _register_choices()
+    _register(verb, stored)
+    try:
+        with hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"):
+            yield GlobalHydra.instance().hydra
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error)) from error
+    except yaml.YAMLError as error:
+        raise UserError(f"a config is not YAML: {' '.join(str(error).split())}") from error
 
-    def keep(cfg: DictConfig) -> None:
-        settings = HydraConfig.get()
-        composed = Composed(cfg, dict(settings.runtime.choices))
-        if "--multirun" in arguments:
-            composed.name, composed.sweep_dir = settings.sweep.subdir, settings.sweep.dir
-        found.append(composed)
 
-    with tempfile.TemporaryDirectory(prefix="nmt-") as scratch, _as_hydra_app(arguments):
-        _register_resolvers(overrides, scratch)
-        app: Callable[[], None] = hydra.main(str(config_dir()), verb, "1.3")(keep)
-        try:
-            app()
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UserError(explain(error)) from error
-        except yaml.YAMLError as error:
-            raise UserError(f"a config is not YAML: {' '.join(str(error).split())}") from error
+def _composed(verb: Verb, lines: list[str], swept: Sequence[Override] | None = None) -> Composed:
+    """Let Hydra compose a config; `swept` is what was typed, where `lines` are one trial of a sweep."""
+    cfg = hydra.compose(verb.name, lines, return_hydra_config=True)
+    found = Composed(cfg, dict(cfg.hydra.runtime.choices))
+    if swept is not None:
+        found.name, folder = _names(lines, swept)
+        given = any(override.key_or_group == SWEEP_DIR for override in swept)
+        found.sweep_dir = cfg.hydra.sweep.dir if given else f"outputs/multirun/{folder}"
+    with open_dict(cfg):
+        del cfg["hydra"]
     return found
 
 
-def _register_resolvers(overrides: Sequence[Override], scratch: str) -> None:
-    """Define the `${nmt.*}` of configs/: the names of a sweep and its trials, and a directory for neither."""
-    swept = [override.key_or_group for override in overrides if override.is_sweep_override()]
+def _names(lines: Sequence[str], overrides: Sequence[Override]) -> tuple[str, str]:
+    """Return the name of a trial, which sets `lines`, and that of its sweep."""
+    tried = [override.key_or_group for override in overrides if override.is_sweep_override()]
     fixed = {o.key_or_group: str(o.input_line) for o in overrides if not o.is_sweep_override()}
-
-    def sweep() -> str:
-        # Without the values that are tried, so that trying some more of them finds the finished trials again.
-        lines = sorted(line for key, line in fixed.items() if not key.startswith("hydra."))
-        return f"{file_name('+'.join(swept) or 'single')}-{_digest(' '.join(lines))}"
-
-    def trial(task: ListConfig) -> str:
-        lines = [line.replace("=", "-", 1) for line in task if line.partition("=")[0] not in fixed]
-        return file_name("+".join(lines) or "trial")
-
-    resolvers: dict[str, Callable[..., Any]] = {"sweep": sweep, "trial": trial, "scratch": lambda: scratch}
-    for name, resolver in resolvers.items():
-        OmegaConf.register_new_resolver(f"nmt.{name}", resolver, replace=True)
-
-
-@contextmanager
-def _as_hydra_app(arguments: Sequence[str]) -> Iterator[None]:
-    """Let `hydra.main` see these arguments, and raise its errors instead of printing them."""
-    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = ["nmt", *arguments]
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        sys.argv = argv
-        del os.environ["HYDRA_FULL_ERROR"]
-        if full_error is not None:
-            os.environ["HYDRA_FULL_ERROR"] = full_error
+    trial = [line.replace("=", "-", 1) for line in lines if line.partition("=")[0] in {*tried} - fixed.keys()]
+    # Without the values that are tried, so that trying some more of them finds the finished trials again.
+    rest = sorted(line for key, line in fixed.items() if not key.startswith("hydra."))
+    sweep = f"{file_name('+'.join(tried) or 'single')}-{_digest(' '.join(rest))}"
+    return file_name("+".join(trial) or "trial"), sweep
 
 
 def file_name(text: str) -> str:

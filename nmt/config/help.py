@@ -19,6 +19,8 @@ from typing import Any
 import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from nmt.config.verb import Verb
+
 KEY_WIDTH = 40
 
 USAGE = """\
@@ -31,44 +33,18 @@ options:
   -i, --info [WHAT]     how the config is composed: {info}
   -cd, --config-dir DIR a folder of your own choices, laid out like configs/
 """
-EXAMPLES = {
-    "train": (
-        "nmt train                                      # the bundled demo",
-        "nmt train experiment=multi30k_en_de            # a recipe",
-        "nmt train data=multi30k model=transformer_base schedule.warmup_steps=2000 run=outputs/mine",
-        "nmt train -m model.num_heads=2,4 schedule.factor=0.5,1.0",
-    ),
-    "evaluate": (
-        "nmt evaluate run=outputs/mine                  # the recorded score again",
-        "nmt evaluate run=outputs/mine decoding.beam_size=8 data.scored_split=validation",
-        "nmt evaluate run=outputs/mine checkpoint=best data=wmt16",
-    ),
-    "translate": (
-        "nmt translate run=outputs/mine < src.txt > hyp.txt",
-        "nmt translate run=outputs/mine decoding=greedy",
-        "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file: several workers",
-    ),
-    "generate": (
-        "nmt generate run=outputs/mine prompt='Two men'",
-        "nmt generate run=outputs/mine max_tokens=500 decoding.temperature=0.7 decoding.seed=2",
-    ),
-    "attention": (
-        "nmt attention run=outputs/mine < src.txt       # attention.html, images and alignments",
-        "paste src.txt tgt.txt | nmt attention run=outputs/mine views=[hard] layer=5 output=aligned",
-    ),
-}
 
 
 def render(
-    verb: str, cfg: DictConfig, choices: Mapping[str, Any], groups: Mapping[str, Sequence[str]]
+    verb: Verb, cfg: DictConfig, choices: Mapping[str, Any], groups: Mapping[str, Sequence[str]]
 ) -> str:
     """Return the help of `verb`; `choices` are those in force, `groups` what can be chosen."""
-    examples = "".join(f"  {example}\n" for example in EXAMPLES[verb])
+    examples = "".join(f"  {example}\n" for example in verb.examples)
     info = "config, defaults, defaults-tree, searchpath, plugins"
     root = OmegaConf.get_type(cfg)
     parts = [
         summary(root),
-        USAGE.format(verb=verb, examples=examples, info=info),
+        USAGE.format(verb=verb.name, examples=examples, info=info),
         "groups (GROUP=CHOICE; * is in force):",
         *(_group(group, names, choices.get(group)) for group, names in groups.items()),
         "\nkeys (key=value; the values are those in force):",

@@ -1,7 +1,8 @@
-"""The root configs of the verbs, and the checks across components.
+"""The root configs that several modules know, and the checks across components.
 
-Each component states its own fields, ranges and defaults beside its code; here they come together. Knows
-dataclasses; knows no file and no command line, and no component ever sees a root config.
+Each component states its own fields, ranges and defaults beside its code; here they come together. A root
+config that only one verb knows is in the module of that verb. Knows dataclasses; knows no file and no command
+line, and no component ever sees a root config.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from nmt.attention_views.views import ViewsConfig
+from nmt.checks import not_negative
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import Split
 from nmt.data.sources import DataConfig, MixtureData, TextData, has_split
@@ -105,35 +106,6 @@ class RunConfig:
 
 
 @dataclass
-class EvaluateConfig(RunConfig):
-    """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
-
-    data: DataConfig = MISSING
-    """What to translate and score against; data.scored_split says which part of it."""
-    metrics: list[str] = field(default_factory=_default_metrics)
-    """Scores to compute, such as bleu, chrf and ter."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_metrics(self.metrics)
-
-
-@dataclass
-class GenerateConfig(RunConfig):
-    """Continue a text with a trained language model; runtime starts from that of the run."""
-
-    prompt: str = ""
-    """How the text begins; empty: the model begins."""
-    max_tokens: int = 200
-    """Tokens to add."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_tokens < 1:
-            raise UserError(f"max_tokens must be at least 1, but is {self.max_tokens}")
-
-
-@dataclass
 class TargetConfig(RunConfig):
     """What the verbs have in common that are given sources."""
 
@@ -157,31 +129,18 @@ class TranslateConfig(TargetConfig):
         for key, value in (("input", self.input), ("output", self.output)):
             if value is not None and not value.strip():
                 raise UserError(f"{key} must name a file, but is empty")
-        if self.workers < 0:
-            raise UserError(f"workers must not be negative, but is {self.workers}")
-        if self.input is None and self.output is not None:
+        not_negative(self, "", "workers")
+        if (self.input is None) != (self.output is None):
+            given, other = ("output", "input") if self.input is None else ("input", "output")
             raise UserError(
-                f"output={self.output} needs input=..., too; without both, standard input is translated"
-            )
-        if self.input is not None and self.output is None:
-            raise UserError(
-                f"input={self.input} needs output=..., too; without both, standard input is translated"
+                f"{given}={self.input or self.output} needs {other}=..., too; "
+                "without both, standard input is translated"
             )
         if self.input is None and self.workers:
             raise UserError(f"workers={self.workers} needs input=... and output=...; a stream has one worker")
 
 
-@dataclass
-class AttentionVerbConfig(ViewsConfig, TargetConfig):
-    """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
-
-    def __post_init__(self) -> None:
-        TargetConfig.__post_init__(self)
-        ViewsConfig.__post_init__(self)
-
-
-Config = TrainConfig | EvaluateConfig | TranslateConfig | GenerateConfig | AttentionVerbConfig
-Root = TypeVar("Root", TrainConfig, EvaluateConfig, TranslateConfig, GenerateConfig, AttentionVerbConfig)
+Root = TypeVar("Root")
 
 
 def to_config(cfg: DictConfig, root: type[Root]) -> Root:
@@ -214,7 +173,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
         if type(chosen) is not classes.get(getattr(chosen, name_field)):
             schemas = ", ".join(f"{SCHEMA_PREFIX}{name}" for name in classes)
             yield (
-                f"the file of {part}=... says not what its keys are; "
+                f"the file of {part}=... does not say what its keys are; "
                 f"begin it with `defaults: [SCHEMA, _self_]`, where SCHEMA is one of {schemas}"
             )
     if cfg.model.shares_vocabulary and not cfg.tokenizer.joint:

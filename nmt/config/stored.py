@@ -1,7 +1,7 @@
 """The config.yaml of a run: written, read again, and compared with another config.
 
-A stored config is plain, resolved data. It may come from a stranger, so it is read strictly: no
-interpolation, no alias, no unknown key, and the dataclass of a part is looked up by its name in a table.
+A stored config is plain, resolved data. It may come from a stranger, so it is read strictly: no tag, no
+alias, no interpolation, no unknown key, and the dataclass of a part is looked up by its name in a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nmt.config.explain import explain
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import translate
-from nmt.config.roots import Config, TrainConfig, decay_follows_limit, to_config
+from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
 
@@ -51,7 +51,7 @@ RESUMABLE = (
 """Keys that may differ when a run goes on: they change how long it trains and what it reports."""
 
 
-def to_plain(cfg: Config) -> dict[str, Any]:
+def to_plain(cfg: object) -> dict[str, Any]:
     """Return a config as nested dicts of numbers, strings, lists and None."""
     plain = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
     return cast(dict[str, Any], plain)
@@ -101,20 +101,18 @@ def _read_text(path: Path) -> str:
 
 
 def _require_plain(text: str) -> None:
-    """Refuse what makes YAML more than data: references, interpolation, boundless nesting."""
+    """Refuse what makes YAML more than data: aliases, tags, interpolation, boundless nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark else 0
+        begin, end = (mark.index if mark else 0 for mark in (event.start_mark, event.end_mark))
+        place = f"line {event.start_mark.line + 1 if event.start_mark else 0}"
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_FILE_DEPTH:
-            raise UserError(f"line {line}: a config is nested less than {MAX_FILE_DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent):
+            raise UserError(f"{place}: a config is nested less than {MAX_FILE_DEPTH} deep")
+        refers = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None
+        if refers or (isinstance(event, yaml.ScalarEvent) and "${" in event.value):
             raise UserError(
-                f"line {line}: a stored config has no alias, but here is *{event.anchor}; write it out"
-            )
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
-            raise UserError(
-                f"line {line}: a stored config is resolved, but here is {event.value!r}; write it out"
+                f"{place}: a stored config is plain values, but here is {text[begin:end]}; write it out"
             )
 
 

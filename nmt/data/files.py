@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.checks import at_least, within
 from nmt.data.lines import read_lines
 from nmt.data.pairs import (
     CHUNK_PAIRS,
@@ -80,10 +81,8 @@ class TextData(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.held_out < 1.0:
-            raise UserError(f"data.held_out must be in (0, 1), but is {self.held_out}")
-        if self.blocks < 1:
-            raise UserError(f"data.blocks must be at least 1, but is {self.blocks}")
+        within(self, "data", "(0, 1)", "held_out")
+        at_least(self, "data", 1, "blocks")
 
     def place(self, split: Split) -> str | None:
         """The path of the split."""

@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from nmt.checks import at_least
 from nmt.errors import UserError, suggest
 
 CHUNK_PAIRS = 50_000
@@ -68,9 +69,8 @@ class DataConfig:
                     f"data.{key} must be the name of a language, which ends the names of files, "
                     f"but is {language!r}"
                 )
-        for key, least in (("max_chars", 1), ("max_ratio", 1), ("max_tokens", 2), ("buffer_pairs", 1)):
-            if getattr(self, key) < least:
-                raise UserError(f"data.{key} must be at least {least}, but is {getattr(self, key)}")
+        at_least(self, "data", 1, "max_chars", "max_ratio", "buffer_pairs")
+        at_least(self, "data", 2, "max_tokens")
 
     @property
     def languages(self) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from enum import Enum
 
 import sentencepiece
 
+from nmt.checks import at_least, within
 from nmt.data.preparation import prepare
 from nmt.errors import UserError
 
@@ -84,16 +85,10 @@ class TokenizerConfig:
     alpha (0.1 is usual), for bpe with each merge left out with probability alpha (0.1 is usual)."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size <= EOS_ID + 1:
-            raise UserError(f"tokenizer.vocab_size must be at least {EOS_ID + 2}, but is {self.vocab_size}")
-        if self.max_sentences < 2:
-            raise UserError(f"tokenizer.max_sentences must be at least 2, but is {self.max_sentences}")
-        if not 0.98 <= self.character_coverage <= 1.0:
-            raise UserError(
-                f"tokenizer.character_coverage must be in [0.98, 1], but is {self.character_coverage}"
-            )
-        if not 0.0 <= self.sampling_alpha <= 1.0:
-            raise UserError(f"tokenizer.sampling_alpha must be in [0, 1], but is {self.sampling_alpha}")
+        at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")
+        at_least(self, "tokenizer", 2, "max_sentences")
+        within(self, "tokenizer", "[0.98, 1]", "character_coverage")
+        within(self, "tokenizer", "[0, 1]", "sampling_alpha")
         if self.sampling_alpha and self.kind not in (TokenizerKind.unigram, TokenizerKind.bpe):
             raise UserError(
                 f"tokenizer.sampling_alpha={self.sampling_alpha} needs tokenizer.kind=unigram or bpe: "
@@ -104,8 +99,7 @@ class TokenizerConfig:
         self._check_min_frequency()
 
     def _check_min_frequency(self) -> None:
-        if self.min_frequency < 1:
-            raise UserError(f"tokenizer.min_frequency must be at least 1, but is {self.min_frequency}")
+        at_least(self, "tokenizer", 1, "min_frequency")
         if self.min_frequency == 1:
             return
         key = f"tokenizer.min_frequency={self.min_frequency}"

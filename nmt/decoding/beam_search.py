@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmt.checks import at_least, finite
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding.candidates import Candidates, allowed_log_probs, best_candidates, take
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
@@ -65,13 +66,8 @@ class BeamConfig(DecodingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beam_size < 1:
-            raise UserError(f"decoding.beam_size must be at least 1, but is {self.beam_size}")
-        if not 0 <= self.length_penalty_alpha < float("inf"):
-            raise UserError(
-                f"decoding.length_penalty_alpha must be finite and not negative, "
-                f"but is {self.length_penalty_alpha}"
-            )
+        at_least(self, "decoding", 1, "beam_size")
+        finite(self, "decoding", "length_penalty_alpha")
         if self.n_best > self.beam_size:
             raise UserError(
                 f"decoding.n_best must not exceed decoding.beam_size, but {self.n_best} > "

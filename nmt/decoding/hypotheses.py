@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmt.errors import UserError
+from nmt.checks import at_least, finite
 from nmt.runtime import Precision
 
 
@@ -38,13 +38,8 @@ class DecodingConfig:
     """
 
     def __post_init__(self) -> None:
-        for key in ("n_best", "batch_tokens", "max_source_tokens"):
-            if getattr(self, key) < 1:
-                raise UserError(f"decoding.{key} must be at least 1, but is {getattr(self, key)}")
-        for key in ("max_length_ratio", "max_length_offset"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                value = getattr(self, key)
-                raise UserError(f"decoding.{key} must be finite and not negative, but is {value}")
+        at_least(self, "decoding", 1, "n_best", "batch_tokens", "max_source_tokens")
+        finite(self, "decoding", "max_length_ratio", "max_length_offset")
 
     @property
     def rows_per_sentence(self) -> int:

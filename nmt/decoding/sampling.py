@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.checks import finite, within
 from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
 from nmt.errors import UserError
@@ -39,13 +40,10 @@ class SamplingConfig(DecodingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.temperature < float("inf"):
-            value = self.temperature
-            raise UserError(f"decoding.temperature must be finite and not negative, but is {value}")
+        finite(self, "decoding", "temperature")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"decoding.top_k must be at least 1 or null, but is {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"decoding.top_p must be in (0, 1], but is {self.top_p}")
+        within(self, "decoding", "(0, 1]", "top_p")
 
 
 def sample(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from nmt.errors import UserError
+from nmt.checks import at_least, within
 from nmt.layers.attention import AttentionRole, Recorder, recorded_attention
 
 if TYPE_CHECKING:
@@ -38,16 +38,11 @@ class ModelConfig:
 
     def require_positive(self, *keys: str) -> None:
         """Refuse sizes below 1; null is a size that the others decide."""
-        for key in keys:
-            size = getattr(self, key)
-            if size is not None and size < 1:
-                raise UserError(f"model.{key} must be at least 1, but is {size}")
+        at_least(self, "model", 1, *keys)
 
     def require_rates(self, *keys: str) -> None:
         """Refuse what is no probability to drop something."""
-        for key in keys:
-            if not 0.0 <= getattr(self, key) < 1.0:
-                raise UserError(f"model.{key} must be in [0, 1), but is {getattr(self, key)}")
+        within(self, "model", "[0, 1)", *keys)
 
     @property
     def shares_vocabulary(self) -> bool:

@@ -15,6 +15,7 @@ from enum import Enum
 
 from torch import Tensor, nn
 
+from nmt.checks import positive
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import (
@@ -106,8 +107,7 @@ class StackConfig(ModelConfig):
         super().__post_init__()
         self.require_positive("d_ff", "num_heads", "d_k", "d_v", "max_positions", "max_distance")
         self.require_rates("dropout", "attention_dropout", "activation_dropout")
-        if not self.norm_eps > 0.0:
-            raise UserError(f"model.norm_eps must be greater than 0, but is {self.norm_eps}")
+        positive(self, "model", "norm_eps")
         _check_heads(self)
         _check_buckets(self)
 

@@ -4,5 +4,5 @@ Knows files and models together; refuses to know the command line. The modules i
 
     tasks               What a model learns: the code of translation and that of language modelling.
     directory           A run directory: its files, its lock, and which config it belongs to.
-    opened              Opening a finished run; the wiring of the verbs that start from one.
+    opened              Opening a finished run: its model, its checkpoints, the texts it is scored on.
 """

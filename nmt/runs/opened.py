@@ -1,47 +1,30 @@
-"""Opening a finished run, and the wiring of the verbs that start from one.
+"""Opening a finished run: its model, a checkpoint by its name, and the texts it is scored on.
 
-Each function here takes the config apart and hands every component its own part; no component sees the whole.
-Results go to stdout, remarks to stderr.
+Takes the config apart and hands every component its own part; no component sees the whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import itertools
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from nmt import distributed, runtime
-from nmt.attention_views.maps import SentenceMaps, attend, empty_maps
-from nmt.attention_views.views import require_maps, write_views
-from nmt.config.roots import (
-    AttentionVerbConfig,
-    EvaluateConfig,
-    GenerateConfig,
-    Task,
-    TrainConfig,
-    TranslateConfig,
-    require_checkpoint,
-)
+from nmt import runtime
+from nmt.attention_views.maps import SentenceMaps, attend
+from nmt.config.roots import Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.mixture import tagged
-from nmt.data.pairs import one_line
 from nmt.data.sources import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, SamplingConfig
-from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.translate import Translation, in_precision, translate_stream
-from nmt.errors import UserError, suggest, warn
-from nmt.files import write_lines
+from nmt.errors import UserError, suggest
 from nmt.models import TranslationModel, build_model
 from nmt.runs.directory import RunDirectory
-from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued
+from nmt.runs.tasks import TASKS, TrainedModel, continued
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.train_state import TrainState
 
@@ -190,82 +173,9 @@ def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
     return TASKS[cfg.task].part(sources.load(data, split))
 
 
-def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
-    """Score a trained model on one split, print and return the scores; several processes share the work."""
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    _require_languages(opened.cfg, cfg.data)
-    split = cfg.data.scored_split
-    with distributed.joined() as world:
-        with world.main_first():  # which may download
-            text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
-        if opened.cfg.data.tags and not cfg.data.tags:  # a corpus of its own, read as it is
-            text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
-        tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
-        scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
-        if world.is_main:
-            print(report(split, scores), flush=True)
-            file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
-            write_lines(file, scores.hypotheses)
-            print(f"written     {file}")
-    return {split.value: scores.values, "signatures": scores.signatures}
-
-
-def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
-    own = trained.data
-    if trained.task is Task.language_model and data.tgt != own.tgt:
-        raise UserError(f"the run models {own.tgt}, but data.tgt is {data.tgt}; add data.tgt={own.tgt}")
-    wrong = [pair for pair in data.languages if pair not in own.languages]
-    if trained.task is Task.translation and wrong:
-        (src, tgt), known = wrong[0], " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(own.languages))
-        first = own.languages[0]
-        raise UserError(
-            f"the run translates {known}, "
-            f"but data is {src} to {tgt}; add data.src={first[0]} data.tgt={first[1]}"
-        )
-
-
-def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
-    """test.de for the settings of the run; other settings get a name of their own and overwrite nothing."""
-    same_data = dataclasses.replace(cfg.data, scored_split=trained.data.scored_split) == trained.data
-    if same_data and cfg.decoding == trained.decoding and cfg.checkpoint == "final":
-        return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"
-    settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
-    return f"{cfg.data.scored_split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
-
-
 def score_line(name: str, values: dict[str, float]) -> str:
     """Return one line with the scores of one split."""
     return f"{name:<12}{'  '.join(labelled_scores(values))}"
-
-
-def report(split: Split, scores: Scores) -> str:
-    """What a user reads after an evaluation."""
-    signatures = [f"signature   {name}|{signature}" for name, signature in scores.signatures.items()]
-    return "\n".join([score_line(split.value, scores.values), *signatures])
-
-
-def translate(cfg: TranslateConfig) -> None:
-    """Translate standard input line by line to standard output, in order."""
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding, cfg.tgt)):
-        target.write(
-            "".join(f"{line}\n" for line in output_lines(number, translation, cfg.decoding.n_best)).encode()
-        )
-        target.flush()
-
-
-def attention(cfg: AttentionVerbConfig) -> None:
-    """Write what the model attends to for the lines on standard input, and print the names of the files."""
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    opened.require_task(Task.translation)
-    maps = empty_maps(opened.model, opened.device)
-    require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
-    lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
-    output = Path(cfg.output) if cfg.output is not None else opened.directory.path / "attention"
-    title = one_line(f"Attention of {opened.directory.path}")
-    for file in write_views(opened.attend(lines, cfg.decoding, cfg.tgt), cfg, output, title):
-        print(f"written     {file}")
 
 
 def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input") -> Iterator[str]:
@@ -286,11 +196,3 @@ def output_lines(number: int, translation: Translation, n_best: int) -> Iterator
         return
     for candidate in (translation, *translation.alternatives):
         yield f"{number} ||| {candidate.text} ||| {candidate.score:.4f}"
-
-
-def generate(cfg: GenerateConfig) -> None:
-    """Print the prompt and what the model adds to it."""
-    if not isinstance(cfg.decoding, SamplingConfig):
-        raise UserError(f"nmt generate needs decoding=sampling, but has {cfg.decoding.strategy}")
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
-    print(opened.generate(cfg.prompt, cfg.max_tokens, cfg.decoding))

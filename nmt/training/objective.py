@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as symbolic_shapes
 
+from nmt.checks import within
 from nmt.data.batching import Batch
-from nmt.errors import UserError
 from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
 
@@ -98,8 +98,7 @@ class CrossEntropyConfig(ObjectiveConfig):
     """Share of the target probability spread evenly over the vocabulary."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise UserError(f"objective.label_smoothing must be in [0, 1), but is {self.label_smoothing}")
+        within(self, "objective", "[0, 1)", "label_smoothing")
 
 
 class CrossEntropy(Objective):

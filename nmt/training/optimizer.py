@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from nmt.checks import not_negative, positive, within
 from nmt.errors import UserError
 from nmt.training.muon import Muon, packed_matrices
 
@@ -37,23 +38,9 @@ class OptimizerConfig:
     """Gradients are scaled down to this global L2 norm; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
-        self.require_shares("beta1", "beta2")
-        self.require_positive("eps")
-        for key in ("weight_decay", "clip_norm"):
-            if getattr(self, key) < 0:
-                raise UserError(f"optimizer.{key} must not be negative, but is {getattr(self, key)}")
-
-    def require_shares(self, *keys: str) -> None:
-        """Refuse decays outside of [0, 1)."""
-        for key in keys:
-            if not 0.0 <= getattr(self, key) < 1.0:
-                raise UserError(f"optimizer.{key} must be in [0, 1), but is {getattr(self, key)}")
-
-    def require_positive(self, *keys: str) -> None:
-        """Refuse values of 0 and below."""
-        for key in keys:
-            if getattr(self, key) <= 0:
-                raise UserError(f"optimizer.{key} must be positive, but is {getattr(self, key)}")
+        within(self, "optimizer", "[0, 1)", "beta1", "beta2")
+        positive(self, "optimizer", "eps")
+        not_negative(self, "optimizer", "weight_decay", "clip_norm")
 
     @property
     def betas(self) -> tuple[float, float]:
@@ -89,8 +76,8 @@ class MuonConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_shares("momentum")
-        self.require_positive("rms", "iterations")
+        within(self, "optimizer", "[0, 1)", "momentum")
+        positive(self, "optimizer", "rms", "iterations")
 
 
 def build_adam(cfg: AdamConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nmt.checks import not_negative, positive, within
 from nmt.errors import UserError
 
 
@@ -26,19 +27,7 @@ class ScheduleConfig:
     """Updates of linear growth from 0 to the peak."""
 
     def __post_init__(self) -> None:
-        self.require_non_negative("warmup_steps")
-
-    def require_positive(self, *keys: str) -> None:
-        """Refuse values of 0 and below."""
-        for key in keys:
-            if getattr(self, key) <= 0:
-                raise UserError(f"schedule.{key} must be positive, but is {getattr(self, key)}")
-
-    def require_non_negative(self, *keys: str) -> None:
-        """Refuse values below 0."""
-        for key in keys:
-            if getattr(self, key) < 0:
-                raise UserError(f"schedule.{key} must not be negative, but is {getattr(self, key)}")
+        not_negative(self, "schedule", "warmup_steps")
 
 
 @dataclass
@@ -51,7 +40,7 @@ class NoamConfig(ScheduleConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("factor", "warmup_steps")
+        positive(self, "schedule", "factor", "warmup_steps")
 
 
 @dataclass
@@ -63,7 +52,7 @@ class PeakConfig(ScheduleConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("peak_rate")
+        positive(self, "schedule", "peak_rate")
 
 
 @dataclass
@@ -84,7 +73,7 @@ class DecayConfig(PeakConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_non_negative("final_rate")
+        not_negative(self, "schedule", "final_rate")
         if self.final_rate > self.peak_rate:
             raise UserError(
                 f"schedule.final_rate must not exceed schedule.peak_rate={self.peak_rate}, "
@@ -125,10 +114,9 @@ class PlateauConfig(PeakConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.reduce_factor < 1.0:
-            raise UserError(f"schedule.reduce_factor must be between 0 and 1, but is {self.reduce_factor}")
-        self.require_positive("plateau_patience")
-        self.require_non_negative("min_rate")
+        within(self, "schedule", "(0, 1)", "reduce_factor")
+        positive(self, "schedule", "plateau_patience")
+        not_negative(self, "schedule", "min_rate")
 
 
 @dataclass

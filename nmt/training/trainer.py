@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from nmt.checks import at_least, not_negative, positive
 from nmt.data.batching import Plan, collate, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
@@ -86,17 +87,11 @@ class TrainerConfig:
     """Validation sentences whose translations are shown in TensorBoard at every validation."""
 
     def __post_init__(self) -> None:
-        positive = ("batch_tokens", "accumulate", "log_every_steps", "eval_every_steps", "save_every_steps")
-        for key in (*positive, "keep_last", "keep_best"):
-            if getattr(self, key) < 1:
-                raise UserError(f"trainer.{key} must be at least 1, but is {getattr(self, key)}")
-        for key in ("max_steps", "max_epochs", "max_tokens", "max_minutes"):
-            limit = getattr(self, key)
-            if limit is not None and limit <= 0:
-                raise UserError(f"trainer.{key} must be positive, but is {limit}; use null for no limit")
-        for key in ("patience", "average", "num_samples"):
-            if getattr(self, key) < 0:
-                raise UserError(f"trainer.{key} must not be negative, but is {getattr(self, key)}")
+        every = ("log_every_steps", "eval_every_steps", "save_every_steps")
+        at_least(self, "trainer", 1, "batch_tokens", "accumulate", *every, "keep_last", "keep_best")
+        limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
+        positive(self, "trainer", *limits, hint="; use null for no limit")
+        not_negative(self, "trainer", "patience", "average", "num_samples")
         for name in self.measures:
             if name not in MEASURES:
                 known = ", ".join(MEASURES)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt import distributed, kernels, runtime
+from nmt.config.compose import Composed
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import to_plain
 from nmt.data import sources
@@ -43,6 +44,11 @@ from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, selected_steps
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Train one config and return its results."""
+    return train(*trial.to_training())
 
 
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:

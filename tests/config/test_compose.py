@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,17 @@ import pytest
 from nmt.attention_views.views import View
 from nmt.config.compose import MAX_NAME, Composed, compose, file_name
 from nmt.config.overrides import parse_overrides
-from nmt.config.roots import AttentionVerbConfig, EvaluateConfig, TrainConfig, TranslateConfig
+from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
 from nmt.data.pairs import Split
 from nmt.data.sources import HubData
 from nmt.decoding import BeamConfig, LengthPenalty
 from nmt.errors import UserError
+from nmt.verbs import VERBS
+from nmt.verbs.attention import AttentionVerbConfig
+from nmt.verbs.evaluate import EvaluateConfig
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +29,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def training(*arguments: str) -> tuple[TrainConfig, Path]:
-    (composed,) = compose("train", arguments)
+    (composed,) = compose(VERBS["train"], arguments)
     return composed.to_training()
 
 
@@ -36,7 +42,7 @@ def store(run: str, *overrides: str) -> TrainConfig:
 
 
 def evaluation(*arguments: str) -> EvaluateConfig:
-    (composed,) = compose("evaluate", arguments)
+    (composed,) = compose(VERBS["evaluate"], arguments)
     return composed.to_config(EvaluateConfig)
 
 
@@ -63,6 +69,26 @@ def test_the_same_arguments_name_the_same_directory_and_others_another() -> None
     assert training("seed=2")[1] != again[0]
 
 
+def test_a_run_is_found_again_after_its_keys_were_renamed() -> None:
+    """The name of a directory has a hash of all keys: version 0.1, which had others, gave it another name."""
+    cfg, new = training("experiment=demo")
+    stored = new.with_name("transformer_tiny-0a1b2c3d")
+    for name, text in (
+        (new.with_name("transformer_tiny-00000000"), "no: config"),
+        (stored, (FIXTURES / "configs_0_1" / "demo.yaml").read_text(encoding="utf-8")),
+    ):
+        name.mkdir(parents=True)
+        (name / "config.yaml").write_text(text, encoding="utf-8")
+    assert "split:" in (stored / "config.yaml").read_text(encoding="utf-8")  # scored_split today
+    assert training("experiment=demo")[1] == stored
+    assert training("experiment=demo", "decoding=greedy")[1] == stored
+    assert training("experiment=demo", "seed=2")[1] == new.with_name(
+        f"transformer_tiny-{fingerprint(dataclasses.replace(cfg, seed=2))}"
+    )
+    new.mkdir()  # two of them: the one under the name of today
+    assert training("experiment=demo")[1] == new
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -87,7 +113,7 @@ def test_names_of_directories_differ_where_the_texts_do() -> None:
 
 
 def sweep(*arguments: str) -> list[Composed]:
-    return compose("train", ["-m", *arguments])
+    return compose(VERBS["train"], ["-m", *arguments])
 
 
 def test_a_sweep_is_every_combination_in_directories_of_their_own() -> None:
@@ -136,8 +162,27 @@ def test_a_trial_that_is_out_of_range_stops_no_other() -> None:
         bad.to_training()
 
 
+@pytest.mark.parametrize(
+    ("swept", "names"),
+    [
+        (("seed=range(1,4)",), ["seed-1", "seed-2", "seed-3"]),
+        (("seed=choice(2,1)",), ["seed-2", "seed-1"]),
+        (("model=glob(rnn_*,exclude=*_plain)",), ["model-rnn_bahdanau", "model-rnn_luong"]),
+        (("optimizer=glob([c*,n*])",), ["optimizer-constant", "optimizer-cosine", "optimizer-noam"]),
+        (("metrics=[bleu],[bleu,chrf]",), ["metrics-_bleu_-", "metrics-_bleu_chrf_-"]),
+        (("seed=1,2", "seed=7"), ["trial"]),
+        ((), ["trial"]),
+    ],
+    ids=str,
+)
+def test_values_are_named_listed_counted_or_matched(swept: tuple[str, ...], names: list[str]) -> None:
+    found = [trial.name for trial in sweep(*swept)]
+    for name, known in zip(found, names, strict=True):
+        assert name.startswith(known) if known.endswith("-") else name == known
+
+
 def test_flags_may_stand_anywhere() -> None:
-    assert len(compose("train", ["seed=1,2", "-m", "data.src=de", "data.tgt=en"])) == 2
+    assert len(compose(VERBS["train"], ["seed=1,2", "-m", "data.src=de", "data.tgt=en"])) == 2
 
 
 def test_evaluate_starts_from_the_config_of_its_run() -> None:
@@ -196,7 +241,7 @@ def test_two_runs_in_one_process_do_not_mix() -> None:
 
 def test_translate_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
-    (composed,) = compose("translate", ["run=runs/a", "decoding.length_penalty_alpha=0.5"])
+    (composed,) = compose(VERBS["translate"], ["run=runs/a", "decoding.length_penalty_alpha=0.5"])
     assert composed.to_config(TranslateConfig) == TranslateConfig(
         run="runs/a", decoding=BeamConfig(beam_size=3, length_penalty_alpha=0.5)
     )
@@ -204,7 +249,7 @@ def test_translate_starts_from_the_search_of_its_run() -> None:
 
 def test_attention_starts_from_the_search_of_its_run() -> None:
     store("runs/a", "decoding.beam_size=3")
-    (composed,) = compose("attention", ["run=runs/a", "layer=2", "views=[hard,page]"])
+    (composed,) = compose(VERBS["attention"], ["run=runs/a", "layer=2", "views=[hard,page]"])
     assert composed.to_config(AttentionVerbConfig) == AttentionVerbConfig(
         run="runs/a", decoding=BeamConfig(beam_size=3), layer=2, views=[View.hard, View.page]
     )
@@ -212,7 +257,7 @@ def test_attention_starts_from_the_search_of_its_run() -> None:
 
 def test_an_evaluation_is_swept_without_a_trace(tmp_path: Path) -> None:
     store("runs/a")
-    trials = compose("evaluate", ["run=runs/a", "-m", "decoding.beam_size=1,5"])
+    trials = compose(VERBS["evaluate"], ["run=runs/a", "-m", "decoding.beam_size=1,5"])
     assert [trial.name for trial in trials] == ["decoding.beam_size-1", "decoding.beam_size-5"]
     searches = [trial.to_config(EvaluateConfig).decoding for trial in trials]
     assert searches == [BeamConfig(beam_size=1), BeamConfig(beam_size=5)]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import string
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.config.compose import Composed, compose
-from nmt.config.roots import EvaluateConfig, TrainConfig, TranslateConfig, check
+from nmt.config.roots import TrainConfig, TranslateConfig, check
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.pairs import DataConfig
 from nmt.data.sources import SOURCES, FilesData, HubData
@@ -23,7 +24,12 @@ from nmt.errors import UserError
 from nmt.models import MODELS
 from nmt.training.optimizer import OPTIMIZERS
 from nmt.training.schedules import SCHEDULES, CosineConfig
+from nmt.verbs import VERBS
+from nmt.verbs.evaluate import EvaluateConfig
 
+BILLION_LAUGHS = b"a: &a [x, x]\n" + b"".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n".encode() for before, name in pairwise("abcdefghij")
+)
 ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
 
 
@@ -34,7 +40,7 @@ def config(*overrides: str) -> TrainConfig:
 
 @functools.cache
 def composed(overrides: tuple[str, ...]) -> Composed:
-    (only,) = compose("train", overrides)
+    (only,) = compose(VERBS["train"], overrides)
     return only
 
 
@@ -114,7 +120,7 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
         ({"optimizer": [1]}, "optimizer.name must be one of adam, "),
         (
             {"run": "${oc.env:HOME}"},
-            "a stored config is resolved, but here is '${oc.env:HOME}'; write it out",
+            "a stored config is plain values, but here is ${oc.env:HOME}; write it out",
         ),
     ],
     ids=str,
@@ -130,16 +136,27 @@ def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: &x 1\nb: *x\n", "{file}: line 2: a stored config has no alias, but here is *x; write it out"),
-        (b"[" * 50, "{file}: line 1: a config is nested less than 8 deep"),
+        (
+            b"a: &x 1\nb: *x\n",
+            "{file}: line 2: a stored config is plain values, but here is *x; write it out",
+        ),
+        (BILLION_LAUGHS, "{file}: line 2: a stored config is plain values, but here is *a; write it out"),
+        (b"[" * 900_000, "{file}: line 1: a config is nested less than 8 deep"),
         (b"- 1\n", "{file}: a config is a mapping of keys to values, but this file is not"),
         (b"a: [1\n", "{file} is not YAML: while parsing"),
-        (b"a: !!python/object:os.system 1\n", "{file} is not YAML: could not determine a constructor"),
+        (
+            b"a: !!python/object:os.system 1\n",
+            "line 1: a stored config is plain values, but here is !!python/",
+        ),
+        (
+            b"a: 1\nb: !x 1\n",
+            "{file}: line 2: a stored config is plain values, but here is !x 1; write it out",
+        ),
         (b"a: \xff\n", "{file}: a config is UTF-8 text, but byte 3 is not"),
         (b"#" * 1_000_001, "{file}: a config is smaller than 1,000,000 bytes, but this file is not"),
         (None, "{file} cannot be read: No such file or directory"),
     ],
-    ids=["alias", "depth", "list", "syntax", "tag", "encoding", "size", "missing"],
+    ids=["alias", "laughs", "depth", "list", "syntax", "tag", "short tag", "encoding", "size", "missing"],
 )
 def test_a_file_that_is_no_plain_config_is_refused(
     tmp_path: Path, content: bytes | None, message: str
@@ -152,7 +169,7 @@ def test_a_file_that_is_no_plain_config_is_refused(
     assert message.format(file=file) in str(error.value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_damaged_config_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

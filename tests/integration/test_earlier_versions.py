@@ -17,6 +17,7 @@ from nmt.config.compose import compose
 from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS, translate
 from nmt.config.stored import difference, load_config
 from nmt.errors import UserError
+from nmt.verbs import VERBS
 from tests.integration.conftest import Command
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -47,7 +48,7 @@ def test_a_stored_config_is_that_of_the_recipe_today(path: Path) -> None:
     stored = load_config(path)
     if path.stem in ("mixture", "sampling"):  # are no recipes
         return
-    (trial,) = compose("train", [f"experiment={path.stem}"])
+    (trial,) = compose(VERBS["train"], [f"experiment={path.stem}"])
     assert difference(stored, trial.to_training()[0]) == []
 
 

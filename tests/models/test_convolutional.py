@@ -22,6 +22,7 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.convolutional import Convolutional, ConvolutionalConfig, GatedConvolution, normed_linear
 from nmt.models.vocabulary import Tying
+from nmt.verbs import VERBS
 
 VOCAB_SIZE = 23
 
@@ -338,6 +339,6 @@ def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions
     ("model", "sizes"), [("conv", (256, 4, 3, 3, 0.2)), ("conv_wmt", (512, 20, 20, 3, 0.1))]
 )
 def test_sizes_of_the_configs(model: str, sizes: tuple[float, ...]) -> None:
-    (composed,) = compose("train", ["experiment=none", f"model={model}"])
+    (composed,) = compose(VERBS["train"], ["experiment=none", f"model={model}"])
     cfg = composed.cfg.model
     assert (cfg.d_model, cfg.encoder_layers, cfg.decoder_layers, cfg.kernel_size, cfg.dropout) == sizes

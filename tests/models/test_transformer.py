@@ -251,7 +251,7 @@ def test_two_vocabularies_cannot_share_a_matrix(tying: Tying) -> None:
         ({"d_k": 0}, "model.d_k must be at least 1, but is 0"),
         ({"d_v": -2}, "model.d_v must be at least 1, but is -2"),
         ({"max_distance": 0}, "model.max_distance must be at least 1, but is 0"),
-        ({"norm_eps": 0.0}, "model.norm_eps must be greater than 0, but is 0.0"),
+        ({"norm_eps": 0.0}, "model.norm_eps must be positive, but is 0.0"),
         (
             {"d_model": 96, "num_heads": 5},
             "model.d_model must be divisible by model.num_heads, but 96 % 5 = 1; try model.num_heads=6",

@@ -13,10 +13,11 @@ from nmt.config.stored import load_config
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
 from nmt.training.checkpoint import Checkpoint
+from nmt.verbs import VERBS
 
 
 def config(*overrides: str) -> TrainConfig:
-    (composed,) = compose("train", list(overrides))
+    (composed,) = compose(VERBS["train"], list(overrides))
     return composed.to_training()[0]
 
 

@@ -34,6 +34,7 @@ from nmt.runs.opened import decoded, initial_model, open_run, output_lines
 from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
+from nmt.verbs import VERBS
 from nmt.verbs import translate_file as translate_file_module
 from nmt.verbs.translate_file import Job, LineCounter, translate_file, worker_settings, write_part
 
@@ -50,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = RunDirectory(tmp_path_factory.mktemp("runs") / "untrained")
     directory.path.mkdir()
     (composed,) = compose(
-        "train",
+        VERBS["train"],
         ["data=toy", "model=transformer_tiny", "tokenizer=char", *(f"model.{size}" for size in SIZES)],
     )
     cfg, _ = composed.to_training()

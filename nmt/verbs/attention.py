@@ -1,0 +1,40 @@
+"""The wiring of `nmt attention`: show what a trained model attends to."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt.attention_views.maps import empty_maps
+from nmt.attention_views.views import ViewsConfig, require_maps, write_views
+from nmt.config.compose import Composed
+from nmt.config.roots import TargetConfig, Task
+from nmt.data.pairs import one_line
+from nmt.runs.opened import decoded, open_run
+
+
+@dataclass
+class AttentionVerbConfig(ViewsConfig, TargetConfig):
+    """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
+
+    def __post_init__(self) -> None:
+        TargetConfig.__post_init__(self)
+        ViewsConfig.__post_init__(self)
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Write what the model attends to for the lines on standard input, and print the names of the files."""
+    cfg = trial.to_config(AttentionVerbConfig)
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened.require_task(Task.translation)
+    maps = empty_maps(opened.model, opened.device)
+    require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
+    lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
+    output = Path(cfg.output) if cfg.output is not None else opened.directory.path / "attention"
+    title = one_line(f"Attention of {opened.directory.path}")
+    for file in write_views(opened.attend(lines, cfg.decoding, cfg.tgt), cfg, output, title):
+        print(f"written     {file}")
+    return {}

@@ -1,0 +1,85 @@
+"""The wiring of `nmt evaluate`: score a trained model on one split."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import MISSING
+
+from nmt import distributed
+from nmt.config.compose import Composed
+from nmt.config.roots import RunConfig, Task, TrainConfig
+from nmt.data.sources import DataConfig, ParallelText, Split
+from nmt.decoding.evaluate import Scores
+from nmt.decoding.metrics import require_metrics
+from nmt.errors import UserError, warn
+from nmt.files import write_lines
+from nmt.runs.opened import evaluation_text, open_run, score_line
+from nmt.runs.tasks import Evaluation
+
+
+@dataclass
+class EvaluateConfig(RunConfig):
+    """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
+
+    data: DataConfig = MISSING
+    """What to translate and score against; data.scored_split says which part of it."""
+    metrics: list[str] = MISSING
+    """Scores to compute, such as bleu, chrf and ter."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_metrics(self.metrics)
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Score a trained model on one split, print and return the scores; several processes share the work."""
+    cfg = trial.to_config(EvaluateConfig)
+    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    _require_languages(opened.cfg, cfg.data)
+    split = cfg.data.scored_split
+    with distributed.joined() as world:
+        with world.main_first():  # which may download
+            text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
+        if opened.cfg.data.tags and not cfg.data.tags:  # a corpus of its own, read as it is
+            text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
+        tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
+        scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
+        if world.is_main:
+            print(report(split, scores), flush=True)
+            file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
+            write_lines(file, scores.hypotheses)
+            print(f"written     {file}")
+    return {split.value: scores.values, "signatures": scores.signatures}
+
+
+def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
+    own = trained.data
+    if trained.task is Task.language_model and data.tgt != own.tgt:
+        raise UserError(f"the run models {own.tgt}, but data.tgt is {data.tgt}; add data.tgt={own.tgt}")
+    wrong = [pair for pair in data.languages if pair not in own.languages]
+    if trained.task is Task.translation and wrong:
+        (src, tgt), known = wrong[0], " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(own.languages))
+        first = own.languages[0]
+        raise UserError(
+            f"the run translates {known}, "
+            f"but data is {src} to {tgt}; add data.src={first[0]} data.tgt={first[1]}"
+        )
+
+
+def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
+    """Return test.de for the settings of the run; other settings have a name of their own."""
+    same_data = dataclasses.replace(cfg.data, scored_split=trained.data.scored_split) == trained.data
+    if same_data and cfg.decoding == trained.decoding and cfg.checkpoint == "final":
+        return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"
+    settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
+    return f"{cfg.data.scored_split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
+
+
+def report(split: Split, scores: Scores) -> str:
+    """Return the lines that a user reads after an evaluation."""
+    signatures = [f"signature   {name}|{signature}" for name, signature in scores.signatures.items()]
+    return "\n".join([score_line(split.value, scores.values), *signatures])
