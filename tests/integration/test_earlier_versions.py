@@ -79,7 +79,7 @@ CHOSEN = {"optimizer.algorithm": "optimizer=muon", "optimizer.schedule": "schedu
 
 def refusal(*overrides: str) -> str:
     with pytest.raises(UserError) as error:
-        compose("train", overrides)
+        compose(VERBS["train"], list(overrides))
     return str(error.value)
 
 
