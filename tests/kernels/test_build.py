@@ -1,4 +1,4 @@
-"""That the kernels can be built wherever there is a compiler; elsewhere most tests of this room are skipped."""
+"""The kernels can be built wherever there is a compiler; elsewhere most tests of this room are skipped."""
 
 from __future__ import annotations
 
