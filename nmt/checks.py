@@ -42,15 +42,10 @@ def within(cfg: object, part: str, interval: str, *names: str) -> None:
 
 
 def _require(
-    fits: Callable[[float], bool],
-    constraint: str,
-    cfg: object,
-    part: str,
-    names: Iterable[str],
-    hint: str = "",
+    fits: Callable[[float], bool], words: str, cfg: object, part: str, names: Iterable[str], hint: str = ""
 ) -> None:
     for name in names:
         value = getattr(cfg, name)
         if value is not None and not fits(value):
             key = f"{part}.{name}" if part else name
-            raise UserError(f"{key} must {constraint}, but is {value}{hint}")
+            raise UserError(f"{key} must {words}, but is {value}{hint}")

@@ -31,12 +31,7 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
 {verbs}
 
-  nmt train                                  train the bundled demo
-  nmt train experiment=multi30k_en_de        train a recipe
-  nmt evaluate run=RUN                       score the run directory RUN
-  nmt translate run=RUN < src.txt > hyp.txt  translate with it
-  nmt generate run=RUN prompt="A man"        continue a text with a language model
-  nmt attention run=RUN < src.txt            see what it looks at
+{examples}
 
 nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
 """
@@ -84,7 +79,8 @@ def run_command(argv: list[str], say: Callable[[str], None]) -> int:
 def dispatch(argv: list[str]) -> int:
     """Run what the first argument names."""
     verbs = "\n".join(f"  {name:<11}{verb.summary}" for name, verb in VERBS.items())
-    usage = HELP.format(version=__version__, verbs=verbs)
+    examples = "\n".join(f"  {verb.examples[0]}" for verb in VERBS.values())
+    usage = HELP.format(version=__version__, verbs=verbs, examples=examples)
     first, rest = (argv[0], argv[1:]) if argv else ("", [])
     if first in VERBS:
         return run_verb(VERBS[first], rest)

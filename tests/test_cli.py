@@ -412,7 +412,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs" / "toy.yaml").write_text(TOY_YAML, encoding="utf-8")
     for module in ("overrides", "compose"):
         monkeypatch.setattr(f"nmt.config.{module}.config_dir", lambda: tmp_path / "configs")
-    row = Verb("toy", "say it", "toy_verb", "ToyConfig", ("decoding",), ("nmt toy run=RUN times=2",))
+    row = Verb("toy", "say it", "toy_verb.ToyConfig", ("decoding",), ("nmt toy run=RUN times=2",))
     monkeypatch.setitem(VERBS, "toy", row)
 
 

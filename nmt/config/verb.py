@@ -18,10 +18,8 @@ class Verb:
     """What stands after `nmt`; configs/NAME.yaml says what the verb starts from."""
     summary: str
     """What the verb does, in a line of `nmt --help`."""
-    module: str
-    """Where the config dataclass and the function `run` are."""
     config: str
-    """Name of the config dataclass."""
+    """MODULE.CLASS of the config dataclass; the function `run` is in the same module."""
     groups: tuple[str, ...]
     """Folders of configs/, of each of which the config takes one choice."""
     examples: tuple[str, ...]
@@ -34,9 +32,10 @@ class Verb:
     """Whether several processes, started by torchrun, can share the work."""
 
     def config_class(self) -> type[Any]:
-        """Import the module and return the config dataclass."""
-        return getattr(import_module(self.module), self.config)
+        """Import the config dataclass."""
+        module, _, name = self.config.rpartition(".")
+        return getattr(import_module(module), name)
 
     def run(self, trial: object) -> dict[str, Any]:
         """Call `run` of the module with a `Composed` config; return the scores by split, if there are any."""
-        return import_module(self.module).run(trial)
+        return import_module(self.config.rpartition(".")[0]).run(trial)

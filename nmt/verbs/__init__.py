@@ -18,8 +18,7 @@ _ROWS = (
     Verb(
         name="train",
         summary="train a model and score it; the same command again continues or reports",
-        module="nmt.verbs.train",
-        config="TrainConfig",
+        config="nmt.verbs.train.TrainConfig",
         groups=(
             "data",
             "model",
@@ -43,8 +42,7 @@ _ROWS = (
     Verb(
         name="evaluate",
         summary="score a trained model: its recorded score again, or on other data",
-        module="nmt.verbs.evaluate",
-        config="EvaluateConfig",
+        config="nmt.verbs.evaluate.EvaluateConfig",
         groups=("data", "decoding"),
         examples=(
             "nmt evaluate run=outputs/mine                  # the recorded score again",
@@ -56,8 +54,7 @@ _ROWS = (
     Verb(
         name="translate",
         summary="translate standard input to standard output line by line, or a large file",
-        module="nmt.verbs.translate",
-        config="TranslateConfig",
+        config="nmt.verbs.translate.TranslateConfig",
         groups=("decoding",),
         examples=(
             "nmt translate run=outputs/mine < src.txt > hyp.txt",
@@ -69,8 +66,7 @@ _ROWS = (
     Verb(
         name="generate",
         summary="continue a text with a trained language model",
-        module="nmt.verbs.generate",
-        config="GenerateConfig",
+        config="nmt.verbs.generate.GenerateConfig",
         groups=("decoding",),
         examples=(
             "nmt generate run=outputs/mine prompt='Two men'",
@@ -80,8 +76,7 @@ _ROWS = (
     Verb(
         name="attention",
         summary="show what a trained model attends to: a page, images and word alignments",
-        module="nmt.verbs.attention",
-        config="AttentionVerbConfig",
+        config="nmt.verbs.attention.AttentionVerbConfig",
         groups=("decoding",),
         examples=(
             "nmt attention run=outputs/mine < src.txt       # attention.html, images and alignments",

@@ -12,8 +12,7 @@ from omegaconf import MISSING
 from nmt import distributed
 from nmt.config.compose import Composed
 from nmt.config.roots import RunConfig, Task, TrainConfig
-from nmt.data.sources import DataConfig, ParallelText, Split
-from nmt.decoding.evaluate import Scores
+from nmt.data.sources import DataConfig, ParallelText
 from nmt.decoding.metrics import require_metrics
 from nmt.errors import UserError, warn
 from nmt.files import write_lines
@@ -49,7 +48,9 @@ def run(trial: Composed) -> dict[str, Any]:
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
         scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
         if world.is_main:
-            print(report(split, scores), flush=True)
+            print(score_line(split.value, scores.values), flush=True)
+            for name, signature in scores.signatures.items():
+                print(f"signature   {name}|{signature}")
             file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
             write_lines(file, scores.hypotheses)
             print(f"written     {file}")
@@ -77,9 +78,3 @@ def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
         return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"
     settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
     return f"{cfg.data.scored_split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
-
-
-def report(split: Split, scores: Scores) -> str:
-    """Return the lines that a user reads after an evaluation."""
-    signatures = [f"signature   {name}|{signature}" for name, signature in scores.signatures.items()]
-    return "\n".join([score_line(split.value, scores.values), *signatures])
