@@ -4,7 +4,7 @@ Knows weights over pieces and words; refuses to know how a model was trained. Th
 
     alignment           From attention weights over pieces to alignments of words.
     maps                Attention maps of a model, sentence by sentence: tokens and weights.
-    heatmap             Heat maps of attention weights as one image.
+    heatmap             Heat maps of attention weights as images.
     page                Attention weights as one HTML page, made from page.html.
     views               The files of `nmt attention`: page, images, soft and hard alignments.
 """
