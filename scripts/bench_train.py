@@ -54,6 +54,7 @@ from nmt.models.transformer import TransformerConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.tasks import TASKS
+from nmt.training.objective import CrossEntropyConfig
 
 OURS = "nmt"
 PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "joeynmt"}
@@ -99,8 +100,9 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
     """What every system is told about one size."""
     (composed,) = compose("train", [*overrides(args, size), f"run={work / 'run'}"])
     cfg, _ = composed.to_training()
-    model = cfg.model
+    model, objective = cfg.model, cfg.objective
     assert isinstance(model, TransformerConfig)
+    assert isinstance(objective, CrossEntropyConfig)
     tokenizer, tokens = dump(cfg, work / f"{size}.npz")
     num_updates = args.warmup + args.updates
     if num_updates > len(tokens):
@@ -117,7 +119,7 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
         "dropout": model.dropout,
-        "label_smoothing": cfg.objective.label_smoothing,
+        "label_smoothing": objective.label_smoothing,
         "learning_rate": LEARNING_RATE,
         "threads": args.threads,
         "warmup": args.warmup,
