@@ -101,8 +101,7 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
     """What every system is told about one size."""
     (composed,) = compose(VERBS["train"], [*overrides(args, size), f"run={work / 'run'}"])
     cfg, _ = composed.to_training()
-    model = cfg.model
-    objective = cfg.objective
+    model, objective = cfg.model, cfg.objective
     assert isinstance(model, TransformerConfig)
     assert isinstance(objective, CrossEntropyConfig)
     tokenizer, tokens = dump(cfg, work / f"{size}.npz")
