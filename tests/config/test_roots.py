@@ -352,6 +352,8 @@ def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
         config("decoding=greedy"),
         config("metrics=[ter,bleu]"),
         config("runtime.threads=1"),
+        config("tracking.sinks=[jsonl]"),
+        config("trainer.best_metric=bleu"),
     ]
     assert {fingerprint(cfg) for cfg in same} == {fingerprint(config())}
     others = [config("seed=2"), config("trainer.max_steps=7"), config("schedule=constant")]
@@ -389,8 +391,9 @@ def test_a_run_goes_on_with_other_limits_and_another_search() -> None:
         "data.scored_split=validation",
         "metrics=[bleu]",
         "runtime.threads=1",
+        "tracking.sinks=[]",
     )
-    assert len(refuse_difference(config(), new, Path("runs/a"))) == 8
+    assert len(refuse_difference(config(), new, Path("runs/a"))) == 9
     assert refuse_difference(config(), config(), Path("runs/a")) == []
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -82,7 +82,9 @@ def test_nothing_to_score_is_an_error() -> None:
 
 
 def test_a_metric_gets_sources_without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(sources: list[str], hypotheses: list[str], references: list[str], tgt_lang: str) -> Any:
+    def kept(
+        sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], tgt_lang: str
+    ) -> tuple[float, str]:
         return float(len(hypotheses)), "|".join([*sources, *references, tgt_lang])
 
     monkeypatch.setitem(METRICS, "kept", Metric("kept", True, kept))

@@ -146,8 +146,8 @@ def test_what_is_not_finite_is_null(tmp_path: Path, value: float) -> None:
 
 def test_resume_gives_each_step_exactly_once(tmp_path: Path) -> None:
     def train(first: int, last: int) -> None:
-        facts = {"resume_step": first, "total_steps": 9, "config": {"seed": 1, "data": {"src": "ä"}}}
-        with tracking(tmp_path, **facts) as tracker:
+        config = {"seed": 1, "data": {"src": "ä"}}
+        with tracking(tmp_path, resume_step=first, total_steps=9, config=config) as tracker:
             for step in range(first + 1, last + 1):
                 tracker.log(step, {"train/loss": 10.0 * first + step})
                 if step % 2 == 0:
@@ -503,6 +503,18 @@ def test_a_sink_that_cannot_be_opened_closes_those_before_it(
     ):
         pass
     assert [call[0] for call in Collector.made[0].calls] == ["close"]
+
+
+def test_a_reader_of_stderr_that_leaves_is_no_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pipe(Sink):
+        def message(self, line: str) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setitem(SINKS, "pipe", Pipe)
+    with pytest.raises(BrokenPipeError), tracking(tmp_path, sinks=["pipe"]) as tracker:
+        tracker.message("hello")
 
 
 def test_no_sink_is_made_or_imported_that_is_not_chosen(tmp_path: Path) -> None:
