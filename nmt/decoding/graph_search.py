@@ -293,9 +293,9 @@ def graph_search(
             prefix = prefix_of(state)
             num_columns = prefix + int(state.position)
             window = _rounded_up(num_columns + 1, COLUMNS)
-            for module in model.modules():
-                if isinstance(module, PositionTable):
-                    module.reserve(window)
+            for table in model.modules():
+                if isinstance(table, PositionTable):
+                    table(min(window, model.max_length or window))  # to have as many rows
             state, beams = in_window(state, window, src.device), WindowBeams(beams, window - prefix)
             loop = loops.begin(model, beams, state, num_waiting)
             beams, state = copy.copy(loop.beams), loop.state

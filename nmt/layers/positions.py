@@ -55,11 +55,8 @@ class PositionTable(nn.Module, ABC):
     def rows(self) -> Tensor:
         """All of them that there are: (at least the longest `length` so far, D)."""
 
-    def reserve(self, length: int) -> None:
-        """Have at least `length` rows where that is possible."""
-
     def at(self, start: int | Tensor, num: int, padding: Tensor | None = None) -> Tensor:
-        """(num, D): the positions of `num` columns from `start` on.
+        """Return (num, D): the positions of `num` columns from `start` on.
 
         With `padding` (B,) it is (B, num, D): rows that begin with so many columns of nothing count their
         positions from there. A tensor `start` (), which the host does not read, must lie within `rows`.
@@ -91,9 +88,6 @@ class SinusoidalPositions(PositionTable):
     @property
     def rows(self) -> Tensor:
         return self.table
-
-    def reserve(self, length: int) -> None:
-        self(length)
 
 
 class LearnedPositions(PositionTable):

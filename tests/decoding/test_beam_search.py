@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -325,3 +329,68 @@ def test_values_out_of_range_are_refused(overrides: dict[str, Any], message: str
     with pytest.raises(UserError) as caught:
         replace(BeamConfig(), **overrides)
     assert str(caught.value) == message
+
+
+FORCED = """
+from dataclasses import dataclass
+import torch
+from nmt import decoding
+from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.decoding.candidates import best_sums
+
+
+@dataclass
+class ForcedConfig(BeamConfig):
+    strategy: str = "forced"
+    first: int = 4
+
+
+def forced(model, src, src_mask, cfg):
+    def choose(beams, log_probs, num):
+        if beams.length == 0:
+            others = torch.arange(log_probs.shape[2]) != cfg.first
+            log_probs = log_probs.masked_fill(others, -torch.inf)
+        return best_sums(beams.open.log_probs, log_probs, num)
+
+    return beam_search(model, src, src_mask, cfg, choose)
+
+
+decoding.STRATEGIES["forced"] = (ForcedConfig, forced)
+
+from nmt.cli import main
+
+raise SystemExit(main())
+"""
+"""A strategy that is added by its row, class and file: the first token of every translation is given."""
+
+
+def test_a_strategy_that_changes_scores_is_a_row_a_class_and_a_file(tmp_path: Path) -> None:
+    run = shutil.copytree(Path(__file__).resolve().parents[1] / "fixtures" / "run_0_1", tmp_path / "run")
+    (tmp_path / "configs" / "decoding").mkdir(parents=True)
+    choice = tmp_path / "configs" / "decoding" / "forced.yaml"
+    choice.write_text("defaults: [base_forced, _self_]\nbeam_size: 2\n", encoding="utf-8")
+    arguments = ["translate", f"--config-dir={choice.parents[1]}", f"run={run}", "runtime.device=cpu"]
+    done = subprocess.run(
+        [sys.executable, "-c", FORCED, *arguments, "decoding=forced", "decoding.first=6"],
+        input="the cat sleeps in the house\nthe dog sleeps in the garden\n",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["in", "in"]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_choosing_the_best_sums_is_what_search_does_by_itself(beam_size: int) -> None:
+    model, (src, src_mask) = tiny_transformer(), sentences(20)
+    cfg = BeamConfig(beam_size=beam_size)
+    expected = beam_search(model, src, src_mask, cfg)
+    found = beam_search(
+        model, src, src_mask, cfg, lambda beams, x, num: best_sums(beams.open.log_probs, x, num)
+    )
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [h.ids for h in mine] == [h.ids for h in theirs]
+        assert [h.score for h in mine] == pytest.approx([h.score for h in theirs], rel=1e-4, abs=1e-4)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nmt import kernels
+from nmt.kernels import fused
 from nmt.layers.blocks import (
     ACTIVATIONS,
     GATES,
@@ -152,3 +153,33 @@ def test_residual_normalises_before_or_after(norm: nn.Module | None) -> None:
     ):
         residual = Residual(6, norm_order, dropout=0.0, norm=norm)
         assert_close(residual(x, lambda y: 2 * y), expected)
+
+
+def test_layers_that_are_hooked_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast path reads weights; somebody who hooks or replaces a layer wants more than these."""
+    block, x, num_fast, seen = FeedForward(6, 10, Activation.relu, dropout=0.0), torch.randn(3, 6), [], []
+
+    def fast(x: Tensor, *weights: object) -> Tensor:
+        num_fast.append(len(weights))
+        return x
+
+    monkeypatch.setattr(fused, "_can_multiply", lambda x, weight: True)
+    monkeypatch.setattr(fused, "linear", torch.nn.functional.linear)
+    monkeypatch.setattr(fused._FeedForward, "apply", fast)
+    assert block(x) is x
+    handle = block.outer.register_forward_hook(lambda *call: seen.append(call))
+    assert block(x) is not x
+    handle.remove()
+    block.inner = nn.Linear(6, 10)  # type: ignore[assignment]
+    assert block(x) is not x
+    assert (len(num_fast), len(seen)) == (1, 1)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_norm_before_a_sublayer_is_called_where_it_is_hooked(hooked: bool) -> None:
+    residual, x, seen = Residual(6, NormOrder.pre, dropout=0.0), torch.randn(3, 6), []
+    if hooked:
+        residual.norm.register_forward_hook(lambda *call: seen.append(call))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(residual(x, lambda y: y.float()), x + nn.LayerNorm(6)(x), atol=0.02, rtol=0.02)
+    assert len(seen) == hooked
