@@ -31,10 +31,9 @@ from sentencepiece import SentencePieceProcessor
 from nmt.data.batching import collate, plan_epoch
 from nmt.data.encode import EncodingOptions, encode_stream
 from nmt.data.encoded_pairs import EncodedPairs, Sentences
-from nmt.data.sources import FilesData, Split, filter_pairs, stream
+from nmt.data.sources import DemoData, FilesData, Split, filter_pairs, load, stream
 from nmt.data.tokenizer import TokenizerConfig
 from nmt.data.training_split import TrainingText, survey, train_tokenizer
-from nmt.demo import generate
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500
@@ -43,10 +42,10 @@ TOKENIZER = TokenizerConfig(vocab_size=1000, max_sentences=50_000)
 
 def write_corpus(folder: Path, size: int) -> None:
     """Sentences of 5 to 25 words of the demo corpus, in no order that means anything."""
-    pairs = generate()["train"]
+    demo = load(DemoData(), Split.train)
     rng = random.Random(1)
-    for side, language in enumerate(("en", "de")):
-        words = sorted({word for pair in pairs for word in pair[side].split()})
+    for language, lines in (("en", demo.src), ("de", demo.tgt)):
+        words = sorted({word for line in lines for word in line.split()})
         with (folder / f"train.{language}").open("w", encoding="utf-8") as file:
             for _ in range(size):
                 file.write(" ".join(rng.choices(words, k=rng.randint(5, 25))) + "\n")

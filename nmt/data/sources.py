@@ -6,7 +6,6 @@ reason, so that kept plus dropped is always what was read. Tokenisation is unkno
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,13 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from nmt import demo
 from nmt.data import files, hub, mixture
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
 from nmt.data.mixture import MixtureData
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, stamp_of_files
-from nmt.demo import toy
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.errors import UserError
 
 __all__ = [
@@ -45,6 +42,8 @@ __all__ = [
     "training_streams",
 ]
 
+BUNDLED = Path(__file__).parent / "bundled"
+"""Files that travel with the package; scripts/demo_corpus wrote those of the demo."""
 MIN_UNEVEN_CHARS = 20
 """A pair is never uneven while its longer side is within this: short pairs such as "No." differ by chance."""
 
@@ -77,30 +76,19 @@ def _require_languages(cfg: DataConfig, one: str, other: str) -> None:
         )
 
 
-@functools.cache
-def _demo_pairs() -> dict[str, list[tuple[str, str]]]:
-    return demo.generate()  # all splits at once, in seconds
-
-
 def stream_demo(cfg: DataConfig, split: Split) -> PairStream:
-    """One split of the bundled corpus, which is generated when it is first read."""
-    return _bundled(cfg, split.value, lambda: _demo_pairs()[split.value])
+    """Return one split of the bundled corpus."""
+    return _bundled(cfg, split, f"demo.{split.value}.tsv.gz")
 
 
 def stream_toy(cfg: DataConfig, split: Split) -> PairStream:
-    """The ten pairs, whichever `split` is asked for."""
-    return _bundled(cfg, "toy", lambda: toy.PAIRS)
+    """Return the ten pairs, whichever `split` is asked for."""
+    return _bundled(cfg, split, "toy.tsv")
 
 
-def _bundled(cfg: DataConfig, name: str, pairs: Callable[[], list[tuple[str, str]]]) -> PairStream:
-    """Pairs of the package, which are what its code makes them, in the direction that `cfg` asks for."""
-    code = sorted(Path(demo.__file__).parent.glob("*.py"))
-
-    def chunks() -> Iterator[ParallelText]:
-        english, other = map(list, zip(*pairs(), strict=True))
-        yield ParallelText(english, other) if cfg.src == "en" else ParallelText(other, english)
-
-    return PairStream(lambda: stamp_of_files(code, name, cfg.src), chunks)
+def _bundled(cfg: DataConfig, split: Split, name: str) -> PairStream:
+    """Return the pairs of a file of the package, in the direction that `cfg` asks for."""
+    return files.stream(FilesData(src=cfg.src, tgt=cfg.tgt, **{split.value: str(BUNDLED / name)}), split)
 
 
 SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] = {
