@@ -43,11 +43,15 @@ VARIANTS: dict[str, tuple[str, dict[str, type]]] = {
 }
 """Parts with more than one dataclass -> the field that says which, and what its values stand for."""
 
-NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+NAMES: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Any: "a value",
+}
 _FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
 _RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
-_NEW_ENTRY = re.compile(r"dict is not a subclass of \w+\. value: ")
-"""What OmegaConf makes of a key inside an entry that is not there."""
 _NOISE = (
     "See https://",
     "To append to your",
@@ -108,8 +112,6 @@ def explain_key(error: OmegaConfBaseException) -> str:
         return unknown_key(key, error.parent_node)
     if isinstance(error, ValidationError) and (hint := _hint(error)) is not None:
         return wrong_value(key, hint, error.value)
-    if _NEW_ENTRY.search(reason):
-        return f"there is no {key} yet; add it whole, as in data.corpora={{{key}: {{KEY: VALUE}}}}"
     return f"{key}: {reason}" if error.full_key else reason
 
 

@@ -51,10 +51,6 @@ class FilesData(ColumnsConfig):
     tgt_column: str | None = None
     """The same for the target side."""
 
-    def place(self, split: Split) -> str | None:
-        """The path of the split."""
-        return getattr(self, split.value)
-
 
 @dataclass
 class TextData(DataConfig):
@@ -62,7 +58,7 @@ class TextData(DataConfig):
 
     name: str = "text"
     src: str = "none"
-    """There is no source."""
+    """A word that names no language: there is no source."""
     tgt: str = "en"
     """Language of the text."""
     scored_split: Split = Split.validation
@@ -81,15 +77,20 @@ class TextData(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.held_out < 1.0:
-            raise UserError(f"data.held_out must be in (0, 1), but is {self.held_out}")
+            raise UserError(f"{self.key_prefix}.held_out must be in (0, 1), but is {self.held_out}")
         if self.blocks < 1:
-            raise UserError(f"data.blocks must be at least 1, but is {self.blocks}")
+            raise UserError(f"{self.key_prefix}.blocks must be at least 1, but is {self.blocks}")
+
+    @property
+    def has_source(self) -> bool:
+        """There is none."""
+        return False
 
     def place(self, split: Split) -> str | None:
-        """The path of the split."""
+        """Return the path of the split; a validation text that is held out is in the training text."""
         if split is Split.validation and self.validation is None:
             return self.train or "held out"  # what is missing then is the training text
-        return getattr(self, split.value)
+        return super().place(split)
 
 
 def stream(cfg: FilesData, split: Split) -> PairStream:
@@ -148,8 +149,9 @@ def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
     if not any(end > first for first, end in ranges):
         part = "held out" if held_out else "left for training"
         raise UserError(
-            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in data.blocks={cfg.blocks}; none of "
-            f"them is {part} with data.held_out={cfg.held_out}; set data.validation, or fewer blocks"
+            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in {cfg.key_prefix}.blocks={cfg.blocks}; "
+            f"none of them is {part} with {cfg.key_prefix}.held_out={cfg.held_out}; "
+            f"set {cfg.key(Split.validation)}, or fewer blocks"
         )
     return ranges
 
@@ -231,7 +233,8 @@ def _no_tsv_column(cfg: FilesData, column: str, path: Path, header: list[str], b
     error = cfg.missing_column(column, str(path), [cell[:30] for cell in header])
     if by_number:
         return error
-    return UserError(f"{error}; without a header, give numbers: data.src_column=1 data.tgt_column=2")
+    keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
+    return UserError(f"{error}; without a header, give numbers: {keys}")
 
 
 def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:

@@ -40,7 +40,9 @@ from nmt.errors import UserError, suggest, warn
 from nmt.files import write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.runs.directory import RunDirectory
-from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued
+from nmt.runs.language_model import continued
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS, Evaluation
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.train_state import TrainState
 
@@ -186,7 +188,7 @@ def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
         kept = run.kept_text(split, data)
         if kept is not None:
             return kept
-    return TASKS[cfg.task].part(sources.load(data, split))
+    return TASKS[cfg.task].examples(cfg).view(sources.load(data, split))
 
 
 def evaluate(cfg: EvaluateConfig) -> dict[str, Any]:
