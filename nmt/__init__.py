@@ -4,7 +4,7 @@ The rooms in import order. Each imports only from those above it, and each room'
 in import order, too; a test reads these lists and checks both:
 
     errors                What a user can do wrong, and the exit code that says so.
-    files                 Small files, written whole.
+    files                 Files and folders that appear whole.
     disk_cache            What is kept between runs: entries that appear whole and are checked when opened.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
     runtime               Device, threads, seeds, mixed precision, signals.

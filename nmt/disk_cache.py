@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import TrainingStopped
+from nmt.files import publish
 
 WHOLE_BYTES = 1 << 26
 """Largest file of which every byte is checked."""
@@ -73,8 +74,7 @@ def write_entry(entry: Path, fill: Callable[[Path], Metadata]) -> bool:
         sealed = {"content": content, "crc32": _crc32_of(content)}
         (draft / "entry.json").write_text(json.dumps(sealed), encoding="utf-8")
         if open_entry(entry) is None:  # and not the whole one of a process that was faster
-            shutil.rmtree(entry, ignore_errors=True)
-            os.rename(draft, entry)
+            publish(draft, entry)
     except (OSError, TrainingStopped):  # also when another process was faster still
         return open_entry(entry) is not None
     finally:

@@ -29,6 +29,7 @@ from nmt.config.roots import (
 )
 from nmt.config.stored import load_config
 from nmt.data import sources
+from nmt.data.lines import decoded
 from nmt.data.mixture import tagged
 from nmt.data.pairs import one_line
 from nmt.data.sources import DataConfig, ParallelText, Split
@@ -269,17 +270,6 @@ def attention(cfg: AttentionVerbConfig) -> None:
     title = one_line(f"Attention of {opened.directory.path}")
     for file in write_views(opened.attend(lines, cfg.decoding, cfg.tgt), cfg, output, title):
         print(f"written     {file}")
-
-
-def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input") -> Iterator[str]:
-    """The lines of a stream, split at line feeds alone; raise `UserError` at bytes that are not UTF-8."""
-    for number, line in enumerate(source, start=first_line):
-        try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"line {number} of {name} is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
-            ) from error
 
 
 def output_lines(number: int, translation: Translation, n_best: int) -> Iterator[str]:

@@ -32,9 +32,10 @@ from rich.text import Text
 
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
+from nmt.data.lines import decoded
 from nmt.decoding.translate import translate
 from nmt.errors import Interrupted, NmtError, TrainingStopped
-from nmt.runs.opened import Run, decoded, identify_checkpoint, open_run, output_lines
+from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
 from nmt.runtime import StopRequest, resolve_device
 from nmt.training.tracking import duration, is_live
 from nmt.verbs.translation_job import Block, Job, Source, opened_job, require_output

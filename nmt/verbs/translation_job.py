@@ -25,10 +25,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from nmt.data.lines import decoded
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError, suggest
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
-from nmt.runs.opened import decoded
 
 GZIP_MAGIC = b"\x1f\x8b"
 OTHER_OUTPUT = "choose another output=..."
