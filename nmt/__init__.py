@@ -5,12 +5,11 @@ in import order, too; a test reads these lists and checks both:
 
     errors                What a user can do wrong, and the exit code that says so.
     checks                Ranges of config values, one sentence for each kind.
-    files                 Small files, written whole.
+    files                 Files and folders that appear whole.
     disk_cache            What is kept between runs: entries that appear whole and are checked when opened.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
     runtime               Device, threads, seeds, mixed precision, signals.
     distributed           Several processes that work together, and end together.
-    demo/                 The demo corpus: the same sentence pairs and splits on every machine.
     data/                 Corpora -> sentence pairs -> ids -> batches; no model.
     layers/               Blocks that models share; no token id, no text.
     models/               One file a family, and the contract that all of them fulfil.

@@ -4,7 +4,7 @@ An entry is a folder that appears whole, by renaming, or not at all; several pro
 It is checked when it is opened, and one that is not as it was written counts as not there. The cache can be
 deleted at any time. What an entry is named after, and so when it may be used, is up to those who keep it.
 
-An entry holds files and entry.json: facts about them, and size and checksum of each. The checksum covers a
+An entry holds files and entry.json: metadata of them, and size and checksum of each. The checksum covers a
 file of up to `WHOLE_BYTES` whole. Of a larger one it covers blocks spread evenly from the first byte to the
 last: to read gigabytes at every start would cost more than the damage that it finds, which is files cut short
 or full of zeros.
@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import TrainingStopped
+from nmt.files import publish
 
 WHOLE_BYTES = 1 << 26
 """Largest file of which every byte is checked."""
 NUM_BLOCKS, BLOCK_BYTES = 64, 1 << 16
 """What is checked of a larger one."""
 
-Facts = dict[str, Any]
+Metadata = dict[str, Any]
 
 
 def cache_dir() -> Path:
@@ -42,8 +43,8 @@ def entry_name(kind: str, *parts: object) -> str:
     return f"{kind}-{hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
 
-def open_entry(entry: Path) -> Facts | None:
-    """The facts of an entry, or None when it is not there or not as it was written."""
+def open_entry(entry: Path) -> Metadata | None:
+    """Return the metadata of an entry, or None when it is not there or not as it was written."""
     try:
         sealed = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
         content = sealed["content"]
@@ -51,27 +52,29 @@ def open_entry(entry: Path) -> Facts | None:
             return None
         if any(_measure(entry / name) != measure for name, measure in content["files"].items()):
             return None
-        facts: Facts = content["facts"]
+        metadata: Metadata = content["facts"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):  # a file, too, may vanish
         return None
-    return facts
+    return metadata
 
 
-def write_entry(entry: Path, fill: Callable[[Path], Facts]) -> bool:
-    """Let `fill` write files into a folder and return facts about them; then make that folder the entry.
+def write_entry(entry: Path, fill: Callable[[Path], Metadata]) -> bool:
+    """Let `fill` write files into a folder and return metadata of them; then make that folder the entry.
 
     False when the cache cannot be written: no space, or no permission.
     """
     draft = entry.parent / f".{entry.name}.{secrets.token_hex(4)}"
     try:
         draft.mkdir(parents=True)
-        facts = fill(draft)
-        content = {"facts": facts, "files": {path.name: _measure(path) for path in sorted(draft.iterdir())}}
+        metadata = fill(draft)
+        content = {
+            "facts": metadata,
+            "files": {path.name: _measure(path) for path in sorted(draft.iterdir())},
+        }
         sealed = {"content": content, "crc32": _crc32_of(content)}
         (draft / "entry.json").write_text(json.dumps(sealed), encoding="utf-8")
         if open_entry(entry) is None:  # and not the whole one of a process that was faster
-            shutil.rmtree(entry, ignore_errors=True)
-            os.rename(draft, entry)
+            publish(draft, entry)
     except (OSError, TrainingStopped):  # also when another process was faster still
         return open_entry(entry) is not None
     finally:

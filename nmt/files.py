@@ -1,4 +1,4 @@
-"""Small files, written whole: a reader sees the old content or the new, never half of it.
+"""Files and folders that appear whole: a reader sees the old content or the new, never half of it.
 
 Knows no config, no model and no corpus. Text is UTF-8 with line feeds on every system.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -75,6 +77,41 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it holds no JSON object")
     return content
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits; raise `OSError` when it cannot be read."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def publish(draft: Path, final: Path) -> None:
+    """Rename the folder `draft`, which is complete, to `final` beside it; an older `final` is replaced.
+
+    A crash leaves `final` whole, new or old, the old one perhaps under the name `.old-NAME`.
+
+    Raises:
+        OSError: it cannot be renamed; another process was faster, perhaps.
+    """
+    old = final.with_name(f".old-{final.name}")
+    sync(draft)
+    if final.exists():
+        os.rename(final, old)
+    os.rename(draft, final)
+    sync(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(folder: Path) -> None:
+    """Make the names in `folder` last: a rename is on the disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

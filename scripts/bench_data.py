@@ -30,11 +30,11 @@ from sentencepiece import SentencePieceProcessor
 
 from nmt.data.batching import collate, plan_epoch
 from nmt.data.encode import EncodingOptions, encode_stream
-from nmt.data.encoded_pairs import EncodedPairs, Sentences
-from nmt.data.sources import FilesData, Split, filter_pairs, stream
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.filters import filter_pairs
+from nmt.data.sources import DemoData, FilesData, Split, load, stream
 from nmt.data.tokenizer import TokenizerConfig
-from nmt.data.training_split import TrainingText, survey, train_tokenizer
-from nmt.demo import generate
+from nmt.data.training_split import TrainingText, scan, train_tokenizer
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500
@@ -43,10 +43,10 @@ TOKENIZER = TokenizerConfig(vocab_size=1000, max_sentences=50_000)
 
 def write_corpus(folder: Path, size: int) -> None:
     """Sentences of 5 to 25 words of the demo corpus, in no order that means anything."""
-    pairs = generate()["train"]
+    demo = load(DemoData(), Split.train)
     rng = random.Random(1)
-    for side, language in enumerate(("en", "de")):
-        words = sorted({word for pair in pairs for word in pair[side].split()})
+    for language, lines in (("en", demo.src), ("de", demo.tgt)):
+        words = sorted({word for line in lines for word in line.split()})
         with (folder / f"train.{language}").open("w", encoding="utf-8") as file:
             for _ in range(size):
                 file.write(" ".join(rng.choices(words, k=rng.randint(5, 25))) + "\n")
@@ -64,8 +64,8 @@ def measured(facts: dict[str, Any], name: str) -> Iterator[None]:
 def opened(kind: str, folder: Path, facts: dict[str, Any]) -> EncodedPairs:
     """What `nmt train` does until it has the ids."""
     cfg, cache = FilesData(train=str(folder / "train")), folder / "cache"
-    with measured(facts, "survey"):
-        text = survey(stream(cfg, Split.train), cfg, filter_pairs, {}, cache)
+    with measured(facts, "scan"):
+        text = TrainingText({"": scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache)}, [1.0])
     with measured(facts, "tokenizer"):
         tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache)
     with measured(facts, "encoding"):
@@ -107,7 +107,7 @@ def read_batches(pairs: EncodedPairs, facts: dict[str, Any]) -> None:
 
 def run(kind: str, folder: Path) -> None:
     """Do what one process does, and print what it took."""
-    one = Sentences(np.ones(3, np.int32), np.array([3]))
+    one = RaggedIds(np.ones(3, np.int32), np.array([3]))
     collate(EncodedPairs(one, one), np.arange(1))  # what torch sets up at its first use counts as before
     before = memory()[0]
     facts: dict[str, Any] = {"kind": kind}

@@ -46,7 +46,8 @@ from sacrebleu.metrics.bleu import BLEU
 from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
 from nmt.data.sources import Split
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, TokenizerKind
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.tokenizer import TokenizerKind
 from nmt.errors import UserError
 from nmt.files import write_lines
 from nmt.layers.blocks import Activation, Norm, NormOrder

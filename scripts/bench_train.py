@@ -43,11 +43,10 @@ from benchmarking import (
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data import sources
 from nmt.data.batching import plan_epoch
-from nmt.data.sources import Split
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from nmt.data.training_split import survey, train_tokenizer
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.training_split import train_tokenizer, training_text
 from nmt.disk_cache import cache_dir
 from nmt.errors import warn
 from nmt.models.transformer import TransformerConfig
@@ -83,10 +82,10 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
 
 def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
-    task = TASKS[cfg.task]
-    text = survey(sources.stream(cfg.data, Split.train), cfg.data, task.filter, {}, cache_dir())
+    examples = TASKS[cfg.task].examples(cfg)
+    text = training_text(cfg.data, examples.filter, {}, warn)
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
-    pairs = task.training_pairs(cfg, text, tokenizer, warn)(1)
+    pairs = examples.epochs(text, tokenizer, warn)(1)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)
     arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}

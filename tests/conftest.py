@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from nmt import kernels
-from nmt.data.encoded_pairs import EncodedPairs, Sentences
-from nmt.data.tokenizer import EOS_ID
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.special_ids import EOS_ID
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.transformer import TransformerConfig
@@ -54,10 +54,10 @@ def pairs() -> EncodedPairs:
     """Forty pairs of 2 to 9 random tokens."""
     rng = np.random.default_rng(1)
 
-    def side() -> Sentences:
+    def side() -> RaggedIds:
         lengths = rng.integers(2, 10, 40)
         sentences = [[*rng.integers(4, 12, length - 1), EOS_ID] for length in lengths]
-        return Sentences(np.concatenate(sentences).astype(np.int32), lengths)
+        return RaggedIds(np.concatenate(sentences).astype(np.int32), lengths)
 
     return EncodedPairs(side(), side())
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from nmt import disk_cache
-from nmt.disk_cache import Facts, entry_name, open_entry, write_entry
+from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 
 CONTENT = bytes(range(256)) * 40
 
 
-def fill(draft: Path) -> Facts:
+def fill(draft: Path) -> Metadata:
     (draft / "numbers").write_bytes(CONTENT)
     return {"count": 3}
 

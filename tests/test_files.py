@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from nmt.errors import TrainingStopped, UserError
-from nmt.files import locked, read_json, write_atomically, write_json, write_lines, written_atomically
+from nmt.files import (
+    digest,
+    locked,
+    publish,
+    read_json,
+    write_atomically,
+    write_json,
+    write_lines,
+    written_atomically,
+)
 
 
 def test_lines_end_in_line_feeds_alone(tmp_path: Path) -> None:
@@ -76,3 +86,32 @@ def test_a_folder_is_locked_once_at_a_time(tmp_path: Path) -> None:
         locked(tmp_path / "file", "go away"),
     ):
         pass
+
+
+def test_a_folder_is_published_whole_in_place_of_an_older_one(tmp_path: Path) -> None:
+    final = tmp_path / "entry"
+    for content in ("old", "new"):
+        draft = tmp_path / ".draft"
+        draft.mkdir()
+        (draft / "file").write_text(content)
+        publish(draft, final)
+        assert (final / "file").read_text() == content
+        assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+def test_a_crash_leaves_the_old_folder_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final, draft = tmp_path / "entry", tmp_path / ".draft"
+    for folder in (final, draft):
+        folder.mkdir()
+    renamed = []
+    monkeypatch.setattr("nmt.files.os.rename", lambda old, new: renamed.append((old.name, new.name)))
+    publish(draft, final)
+    assert renamed == [("entry", ".old-entry"), (".draft", "entry")]
+
+
+def test_the_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
+    content = b"x" * 3_000_000
+    (tmp_path / "file").write_bytes(content)
+    assert digest(tmp_path / "file") == hashlib.sha256(content).hexdigest()

@@ -30,11 +30,15 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS
 from nmt.errors import suggest
 
-NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+NAMES: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Any: "a value",
+}
 _FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
 _RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
-_NEW_ENTRY = re.compile(r"dict is not a subclass of \w+\. value: ")
-"""What OmegaConf makes of a key inside an entry that is not there."""
 _NOISE = (
     "See https://",
     "To append to your",
@@ -97,8 +101,6 @@ def explain_key(error: OmegaConfBaseException) -> str:
         return unknown_key(key, error.parent_node)
     if isinstance(error, ValidationError) and (hint := _hint(error)) is not None:
         return wrong_value(key, hint, error.value)
-    if _NEW_ENTRY.search(reason):
-        return f"there is no {key} yet; add it whole, as in data.corpora={{{key}: {{KEY: VALUE}}}}"
     return f"{key}: {reason}" if error.full_key else reason
 
 

@@ -18,9 +18,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from nmt.checks import not_negative
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import Split
-from nmt.data.sources import DataConfig, MixtureData, TextData, has_split
+from nmt.data.sources import DataConfig, has_split
 from nmt.data.tokenizer import TokenizerConfig
-from nmt.data.tokenizer_training import prepared
+from nmt.data.tokenizer_training import prepare
 from nmt.decoding import DecodingConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import UserError, suggest
@@ -182,7 +182,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
         )
     for language, tag in cfg.data.tags.items():
-        if prepared(cfg.tokenizer, [tag])[0].lower() != tag.lower():
+        if prepare(cfg.tokenizer, [tag])[0].lower() != tag.lower():
             yield (
                 f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
                 f"name the language without punctuation, not {language!r}"
@@ -208,11 +208,11 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         )
     if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
-    if cfg.task is Task.translation and isinstance(cfg.data, TextData):
+    if cfg.task is Task.translation and not cfg.data.has_source:
         yield "data=text has one language; add task=language_model, or choose data with two"
     if cfg.task is Task.language_model and cfg.data.streaming:
         yield "data.streaming=true is for task=translation; set it to false"
-    if cfg.task is Task.language_model and isinstance(cfg.data, MixtureData):
+    if cfg.task is Task.language_model and cfg.data.is_mixture:
         yield "data=mixture is for task=translation; choose data=text"
 
 

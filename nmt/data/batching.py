@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.encoded_pairs import EncodedPairs, SampleCounts
-from nmt.data.tokenizer import BOS_ID, PAD_ID
+from nmt.data.special_ids import BOS_ID, PAD_ID
 from nmt.runtime import derive_seed
 
 POOL_PAIRS = 1_000_000

@@ -18,11 +18,12 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from nmt.data.encoded_pairs import EncodedPairs, FileIds, Sentences
+from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds
+from nmt.data.filters import FilterReport
 from nmt.data.pairs import CHUNK_PAIRS, ParallelText
-from nmt.data.sources import FilterReport
-from nmt.data.tokenizer import BOS_ID, Ragged, Tokenizer, ragged
-from nmt.disk_cache import Facts, entry_name, open_entry, write_entry
+from nmt.data.special_ids import BOS_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.runtime import derive_seed
 
@@ -53,49 +54,49 @@ UNLIMITED = EncodingOptions()
 
 
 def encode_pairs(
-    text: ParallelText, tokenizer: Tokenizer, layout: EncodingOptions = UNLIMITED
+    text: ParallelText, tokenizer: Tokenizer, options: EncodingOptions = UNLIMITED
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a split that is in memory."""
-    return _throwaway(_encoded(lambda: _chunks(text), tokenizer), tokenizer, layout)
+    return _throwaway(_encoded(lambda: _chunks(text), tokenizer), tokenizer, options)
 
 
 def encode_stream(
-    chunks: Chunks, content: str, tokenizer: Tokenizer, layout: EncodingOptions, cache: Path
+    chunks: Chunks, content: str, tokenizer: Tokenizer, options: EncodingOptions, cache: Path
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream, or open what an earlier call has left in `cache`; `content` is a hash of its text.
 
     A cache that cannot be written is done without.
     """
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
-    entry = cache / entry_name("ids", *versions, content, tokenizer.fingerprint, tuple(layout))
-    facts = open_entry(entry)
-    if facts is None:
-        write_entry(entry, lambda draft: _lay_out(_encoded(chunks, tokenizer), tokenizer, layout, draft))
-        facts = open_entry(entry)
-    if facts is None:
-        return _throwaway(_encoded(chunks, tokenizer), tokenizer, layout)
-    return _opened(entry, facts)
+    entry = cache / entry_name("ids", *versions, content, tokenizer.fingerprint, tuple(options))
+    metadata = open_entry(entry)
+    if metadata is None:
+        write_entry(entry, lambda draft: _lay_out(_encoded(chunks, tokenizer), tokenizer, options, draft))
+        metadata = open_entry(entry)
+    if metadata is None:
+        return _throwaway(_encoded(chunks, tokenizer), tokenizer, options)
+    return _opened(entry, metadata)
 
 
 def sample_pairs(
-    chunks: Chunks, tokenizer: Tokenizer, layout: EncodingOptions, *, alpha: float, seed: int, epoch: int
+    chunks: Chunks, tokenizer: Tokenizer, options: EncodingOptions, *, alpha: float, seed: int, epoch: int
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode pairs with segmentations drawn anew for each epoch: a pure function of the arguments."""
     drawn = (
         (
-            ragged(
+            RaggedIds.of(
                 tokenizer.sample_src(chunk.src, alpha=alpha, seed=derive_seed("src", seed, epoch, number))
             ),
-            ragged(
+            RaggedIds.of(
                 tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=derive_seed("tgt", seed, epoch, number))
             ),
         )
         for number, chunk in enumerate(chunks())
     )
-    return _throwaway(drawn, tokenizer, layout)
+    return _throwaway(drawn, tokenizer, options)
 
 
-def _encoded(chunks: Chunks, tokenizer: Tokenizer) -> Iterator[tuple[Ragged, Ragged]]:
+def _encoded(chunks: Chunks, tokenizer: Tokenizer) -> Iterator[tuple[RaggedIds, RaggedIds]]:
     for chunk in chunks():
         yield tokenizer.flat_src(chunk.src), tokenizer.flat_tgt(chunk.tgt)
 
@@ -106,38 +107,41 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
 
 
 def _throwaway(
-    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: EncodingOptions
+    encoded: Iterable[tuple[RaggedIds, RaggedIds]], tokenizer: Tokenizer, options: EncodingOptions
 ) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files without names: they go when nobody reads them any more."""
     with tempfile.TemporaryDirectory(prefix="nmt-ids-") as folder:
-        return _opened(Path(folder), _lay_out(encoded, tokenizer, layout, Path(folder)))
+        return _opened(Path(folder), _lay_out(encoded, tokenizer, options, Path(folder)))
 
 
 def _lay_out(
-    encoded: Iterable[tuple[Ragged, Ragged]], tokenizer: Tokenizer, layout: EncodingOptions, folder: Path
-) -> Facts:
-    """Write ids and lengths into `folder`, without the pairs to leave out; return the facts."""
+    encoded: Iterable[tuple[RaggedIds, RaggedIds]],
+    tokenizer: Tokenizer,
+    options: EncodingOptions,
+    folder: Path,
+) -> Metadata:
+    """Write ids and lengths into `folder`, without the pairs to leave out; return the metadata."""
     vocabularies = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
-    longest = 2 * (layout.max_tokens or SHORT) + 1
+    longest = 2 * (options.max_tokens or SHORT) + 1
     types = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
     read = empty = left = 0
     with ExitStack() as stack:
         files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
         for src, tgt in encoded:
             shorter, longer = np.minimum(src.lengths, tgt.lengths), np.maximum(src.lengths, tgt.lengths)
-            kept = shorter > 1 if layout.drop_empty else np.ones(len(shorter), bool)
+            kept = shorter > 1 if options.drop_empty else np.ones(len(shorter), bool)
             read, empty = read + len(kept), empty + int((~kept).sum())
-            if layout.max_tokens is not None:
-                kept &= longer <= layout.max_tokens
+            if options.max_tokens is not None:
+                kept &= longer <= options.max_tokens
             left += int(kept.sum())
             sides = _only(src, kept), _only(tgt, kept)
-            if layout.joined:
-                sides = Ragged(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
-            arrays = [array for side in sides for array in side]
+            if options.joined:
+                sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
+            arrays = [array for side in sides for array in (side.ids, side.lengths)]
             for file, array, kind in zip(files, arrays, types, strict=True):
                 file.write(array.astype(kind).data)
-    dropped = {"empty to the tokenizer": empty} if layout.drop_empty else {}
-    dropped |= {f"over {layout.max_tokens} pieces": read - empty - left} if layout.max_tokens else {}
+    dropped = {"empty to the tokenizer": empty} if options.drop_empty else {}
+    dropped |= {f"over {options.max_tokens} pieces": read - empty - left} if options.max_tokens else {}
     report = FilterReport(read, dropped)
     if read and not left:
         way_out = "raise data.max_tokens or model.max_positions"
@@ -152,12 +156,12 @@ def _type(largest: int) -> str:
     return "<u2" if largest < SHORT else "<i4"
 
 
-def _only(side: Ragged, kept: NDArray[np.bool_]) -> Ragged:
+def _only(side: RaggedIds, kept: NDArray[np.bool_]) -> RaggedIds:
     """The sentences that are kept."""
-    return side if kept.all() else Ragged(side.ids[np.repeat(kept, side.lengths)], side.lengths[kept])
+    return side if kept.all() else RaggedIds(side.ids[np.repeat(kept, side.lengths)], side.lengths[kept])
 
 
-def _joined(src: Ragged, tgt: Ragged) -> Ragged:
+def _joined(src: RaggedIds, tgt: RaggedIds) -> RaggedIds:
     """Source, BOS and target of each pair."""
     lengths = src.lengths + 1 + tgt.lengths
     starts = np.cumsum(lengths) - lengths
@@ -165,15 +169,15 @@ def _joined(src: Ragged, tgt: Ragged) -> Ragged:
     for side, first in ((src, starts), (tgt, starts + src.lengths + 1)):
         shift = np.repeat(first - (np.cumsum(side.lengths) - side.lengths), side.lengths)
         ids[np.arange(len(shift)) + shift] = side.ids
-    return Ragged(ids, lengths)
+    return RaggedIds(ids, lengths)
 
 
-def _opened(folder: Path, facts: Facts) -> tuple[EncodedPairs, FilterReport]:
-    ids_and_lengths = dict(zip(FILES, facts["types"], strict=True))
+def _opened(folder: Path, metadata: Metadata) -> tuple[EncodedPairs, FilterReport]:
+    ids_and_lengths = dict(zip(FILES, metadata["types"], strict=True))
     sides = []
     for side in ("src", "tgt"):
         file, kind = folder / f"{side}_ids", ids_and_lengths[f"{side}_ids"]
         large = file.stat().st_size > IN_MEMORY_BYTES
         lengths = np.fromfile(folder / f"{side}_lengths", ids_and_lengths[f"{side}_lengths"])
-        sides.append(Sentences(FileIds(file, kind) if large else np.fromfile(file, kind), lengths))
-    return EncodedPairs(*sides), FilterReport(**facts["report"])
+        sides.append(RaggedIds(FileIds(file, kind) if large else np.fromfile(file, kind), lengths))
+    return EncodedPairs(*sides), FilterReport(**metadata["report"])

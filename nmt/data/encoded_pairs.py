@@ -7,8 +7,10 @@ are read, not mapped: pages of a mapped file would count as memory of the proces
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
@@ -25,7 +27,7 @@ Lengths = NDArray[Any]
 """Tokens of each sentence, EOS included."""
 
 
-class Flat(Protocol):
+class IdsLike(Protocol):
     """Ids end to end: an array, or what reads like one."""
 
     def __len__(self) -> int: ...
@@ -53,7 +55,7 @@ class FileIds:
 class JoinedIds:
     """The ids of several corpora, end to end; a slice is of one of them."""
 
-    def __init__(self, parts: Sequence[Flat]):
+    def __init__(self, parts: Sequence[IdsLike]):
         self._parts = parts
         self._starts = np.cumsum([0, *map(len, parts)])
 
@@ -67,13 +69,24 @@ class JoinedIds:
         return self._parts[place][start - first : stop - first]
 
 
-class Sentences:
-    """One side of a corpus."""
+class RaggedIds:
+    """The ids of many sentences, such as one side of a corpus: all of them end to end, and their lengths."""
 
-    def __init__(self, ids: Flat, lengths: Lengths):
-        self.ids, self.lengths = ids, lengths
-        sums = np.add.reduceat(lengths, np.arange(0, len(lengths), STRIDE), dtype=np.int64)
-        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sums)])
+    def __init__(self, ids: IdsLike, lengths: Lengths):
+        self.ids: Any = ids
+        self.lengths = lengths
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[int]]) -> RaggedIds:
+        """Lay the ids of sentences end to end."""
+        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        return cls(np.fromiter(itertools.chain.from_iterable(sentences), np.int32, lengths.sum()), lengths)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """Where every `STRIDE`th sentence begins."""
+        sums = np.add.reduceat(self.lengths, np.arange(0, len(self.lengths), STRIDE), dtype=np.int64)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sums)])
 
     def __getitem__(self, i: int) -> Ids:
         """The ids of sentence `i`."""
@@ -105,7 +118,7 @@ class EncodedPairs:
     digest = ""
     """What tells these pairs from others, where nobody has made sure yet that they are those of before."""
 
-    def __init__(self, src: Sentences, tgt: Sentences, *, draws: Sequence[SampleCounts] = ()):
+    def __init__(self, src: RaggedIds, tgt: RaggedIds, *, draws: Sequence[SampleCounts] = ()):
         """`draws` are those of the corpora that the pairs consist of, in order; without, every pair once."""
         self.src, self.tgt, self.draws = src, tgt, draws
 
@@ -124,11 +137,13 @@ class EncodedPairs:
 
 
 def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedPairs:
-    """Several corpora as one; an epoch takes as many pairs as there are, of each corpus its share."""
+    """Return several corpora as one; an epoch takes as many pairs as there are, of each corpus its share."""
+    if len(corpora) == 1:
+        return corpora[0]
     sizes = list(map(len, corpora))
     draws = [SampleCounts(size, round(sum(sizes) * share)) for size, share in zip(sizes, shares, strict=True)]
     sides = (
-        Sentences(JoinedIds([side.ids for side in of_all]), np.concatenate([side.lengths for side in of_all]))
+        RaggedIds(JoinedIds([side.ids for side in of_all]), np.concatenate([side.lengths for side in of_all]))
         for of_all in ([pairs.src for pairs in corpora], [pairs.tgt for pairs in corpora])
     )
     return EncodedPairs(*sides, draws=draws)
@@ -139,5 +154,5 @@ def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:
     ids = pairs.tgt.ids
     cuts = np.arange(first, len(ids), length, dtype=np.int64)
     lengths = np.diff(np.unique(np.concatenate([[0], cuts, [len(ids)]])))
-    nothing = Sentences(np.empty(0, np.int32), np.zeros(len(lengths), np.int32))
-    return EncodedPairs(nothing, Sentences(ids, lengths))
+    nothing = RaggedIds(np.empty(0, np.int32), np.zeros(len(lengths), np.int32))
+    return EncodedPairs(nothing, RaggedIds(ids, lengths))

@@ -52,10 +52,6 @@ class FilesData(ColumnsConfig):
     tgt_column: str | None = None
     """The same for the target side."""
 
-    def place(self, split: Split) -> str | None:
-        """The path of the split."""
-        return getattr(self, split.value)
-
 
 @dataclass
 class TextData(DataConfig):
@@ -63,7 +59,7 @@ class TextData(DataConfig):
 
     name: str = "text"
     src: str = "none"
-    """There is no source."""
+    """A word that names no language: there is no source."""
     tgt: str = "en"
     """Language of the text."""
     scored_split: Split = Split.validation
@@ -81,14 +77,19 @@ class TextData(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, "data", "(0, 1)", "held_out")
-        at_least(self, "data", 1, "blocks")
+        within(self, self.key_prefix, "(0, 1)", "held_out")
+        at_least(self, self.key_prefix, 1, "blocks")
+
+    @property
+    def has_source(self) -> bool:
+        """There is none."""
+        return False
 
     def place(self, split: Split) -> str | None:
-        """The path of the split."""
+        """Return the path of the split; a validation text that is held out is in the training text."""
         if split is Split.validation and self.validation is None:
             return self.train or "held out"  # what is missing then is the training text
-        return getattr(self, split.value)
+        return super().place(split)
 
 
 def stream(cfg: FilesData, split: Split) -> PairStream:
@@ -147,8 +148,9 @@ def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
     if not any(end > first for first, end in ranges):
         part = "held out" if held_out else "left for training"
         raise UserError(
-            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in data.blocks={cfg.blocks}; none of "
-            f"them is {part} with data.held_out={cfg.held_out}; set data.validation, or fewer blocks"
+            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in {cfg.key_prefix}.blocks={cfg.blocks}; "
+            f"none of them is {part} with {cfg.key_prefix}.held_out={cfg.held_out}; "
+            f"set {cfg.key(Split.validation)}, or fewer blocks"
         )
     return ranges
 
@@ -230,7 +232,8 @@ def _no_tsv_column(cfg: FilesData, column: str, path: Path, header: list[str], b
     error = cfg.missing_column(column, str(path), [cell[:30] for cell in header])
     if by_number:
         return error
-    return UserError(f"{error}; without a header, give numbers: data.src_column=1 data.tgt_column=2")
+    keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
+    return UserError(f"{error}; without a header, give numbers: {keys}")
 
 
 def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:

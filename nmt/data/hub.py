@@ -63,13 +63,10 @@ class HubData(ColumnsConfig):
     test_split: str | None = "test"
     """The same for the split scored at the end."""
 
-    def key(self, split: Split) -> str:
-        """The config key that names the split."""
-        return f"data.{split.value}_split"
-
-    def place(self, split: Split) -> str | None:
-        """The name of the split in the dataset."""
-        return getattr(self, f"{split.value}_split")
+    @classmethod
+    def split_field(cls, split: Split) -> str:
+        """Return the name of the field that names the split in the dataset."""
+        return f"{split.value}_split"
 
     @property
     def where(self) -> str:
@@ -81,11 +78,12 @@ def stream(cfg: HubData, split: Split) -> PairStream:
     """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
     if not cfg.where:
         raise UserError(
-            "data.dataset must name a dataset of the hub (owner/name), or data.path a local folder"
+            f"{cfg.key_prefix}.dataset must name a dataset of the hub (owner/name), "
+            f"or {cfg.key_prefix}.path a local folder"
         )
     if cfg.path and not Path(cfg.where).is_dir():
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
-        raise UserError(f"data.path={cfg.path} must be a folder with a dataset, but is {kind}")
+        raise UserError(f"{cfg.key_prefix}.path={cfg.path} must be a folder with a dataset, but is {kind}")
     key = (stamp_of_folder(cfg) if cfg.path else "", cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt)
     opened = _OPENED.setdefault(key, _Dataset(cfg))
 
@@ -173,7 +171,8 @@ def _no_config(cfg: HubData) -> UserError:
 
     names = sorted(get_dataset_config_names(cfg.where, revision=cfg.revision))
     wanted = next((choice["name"] for choice in _config_choices(cfg) if choice), "")
-    problem = f"data.config={cfg.config} is no configuration" if cfg.config else "data.config must be set"
+    key = f"{cfg.key_prefix}.config"
+    problem = f"{key}={cfg.config} is no configuration" if cfg.config else f"{key} must be set"
     return UserError(f"{problem}; {cfg.where} has {', '.join(names)}{suggest(wanted, names)}")
 
 
@@ -232,8 +231,9 @@ def _readable_errors(cfg: HubData) -> Iterator[None]:
     """Restate what the datasets library raises; our own errors pass."""
     from datasets.exceptions import DatasetsError
 
-    key = f"data.path={cfg.path}" if cfg.path else f"data.dataset={cfg.dataset}"
-    local = "data.path=FOLDER reads a dataset from disk, data=files plain files"
+    prefix = cfg.key_prefix
+    key = f"{prefix}.path={cfg.path}" if cfg.path else f"{prefix}.dataset={cfg.dataset}"
+    local = f"{prefix}.path=FOLDER reads a dataset from disk, data=files plain files"
     try:
         yield
     except ConnectionError as error:
@@ -245,7 +245,7 @@ def _readable_errors(cfg: HubData) -> Iterator[None]:
         if "scripts are no longer supported" not in str(error):
             raise
         raise UserError(
-            f"{key} is made by a script, and scripts are not run; data.revision=refs/convert/parquet may "
+            f"{key} is made by a script, and scripts are not run; {prefix}.revision=refs/convert/parquet may "
             f"have its data, or {local}"
         ) from error
     except UnicodeDecodeError as error:

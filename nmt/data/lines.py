@@ -1,4 +1,4 @@
-"""The lines of text files, plain or gzip-compressed, block by block.
+"""The lines of text files, plain or gzip-compressed, block by block; the one reader of text.
 
 Files are read as bytes and must be UTF-8. A line ends at a line feed and nowhere else: U+2028, U+0085 and a
 lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
@@ -12,7 +12,7 @@ import codecs
 import gzip
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -26,8 +26,35 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
+@contextmanager
+def open_bytes(path: Path, key: str) -> Iterator[BinaryIO]:
+    """Open a file, plain or gzip-compressed, and restate what goes wrong while it is read.
+
+    Raises:
+        UserError: the file is unreadable, or damaged; names `key`, the config key of the path.
+    """
+    try:
+        with path.open("rb") as raw:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if _is_gzip(raw, path, key) else raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{key}: {path} is a damaged gzip file ({error}); copy it again") from error
+    except OSError as error:
+        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
+
+
+def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input") -> Iterator[str]:
+    """Decode the lines of a stream, split at line feeds alone; raise `UserError` where one is not UTF-8."""
+    for number, line in enumerate(source, start=first_line):
+        try:
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"line {number} of {name} is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
+            ) from error
+
+
 def read_lines(path: Path, key: str, *, may_be_empty: bool = False) -> Iterator[str]:
-    """The lines of a file, of which one block is in memory; `key` is the config key to name in an error.
+    """Yield the lines of a file, of which one block is in memory; errors name `key`, its config key.
 
     Raises:
         UserError: the file is empty (unless it may be), unreadable or no text.
@@ -36,7 +63,7 @@ def read_lines(path: Path, key: str, *, may_be_empty: bool = False) -> Iterator[
 
 
 def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
-    """The same as lists of lines."""
+    """Yield the lines as lists, one for each block."""
     read = 0
     for raw in _whole_lines(path, key):
         text = _decode(raw, f"{key}: {path}", read)
@@ -50,9 +77,8 @@ def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
 
 
 def _whole_lines(path: Path, key: str) -> Iterator[bytes]:
-    """The bytes of a file in blocks that end where a line does."""
-    with _readable(path, key), path.open("rb") as raw:
-        file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if _is_gzip(raw, path, key) else raw
+    """Yield the bytes of a file in blocks that end where a line does."""
+    with open_bytes(path, key) as file:
         rest = b""
         while block := file.read(BLOCK_BYTES):
             head, feed, rest = (rest + block).rpartition(b"\n")
@@ -60,17 +86,6 @@ def _whole_lines(path: Path, key: str) -> Iterator[bytes]:
                 yield head + feed
         if rest:
             yield rest
-
-
-@contextmanager
-def _readable(path: Path, key: str) -> Iterator[None]:
-    """Restate what goes wrong while a file is read."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{key}: {path} is a damaged gzip file ({error}); copy it again") from error
-    except OSError as error:
-        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
 
 
 def _is_gzip(file: BinaryIO, path: Path, key: str) -> bool:
@@ -82,7 +97,7 @@ def _is_gzip(file: BinaryIO, path: Path, key: str) -> bool:
 
 
 def _decode(raw: bytes, where: str, before: int) -> str:
-    """Strict UTF-8, without a byte order mark and without NUL; `before` lines come before these."""
+    """Decode strict UTF-8 without a byte order mark and without NUL; `before` lines come before these."""
     if not before:
         if raw.startswith(_GZIP_MAGIC):
             raise UserError(f"{where} is gzip-compressed twice; decompress it once")

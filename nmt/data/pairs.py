@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -59,18 +59,23 @@ class DataConfig:
     """Read the training pairs while training goes on, again and again, and keep nothing of them."""
     buffer_pairs: int = 200_000
     """With data.streaming: pairs that are shuffled together; an epoch is one such buffer."""
+    key_prefix: str = field(default="data", compare=False, repr=False, metadata={"omegaconf_ignore": True})
+    """What errors put in front of a key: `data`, or `data.corpora.NAME` in a mixture. Is itself no key."""
 
     def __post_init__(self) -> None:
         if not self.src or not self.tgt or self.src == self.tgt:
-            raise UserError(f"data.src and data.tgt must be two languages, not {self.src!r} and {self.tgt!r}")
+            raise UserError(
+                f"{self.key_prefix}.src and {self.key_prefix}.tgt must be two languages, "
+                f"not {self.src!r} and {self.tgt!r}"
+            )
         for key, language in (("src", self.src), ("tgt", self.tgt)):
             if language.startswith(".") or set(language) & set("/\\\0"):
                 raise UserError(
-                    f"data.{key} must be the name of a language, which ends the names of files, "
+                    f"{self.key_prefix}.{key} must be the name of a language, which ends the names of files, "
                     f"but is {language!r}"
                 )
-        at_least(self, "data", 1, "max_chars", "max_ratio", "buffer_pairs")
-        at_least(self, "data", 2, "max_tokens")
+        at_least(self, self.key_prefix, 1, "max_chars", "max_ratio", "buffer_pairs")
+        at_least(self, self.key_prefix, 2, "max_tokens")
 
     @property
     def languages(self) -> list[tuple[str, str]]:
@@ -87,13 +92,36 @@ class DataConfig:
         """Target language -> what asks for it in front of a source; nothing where nothing does."""
         return {}
 
+    @property
+    def has_source(self) -> bool:
+        """Whether there are pairs, and not text in one language."""
+        return True
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether there may be several corpora."""
+        return False
+
+    @classmethod
+    def split_field(cls, split: Split) -> str:
+        """Return the name of the field that says where `split` is; a mixture calls it like the split."""
+        return split.value
+
     def key(self, split: Split) -> str:
-        """The config key that says where `split` is."""
-        return f"data.{split.value}"
+        """Return the config key that says where `split` is."""
+        return f"{self.key_prefix}.{self.split_field(split) if self.key_prefix == 'data' else split.value}"
 
     def place(self, split: Split) -> str | None:
-        """Where `split` is, a name or a path; None when this data has no such split."""
-        return split.value
+        """Return where `split` is, a name or a path; None when this data has no such split."""
+        return getattr(self, self.split_field(split), split.value)
+
+    def parts(self, split: Split) -> dict[str, DataConfig]:
+        """Return the corpora that have `split`, by name."""
+        return {self.name: self} if self.place(split) is not None else {}
+
+    def shares(self, sizes: Sequence[int]) -> list[float]:
+        """Return which part of what is drawn comes from each corpus with so many pairs; they add up to 1."""
+        return [1.0]
 
 
 @dataclass
@@ -115,8 +143,9 @@ class ColumnsConfig(DataConfig):
         side = "src" if column == self.columns[0] else "tgt"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return UserError(
-            f"data.{key}={getattr(self, key)}: {where} has no column {column!r}, only {', '.join(columns)}"
-            f"{suggest(column, columns)}; set data.{side} or data.{side}_column"
+            f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
+            f"only {', '.join(columns)}{suggest(column, columns)}; "
+            f"set {self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
         )
 
 
@@ -161,8 +190,8 @@ def stamp_of_files(files: Iterable[Path], *options: object) -> str:
     The time of the last change of the inode is among that, which no program can set back.
     """
     states = [(str(file.resolve()), file.stat()) for file in files]
-    facts = [(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for path, state in states]
-    return hashlib.sha256(repr((facts, options)).encode()).hexdigest()
+    described = [(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for path, state in states]
+    return hashlib.sha256(repr((described, options)).encode()).hexdigest()
 
 
 def one_line(text: str) -> str:

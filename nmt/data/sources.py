@@ -1,35 +1,30 @@
-"""Sentence pairs of one split, from whichever source the config names, and the filter for training pairs.
+"""The table of sources: one row for each kind of corpus, bundled ones and mixtures of several among them.
 
-Evaluation splits are never filtered: a score counts every sentence. What the filter drops it accounts for by
-reason, so that kept plus dropped is always what was read. Tokenisation is unknown here.
+An entry of a mixture is a row of the same table with keys of its own, so that whatever can be trained on
+alone can be a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation are unknown here.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ValidationError
 
-from nmt import demo
 from nmt.data import files, hub, mixture
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
-from nmt.data.mixture import MixtureData
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, stamp_of_files
-from nmt.demo import toy
-from nmt.errors import UserError
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.errors import UserError, suggest
 
 __all__ = [
     "SOURCES",
     "DataConfig",
     "DemoData",
     "FilesData",
-    "FilterReport",
     "HubData",
     "MixtureData",
     "PairStream",
@@ -37,16 +32,14 @@ __all__ = [
     "Split",
     "TextData",
     "ToyData",
-    "TrainTestOverlap",
-    "filter_pairs",
     "has_split",
     "load",
     "stream",
-    "training_streams",
+    "streams",
 ]
 
-MIN_UNEVEN_CHARS = 20
-"""A pair is never uneven while its longer side is within this: short pairs such as "No." differ by chance."""
+BUNDLED = Path(__file__).parent / "bundled"
+"""Files that travel with the package; scripts/demo_corpus wrote those of the demo."""
 
 
 @dataclass
@@ -70,37 +63,175 @@ class ToyData(DataConfig):
         _require_languages(self, "en", "fr")
 
 
+def _open_group() -> Any:
+    """Return a group of keys that need not be known, under a config whose other keys must be."""
+    return DictConfig({}, flags={"struct": False})
+
+
+@dataclass
+class MixtureData(DataConfig):
+    """Several corpora, mixed by weight and size; see docs/data.md."""
+
+    name: str = "mixture"
+    corpora: dict[str, dict[str, Any]] = field(default_factory=_open_group)
+    """The corpora, by names of your own: the keys of the source that reads each, which name=... chooses,
+    and weight; see docs/data.md."""
+    temperature: float | None = 1.0
+    """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
+    target_tags: bool = False
+    """Put the tag of the target language, such as <2de>, in front of every source."""
+    scored: list[str] = field(default_factory=list)
+    """The corpora whose validation and test pairs are scored; empty: all that have some."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.corpora = {name: _weighted(name, entry) for name, entry in self.corpora.items()}
+        self.parts(Split.train)  # refuses entries that fit no source
+        for name in self.scored:
+            if name not in self.corpora:
+                known = ", ".join(self.corpora)
+                raise UserError(
+                    f"data.scored: there is no corpus {name!r}, only {known}{suggest(name, self.corpora)}"
+                )
+        if self.temperature is not None and self.temperature <= 0.0:
+            raise UserError(
+                f"data.temperature must be positive, or null for weights alone, but is {self.temperature}"
+            )
+        if self.streaming and self.temperature is not None:
+            raise UserError(
+                "data.streaming=true does not know how large the corpora are; set data.temperature=null, so "
+                "that the weights say how much of each is read"
+            )
+        for tgt in self.tags:
+            if set(tgt) & set(" <>"):
+                raise UserError(
+                    f"data.target_tags needs names of languages without spaces and brackets, not {tgt!r}"
+                )
+
+    @property
+    def has_source(self) -> bool:
+        """Whether all corpora have one."""
+        return all(part.has_source for part in self.parts(Split.train).values())
+
+    @property
+    def is_mixture(self) -> bool:
+        """There may be several corpora."""
+        return True
+
+    def place(self, split: Split) -> str | None:
+        """Return the names of the corpora that have the split."""
+        return ", ".join(self.parts(split)) or None
+
+    def key(self, split: Split) -> str:
+        """Return what is to be set to have the split."""
+        return "data.corpora" if split is Split.train else f"data.corpora.NAME.{split.value}"
+
+    def parts(self, split: Split) -> dict[str, DataConfig]:
+        """Return the corpora that have `split` and, but for training, are scored."""
+        parts = {name: _entry_config(self, name) for name in self.corpora}
+        scored = set(self.scored or parts)
+        return {
+            name: part
+            for name, part in parts.items()
+            if split is Split.train or (name in scored and part.place(split) is not None)
+        }
+
+    def shares(self, sizes: Sequence[int]) -> list[float]:
+        """Return which part of what is drawn comes from each corpus with so many pairs; they add up to 1."""
+        weights = [entry["weight"] for entry in self.corpora.values()]
+        return mixture.shares(weights, sizes, self.temperature)
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """Source and target language of each corpus."""
+        return [(part.src, part.tgt) for part in self.parts(Split.train).values()]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tag of each target language, in the order of the corpora; none unless `target_tags`."""
+        return {tgt: f"<2{tgt}>" for _, tgt in self.languages} if self.target_tags else {}
+
+    @property
+    def scored_language(self) -> str:
+        """The target language of the corpora that are scored, if it is one, else `tgt`."""
+        scored = {**self.parts(Split.validation), **self.parts(Split.test)}
+        known = {part.tgt for part in scored.values()}
+        return known.pop() if len(known) == 1 else self.tgt
+
+
+def _weighted(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of an entry that say something, and its weight."""
+    weight = entry.get("weight", 1.0)
+    if not isinstance(weight, int | float) or not 0.0 < weight < float("inf"):
+        raise UserError(f"data.corpora.{name}.weight must be positive, but is {weight}")
+    given = {str(key): value for key, value in entry.items() if value is not None}
+    return given | {"weight": float(weight)}
+
+
+def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
+    """Return the config of the source that reads an entry of a mixture.
+
+    The source is the row `name=...` of `SOURCES`; without, files, or a dataset where `dataset` or `path` is
+    given. The languages are those of the mixture, and validation and test pairs there are none, unless the
+    entry names them.
+    """
+    prefix = f"data.corpora.{name}"
+    given = {key: value for key, value in cfg.corpora[name].items() if key != "weight"}
+    row = given.pop("name", "hub" if given.keys() & {"dataset", "path"} else "files")
+    known = [known for known, (cls, _) in SOURCES.items() if cls is not MixtureData]
+    if row not in known:
+        raise UserError(
+            f"{prefix}.name must be one of {', '.join(known)}, but is {row!r}{suggest(row, known)}"
+        )
+    cls = SOURCES[row][0]
+    own = {known.name for known in fields(cls)} - {known.name for known in fields(DataConfig)}
+    keys = {cls.split_field(split): split.value for split in Split}  # a mixture calls them like the splits
+    fields_of = {keys.get(known, known): known for known in sorted(own | {"src", "tgt"})}
+    for key in given:
+        if key not in fields_of:
+            near = suggest(key, [*fields_of, "weight"])
+            others = f"; the keys of name={row} are weight, {', '.join(fields_of)}"
+            raise UserError(f"unknown key {prefix}.{key}{near or others}")
+    unscored = {cls.split_field(split) for split in (Split.validation, Split.test)} & own
+    common: dict[str, Any] = {"name": row, "src": cfg.src, "tgt": cfg.tgt, "streaming": cfg.streaming}
+    values = dict.fromkeys(unscored) | common | {fields_of[key]: value for key, value in given.items()}
+    try:
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
+    except ValidationError as error:
+        raise UserError(f"{prefix}.{keys.get(error.key, error.key)}: {str(error).splitlines()[0]}") from error
+    part = cls(**typed, key_prefix=prefix)
+    if part.place(Split.train) is None:
+        raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")
+    return part
+
+
 def _require_languages(cfg: DataConfig, one: str, other: str) -> None:
     if {cfg.src, cfg.tgt} != {one, other}:
         raise UserError(
-            f"data={cfg.name} has the languages {one} and {other}, not data.src={cfg.src} data.tgt={cfg.tgt}"
+            f"data={cfg.name} has the languages {one} and {other}, "
+            f"not {cfg.key_prefix}.src={cfg.src} {cfg.key_prefix}.tgt={cfg.tgt}"
         )
 
 
-@functools.cache
-def _demo_pairs() -> dict[str, list[tuple[str, str]]]:
-    return demo.generate()  # all splits at once, in seconds
-
-
 def stream_demo(cfg: DataConfig, split: Split) -> PairStream:
-    """One split of the bundled corpus, which is generated when it is first read."""
-    return _bundled(cfg, split.value, lambda: _demo_pairs()[split.value])
+    """Return one split of the bundled corpus."""
+    return _bundled(cfg, split, f"demo.{split.value}.tsv.gz")
 
 
 def stream_toy(cfg: DataConfig, split: Split) -> PairStream:
-    """The ten pairs, whichever `split` is asked for."""
-    return _bundled(cfg, "toy", lambda: toy.PAIRS)
+    """Return the ten pairs, whichever `split` is asked for."""
+    return _bundled(cfg, split, "toy.tsv")
 
 
-def _bundled(cfg: DataConfig, name: str, pairs: Callable[[], list[tuple[str, str]]]) -> PairStream:
-    """Pairs of the package, which are what its code makes them, in the direction that `cfg` asks for."""
-    code = sorted(Path(demo.__file__).parent.glob("*.py"))
+def _bundled(cfg: DataConfig, split: Split, name: str) -> PairStream:
+    """Return the pairs of a file of the package, in the direction that `cfg` asks for."""
+    file = str(BUNDLED / name)
+    return files.stream(FilesData(src=cfg.src, tgt=cfg.tgt, train=file, validation=file, test=file), split)
 
-    def chunks() -> Iterator[ParallelText]:
-        english, other = map(list, zip(*pairs(), strict=True))
-        yield ParallelText(english, other) if cfg.src == "en" else ParallelText(other, english)
 
-    return PairStream(lambda: stamp_of_files(code, name, cfg.src), chunks)
+def stream_mixture(cfg: DataConfig, split: Split) -> PairStream:
+    """Return one split of all corpora, one after the other."""
+    return mixture.concatenated(list(streams(cfg, split).values()))
 
 
 SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] = {
@@ -109,39 +240,17 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "hub": (HubData, hub.stream),
     "files": (FilesData, files.stream),
     "text": (TextData, files.stream_text),
-    "mixture": (MixtureData, mixture.stream),
+    "mixture": (MixtureData, stream_mixture),
 }
 
 
-@dataclass
-class FilterReport:
-    """How many pairs were read, and how many of them were dropped for which reason."""
-
-    read: int
-    dropped: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def kept(self) -> int:
-        """Pairs that were not dropped."""
-        return self.read - sum(self.dropped.values())
-
-    def __add__(self, other: FilterReport) -> FilterReport:
-        reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
-        dropped = {reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons}
-        return FilterReport(self.read + other.read, dropped)
-
-    def __str__(self) -> str:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.dropped.items() if count)
-        return f"{self.read:,} pairs read, {self.kept:,} kept" + (f" ({reasons})" if reasons else "")
-
-
 def has_split(cfg: DataConfig, split: Split) -> bool:
-    """Whether the config names this split; one that it names and that is missing is an error of `stream`."""
+    """Return whether the config names this split; one that it names and that is missing fails in `stream`."""
     return cfg.place(split) is not None
 
 
 def stream(cfg: DataConfig, split: Split) -> PairStream:
-    """One split, aligned and unfiltered, to be read in chunks.
+    """Return one split, aligned and unfiltered, to be read in chunks.
 
     Raises:
         UserError: the split cannot be read or does not exist; perhaps only once it is read.
@@ -161,11 +270,13 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
     return source._replace(chunks=lambda: _not_empty(source, cfg, split))
 
 
-def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
-    """The training pairs of each corpus: of the only one, which has no name, or of those of a mixture."""
-    if isinstance(cfg, MixtureData):
-        return mixture.streams(cfg, Split.train)
-    return {"": stream(cfg, Split.train)}
+def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
+    """Return the split of each corpus that has it, by name; sources are tagged where `cfg` wants that."""
+    tags = cfg.tags
+    return {
+        name: mixture.tagged_stream(stream(part, split), tags.get(part.tgt, ""))
+        for name, part in cfg.parts(split).items()
+    }
 
 
 def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[ParallelText]:
@@ -180,46 +291,3 @@ def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Pa
 def load(cfg: DataConfig, split: Split) -> ParallelText:
     """Read one split whole, which is meant for those that models are scored on; see `stream`."""
     return stream(cfg, split).read()
-
-
-def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
-    """Drop the training pairs that are empty, too long or uneven, with an account; order is kept."""
-    src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
-    shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
-    faults = {
-        "empty": shorter == 0,
-        "too long": longer > cfg.max_chars,
-        "uneven": (longer > MIN_UNEVEN_CHARS) & (longer > cfg.max_ratio * shorter),
-    }
-    kept = np.ones(len(text), bool)
-    dropped = {}
-    for reason, has_it in faults.items():
-        dropped[reason] = int((kept & has_it).sum())
-        kept &= ~has_it
-    if kept.all():
-        return text, FilterReport(len(text), dropped)
-    sides = (list(itertools.compress(side, kept)) for side in (text.src, text.tgt))
-    return ParallelText(*sides), FilterReport(len(text), dropped)
-
-
-class TrainTestOverlap:
-    """Counts how many pairs of a split occur in chunks of other pairs, word for word."""
-
-    def __init__(self, text: ParallelText):
-        self._pairs = list(zip(text.src, text.tgt, strict=True))
-        self._wanted = {src: set[str]() for src in text.src}
-        for src, tgt in self._pairs:
-            self._wanted[src].add(tgt)
-        self._seen: set[tuple[str, str]] = set()
-
-    def add(self, chunk: ParallelText) -> None:
-        """Look for the pairs in `chunk`."""
-        for row in [row for row, src in enumerate(chunk.src) if src in self._wanted]:
-            src, tgt = chunk.src[row], chunk.tgt[row]
-            if tgt in self._wanted[src]:
-                self._seen.add((src, tgt))
-
-    @property
-    def count(self) -> int:
-        """Pairs that occurred in what was added."""
-        return sum(pair in self._seen for pair in self._pairs)

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
-from nmt.data.sources import FilterReport
 from nmt.errors import UserError
 
 Filtered = Callable[[], Iterator[tuple[ParallelText, FilterReport]]]
@@ -94,8 +94,8 @@ class StreamedText:
                     break
         return text
 
-    def drawn(self, most: int, seed: int) -> tuple[object, ...]:
-        """What `sample` depends on beside the text."""
+    def sampling_key(self, most: int, seed: int) -> tuple[object, ...]:
+        """Return what `sample` depends on beside the text."""
         return (most, *self.shares)
 
 

@@ -1,6 +1,6 @@
 """Text to ids and ids to text, by SentencePiece models that are trained on the pairs of a run.
 
-Sole owner of the special ids: nothing else says which id ends a sentence, and nothing else adds it.
+Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`).
 
 A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation when the
 config says so. Then SentencePiece normalises it and cuts it into pieces. What is scored is never prepared:
@@ -22,19 +22,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 import torch
-from numpy.typing import NDArray
 
+from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.pairs import ParallelText, one_line
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
     SPACE,
-    UNK_ID,
     Normalization,
     TokenizerConfig,
     TokenizerKind,
-    prepared,
+    prepare,
     train_model,
     words,
 )
@@ -44,11 +41,7 @@ from nmt.runtime import derive_seed
 
 __all__ = [
     "BOS",
-    "BOS_ID",
     "EOS",
-    "EOS_ID",
-    "PAD_ID",
-    "UNK_ID",
     "Normalization",
     "Piece",
     "Tokenizer",
@@ -66,21 +59,6 @@ SAMPLING_LINES = 4096
 """Lines that one thread samples; fixed like the number of threads, since the result depends on both."""
 MAX_UINT32 = 2**32 - 1
 """SentencePiece takes this seed to mean: any."""
-
-
-class Ragged(NamedTuple):
-    """The ids of many lines."""
-
-    ids: NDArray[np.int32]
-    """All of them, end to end."""
-    lengths: NDArray[np.int64]
-    """How many belong to each line."""
-
-
-def ragged(sentences: Sequence[Sequence[int]]) -> Ragged:
-    """The ids of many lines, laid end to end."""
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    return Ragged(np.fromiter(itertools.chain.from_iterable(sentences), np.int32, lengths.sum()), lengths)
 
 
 class Piece(NamedTuple):
@@ -169,21 +147,21 @@ class Tokenizer:
         """The ids of target lines, each ending with `EOS_ID`."""
         return self._encode(self._tgt, lines)
 
-    def flat_src(self, lines: Sequence[str]) -> Ragged:
-        """What `encode_src` gives, as arrays."""
+    def flat_src(self, lines: Sequence[str]) -> RaggedIds:
+        """Return what `encode_src` gives, as arrays."""
         return self._flat(self._src, lines)
 
-    def flat_tgt(self, lines: Sequence[str]) -> Ragged:
-        """What `encode_tgt` gives, as arrays."""
+    def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
+        """Return what `encode_tgt` gives, as arrays."""
         return self._flat(self._tgt, lines)
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode_src` with a segmentation drawn at random, a pure function of the arguments."""
-        return _sample(self._src, prepared(self.cfg, lines), alpha, seed)
+        return _sample(self._src, prepare(self.cfg, lines), alpha, seed)
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode_tgt` with a segmentation drawn at random, a pure function of the arguments."""
-        return _sample(self._tgt, prepared(self.cfg, lines), alpha, seed)
+        return _sample(self._tgt, prepare(self.cfg, lines), alpha, seed)
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """The tokens of source lines, as `encode_src` makes them."""
@@ -203,18 +181,19 @@ class Tokenizer:
 
     def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
         encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
-        return encode(processor, prepared(self.cfg, lines))
+        return encode(processor, prepare(self.cfg, lines))
 
-    def _flat(self, processor: Any, lines: Sequence[str]) -> Ragged:
+    def _flat(self, processor: Any, lines: Sequence[str]) -> RaggedIds:
         """Encode in threads that make the arrays, too: one computes while another has the lock of Python."""
         parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            encoded = list(threads.map(lambda part: ragged(self._encode(processor, part)), parts))
-        ids, lengths = zip(ragged([]), *encoded, strict=True)
-        return Ragged(np.concatenate(ids), np.concatenate(lengths))
+            encoded = list(threads.map(lambda part: RaggedIds.of(self._encode(processor, part)), parts))
+        encoded.insert(0, RaggedIds.of([]))
+        sides = [part.ids for part in encoded], [part.lengths for part in encoded]
+        return RaggedIds(*map(np.concatenate, sides))
 
     def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
-        ready = prepared(self.cfg, lines)
+        ready = prepare(self.cfg, lines)
         if self.cfg.kind is TokenizerKind.word:
             return [_word_pieces(processor, line) for line in ready]
         return [_pieces(line) for line in processor.encode(ready, return_type="proto")]

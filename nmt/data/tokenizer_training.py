@@ -1,7 +1,7 @@
 """Training SentencePiece on the pairs of a run, deterministically: the same pairs and config, the same bytes.
 
-What SentencePiece complains about is restated with the config key to change; its own log stays silent. Also
-the config of a tokenizer and the special ids, which are the same for every kind.
+Also the config of a tokenizer, and what that makes of a line before it is tokenised. What SentencePiece
+complains about is restated with the config key to change; its own log stays silent.
 
 SentencePiece: Kudo and Richardson 2018. Unigram model: Kudo 2018. BPE: Sennrich et al. 2016.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,8 @@ from enum import Enum
 import sentencepiece
 
 from nmt.checks import at_least, within
-from nmt.data.preparation import prepare
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.errors import UserError
-
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 TRAINING_THREADS = 8
 """Fixed, because sums over threads are rounded differently for different numbers of them."""
@@ -115,9 +114,33 @@ class TokenizerConfig:
             )
 
 
-def prepared(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
-    """What is tokenised of each line."""
-    return prepare(lines, lowercase=cfg.lowercase, strip_punctuation=cfg.strip_punctuation)
+APOSTROPHES = "'\N{RIGHT SINGLE QUOTATION MARK}"
+
+
+class _Unpunctuated(dict[int, int | str | None]):
+    """A table for `str.translate`, filled as characters turn up."""
+
+    def __missing__(self, code: int) -> int | str | None:
+        character = chr(code)
+        self[code] = code
+        if unicodedata.category(character).startswith("P"):
+            self[code] = None if character in APOSTROPHES else " "
+        return self[code]
+
+
+_UNPUNCTUATED = _Unpunctuated()
+
+
+def prepare(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
+    """Lower-case the lines and take out their punctuation, where the config asks for that.
+
+    A line keeps its place: one of nothing but punctuation becomes blank. Capitals are mapped by `str.lower`,
+    which keeps ß; folding would make it ss. Punctuation is what Unicode calls so (its categories P*: "%" and
+    "-" are, the symbols "+", "=" and "€" are not). Each mark becomes a space, so that "red/blue" and
+    "well-known" become two words; an apostrophe becomes nothing, so that "don't" stays one.
+    """
+    ready = [line.lower() for line in lines] if cfg.lowercase else list(lines)
+    return [line.translate(_UNPUNCTUATED) for line in ready] if cfg.strip_punctuation else ready
 
 
 def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Sequence[str] = ()) -> bytes:
@@ -125,12 +148,12 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
 
     `corpus` is what an error calls the lines. Each of `tags` is one piece.
     """
-    lines = [line.replace(RESERVED, " ") for line in prepared(cfg, lines)]
+    lines = [line.replace(RESERVED, " ") for line in prepare(cfg, lines)]
     if not any(line.strip() for line in lines):
         rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
         raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
     vocab_size = cfg.vocab_size
-    symbols = [] if cfg.kind is TokenizerKind.word else prepared(cfg, tags)  # no word is ever split
+    symbols = [] if cfg.kind is TokenizerKind.word else prepare(cfg, tags)  # no word is ever split
     if cfg.min_frequency > 1:
         vocab_size = min(vocab_size, _reserved_ids(cfg) + len(symbols) + _num_frequent(cfg, lines, corpus))
     model = io.BytesIO()

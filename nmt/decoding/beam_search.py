@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.checks import at_least, finite
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding.candidates import Candidates, allowed_log_probs, best_candidates, take
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
 from nmt.errors import UserError

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt import kernels
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.models.base import TranslationModel
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.data.tokenizer import PAD_ID
+from nmt.data.special_ids import PAD_ID
 from nmt.decoding.beam_search import BeamConfig, Beams, FinishedBeams, OpenBeams, beam_search
 from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.layers.positions import PositionTable

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmt.checks import finite, within
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from nmt.data.batching import pad, plan_in_order
-from nmt.data.tokenizer import EOS_ID, Tokenizer
+from nmt.data.special_ids import EOS_ID
+from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, Hypothesis, decode
 from nmt.decoding.graph_search import forget
 from nmt.distributed import ALONE, World

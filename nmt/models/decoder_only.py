@@ -18,7 +18,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from nmt.data.tokenizer import BOS_ID
+from nmt.data.special_ids import BOS_ID
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole
 from nmt.layers.blocks import Activation

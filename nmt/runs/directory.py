@@ -49,7 +49,7 @@ class RunDirectory:
         self.results_file = path / "results.json"
         self.hypotheses = path / "hypotheses"
         self._data = path / "data"
-        self._train_facts = self._data / "train.json"
+        self._train_digest = self._data / "train.json"
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -76,7 +76,7 @@ class RunDirectory:
                 )
         elif trained:
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
-        for leftover in (self._train_facts, *self.path.glob("tokenizer*.model")):  # of a start that failed
+        for leftover in (self._train_digest, *self.path.glob("tokenizer*.model")):  # of a start that failed
             leftover.unlink(missing_ok=True)
         save_config(cfg, self.config_file)
         return False
@@ -142,10 +142,10 @@ class RunDirectory:
         Raises:
             UserError: the training split has changed since the run began.
         """
-        facts = {"training_pairs": len(text), "sha256": text.sha256}
-        if not self._train_facts.exists():
-            write_json(self._train_facts, facts)
-        elif (stored := read_json(self._train_facts)) != facts:
+        digest = {"training_pairs": len(text), "sha256": text.sha256}
+        if not self._train_digest.exists():
+            write_json(self._train_digest, digest)
+        elif (stored := read_json(self._train_digest)) != digest:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
                 f"{stored['training_pairs']:,} pairs then, "

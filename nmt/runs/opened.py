@@ -24,7 +24,9 @@ from nmt.decoding.translate import Translation, in_precision, translate_stream
 from nmt.errors import UserError, suggest
 from nmt.models import TranslationModel, build_model
 from nmt.runs.directory import RunDirectory
-from nmt.runs.tasks import TASKS, TrainedModel, continued
+from nmt.runs.language_model import continued
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.train_state import TrainState
 
@@ -170,23 +172,12 @@ def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
         kept = run.kept_text(split, data)
         if kept is not None:
             return kept
-    return TASKS[cfg.task].part(sources.load(data, split))
+    return TASKS[cfg.task].examples(cfg).view(sources.load(data, split))
 
 
 def score_line(name: str, values: dict[str, float]) -> str:
     """Return one line with the scores of one split."""
     return f"{name:<12}{'  '.join(labelled_scores(values))}"
-
-
-def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input") -> Iterator[str]:
-    """The lines of a stream, split at line feeds alone; raise `UserError` at bytes that are not UTF-8."""
-    for number, line in enumerate(source, start=first_line):
-        try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"line {number} of {name} is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
-            ) from error
 
 
 def output_lines(number: int, translation: Translation, n_best: int) -> Iterator[str]:

@@ -35,6 +35,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nmt.errors import TrainingStopped, UserError
+from nmt.files import digest, publish
 
 FORMAT = 1
 MODEL = "model.safetensors"
@@ -197,17 +198,7 @@ class CheckpointStore:
             entries = {name: _write_file(temporary / name, parts) for name, parts in files.items()}
             manifest = {"format": FORMAT, "folder": final.name, "files": entries}
             _write_file(temporary / MANIFEST, _pack_json(manifest))
-            _sync(temporary)
-            self._publish(temporary, final)
-
-    def _publish(self, temporary: Path, final: Path) -> None:
-        """Rename `temporary` to `final`; `clean` finishes or undoes this if it is interrupted."""
-        old = self.directory / f".old-{final.name}"
-        if final.exists():
-            os.rename(final, old)
-        os.rename(temporary, final)
-        _sync(self.directory)
-        shutil.rmtree(old, ignore_errors=True)
+            publish(temporary, final)  # `clean` finishes or undoes this if it is interrupted
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
@@ -296,15 +287,6 @@ def _write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, in
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def _sync(folder: Path) -> None:
-    """Make the names in `folder` last: a rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _set_aside(folder: Path) -> Path:
     """Rename a damaged checkpoint, beside others of the same step that were set aside before."""
     names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
@@ -356,14 +338,10 @@ def _verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return digest(path)
     except OSError as error:
         raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from nmt.attention_views.maps import empty_maps
 from nmt.attention_views.views import ViewsConfig, require_maps, write_views
 from nmt.config.compose import Composed
 from nmt.config.roots import TargetConfig, Task
+from nmt.data.lines import decoded
 from nmt.data.pairs import one_line
-from nmt.runs.opened import decoded, open_run
+from nmt.runs.opened import open_run
 
 
 @dataclass

@@ -15,28 +15,19 @@ from nmt import distributed, kernels, runtime
 from nmt.config.compose import Composed
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import to_plain
-from nmt.data import sources
-from nmt.data.mixture import MixtureData, shares
-from nmt.data.sources import ParallelText, Split
-from nmt.data.streaming import StreamedText, closed
+from nmt.data.pairs import Split
+from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import (
-    MixedText,
-    TrainingText,
-    evaluation_split,
-    streamed,
-    survey,
-    train_tokenizer,
-)
+from nmt.data.training_split import prepare
 from nmt.decoding.metrics import higher_is_better
-from nmt.disk_cache import cache_dir
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import write_lines
 from nmt.models import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
-from nmt.runs.tasks import TASKS, Evaluation, TrainedModel
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS, Evaluation
 from nmt.training import build_objective
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
@@ -80,13 +71,13 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
     with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
         task = TASKS[cfg.task]
         with world.main_first():
-            text = training_text(cfg, run, tracker.message)
-            tokenizer = tokenizer_of(cfg, run, text, tracker.message)
-            pairs_of_epoch = task.training_pairs(cfg, text, tokenizer, tracker.message)
-        model = initial_model(cfg, tokenizer).to(device)
-        trained = TrainedModel(cfg, tokenizer, model, device, world=world)
+            data = prepare(
+                cfg.data, cfg.tokenizer, task.examples(cfg), run, seed=cfg.seed, log=tracker.message
+            )
+        model = initial_model(cfg, data.tokenizer).to(device)
+        trained = TrainedModel(cfg, data.tokenizer, model, device, world=world)
         schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
-        objective = build_objective(cfg.objective, opener(cfg, tokenizer))
+        objective = build_objective(cfg.objective, opener(cfg, data.tokenizer))
         parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device)
         optimizer = build_optimizer(cfg.optimizer, parallel_model.trained)
         trainer = Trainer(
@@ -97,7 +88,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
             amp_step=runtime.MixedPrecisionStep(
                 optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
             ),
-            pairs_of_epoch=pairs_of_epoch,
+            pairs_of_epoch=data.pairs_of_epoch,
             validate=validator(trained, run, tracker),
             store=run.checkpoints,
             seed=cfg.seed,
@@ -114,74 +105,10 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         tracker.message(f"peak learning rate {peak(cfg.schedule, schedule):.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(cfg)
-        with closed(pairs_of_epoch), runtime.StopRequest() as stop:
+        with closed(data.pairs_of_epoch), runtime.StopRequest() as stop:
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
         return conclude(trained, run, train_state, tracker.message)
-
-
-def training_text(cfg: TrainConfig, run: RunDirectory, log: Log) -> TrainingText | StreamedText:
-    """The filtered training split; the evaluation splits are copied into the run beside it."""
-    task, cache = TASKS[cfg.task], cache_dir()
-    scored_on: dict[str, ParallelText] = {}
-    for split in (Split.validation, Split.test):
-        if split is Split.validation or sources.has_split(cfg.data, split):
-            scored_on[split.value] = task.part(evaluation_split(sources.stream(cfg.data, split), cache))
-    if cfg.data.streaming:
-        text: TrainingText | StreamedText = _streamed_text(cfg, log)
-        shared = dict.fromkeys(scored_on, 0)
-    else:
-        text = _surveyed_text(cfg, scored_on, log)
-        run.require_same_data(text)
-        shared = text.shared
-    for name, kept in scored_on.items():
-        run.keep_text(Split(name), kept, cfg.data)
-        count = min(shared[name], len(kept))  # a pair may be in several corpora of a mixture
-        about = "up to " if isinstance(cfg.data, MixtureData) else ""
-        also = f", {about}{count:,} of them also in the training data" if count else ""
-        log(f"{name} data: {len(kept):,} pairs{also}")
-    return text
-
-
-def _surveyed_text(cfg: TrainConfig, scored_on: dict[str, ParallelText], log: Log) -> TrainingText:
-    """The training split, of which one pass has told what there is to know."""
-    keep = TASKS[cfg.task].filter
-    streams = sources.training_streams(cfg.data)
-    texts = {name: survey(part, cfg.data, keep, scored_on, cache_dir()) for name, part in streams.items()}
-    for name, text in texts.items():
-        log(f"training data{f' of {name}' if name else ''}: {text.report}")
-    if not isinstance(cfg.data, MixtureData):
-        return texts[""]
-    parts = list(texts.values())
-    drawn = _noted_shares(cfg.data, list(map(len, parts)), log)
-    return MixedText(parts, drawn)
-
-
-def _streamed_text(cfg: TrainConfig, log: Log) -> StreamedText:
-    """The training split, to be read while training goes on."""
-    streams = list(sources.training_streams(cfg.data).values())
-    drawn = [1.0]
-    if isinstance(cfg.data, MixtureData):
-        drawn = _noted_shares(cfg.data, [1] * len(streams), log)
-    log(f"training data: a stream, shuffled {cfg.data.buffer_pairs:,} pairs at a time")
-    return streamed(streams, drawn, cfg.data, TASKS[cfg.task].filter)
-
-
-def _noted_shares(cfg: MixtureData, sizes: list[int], log: Log) -> list[float]:
-    drawn = shares(cfg, sizes)
-    log("shares: " + ", ".join(f"{name} {x:.1%}" for name, x in zip(cfg.corpora, drawn, strict=True)))
-    return drawn
-
-
-def tokenizer_of(
-    cfg: TrainConfig, run: RunDirectory, text: TrainingText | StreamedText, log: Log
-) -> Tokenizer:
-    """The tokenizer of the run, made now if it has none yet."""
-    if not run.has_tokenizer():
-        log(f"training a {cfg.tokenizer.kind.value} tokenizer")
-        tags = list(cfg.data.tags.values())
-        train_tokenizer(cfg.tokenizer, text, tags=tags, seed=cfg.seed, cache=cache_dir()).save(run.path)
-    return run.tokenizer(cfg.tokenizer)
 
 
 def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from nmt.config.compose import Composed
 from nmt.config.roots import TranslateConfig
-from nmt.runs.opened import decoded, open_run, output_lines
+from nmt.data.lines import decoded
+from nmt.runs.opened import open_run, output_lines
 from nmt.verbs.translate_file import translate_file
 
 

@@ -11,7 +11,8 @@ import torch
 from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, empty_maps
 from nmt.data.batching import pad
 from nmt.data.pairs import ParallelText
-from nmt.data.tokenizer import BOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.special_ids import BOS_ID
+from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import translate
 from nmt.errors import UserError

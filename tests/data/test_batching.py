@@ -21,8 +21,8 @@ from nmt.data.batching import (
     plan_epoch,
     plan_in_order,
 )
-from nmt.data.encoded_pairs import EncodedPairs, Sentences
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, ragged
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.runtime import derive_seed
 
 Sides = tuple[Lengths, Lengths]
@@ -155,7 +155,7 @@ def test_groups_are_the_batches_of_an_update() -> None:
 
 
 def encoded(src: list[list[int]], tgt: list[list[int]]) -> EncodedPairs:
-    return EncodedPairs(*(Sentences(*ragged(side)) for side in (src, tgt)))
+    return EncodedPairs(*(RaggedIds.of(side) for side in (src, tgt)))
 
 
 def test_collate_pads_and_shifts() -> None:

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from nmt.data import encode
 from nmt.data.encode import EncodingOptions, encode_pairs, encode_stream, sample_pairs
-from nmt.data.encoded_pairs import EncodedPairs, FileIds, Sentences, windows
-from nmt.data.sources import FilterReport, ParallelText
-from nmt.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig
+from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, windows
+from nmt.data.filters import FilterReport
+from nmt.data.sources import ParallelText
+from nmt.data.special_ids import BOS_ID, EOS_ID
+from nmt.data.tokenizer import Tokenizer, TokenizerConfig
 from nmt.disk_cache import open_entry
 from nmt.errors import UserError
 
@@ -152,7 +154,7 @@ def test_ids_of_a_large_corpus_stay_in_the_file(tmp_path: Path, monkeypatch: pyt
 def test_what_needs_four_bytes_has_them() -> None:
     lengths = np.array([70_000, 2, 70_000], np.int32)
     ids = np.arange(lengths.sum(), dtype=np.int32)
-    sentences = Sentences(ids, lengths)
+    sentences = RaggedIds(ids, lengths)
     assert [(int(x[0]), len(x)) for x in sentences.take([2, 0, 1])] == [
         (70_002, 70_000),
         (0, 70_000),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nmt.data.batching import plan_epoch
-from nmt.data.encoded_pairs import EncodedPairs, SampleCounts, Sentences, joined
-from nmt.data.mixture import CorpusConfig, MixtureData, shares, tagged
-from nmt.data.pairs import ParallelText, Split
-from nmt.data.sources import FilterReport, has_split, load, stream, training_streams
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
+from nmt.data.filters import FilterReport
+from nmt.data.mixture import tagged
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.sources import SOURCES, FilesData, MixtureData, ToyData, has_split, load, stream, streams
 from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
-from nmt.data.training_split import MixedText, TrainingText, digest_of, train_tokenizer
+from nmt.data.training_split import CorpusText, TrainingText, digest_of, train_tokenizer
 from nmt.errors import UserError
 
 SRC = [f"the {animal} {verb}" for animal in ("dog", "cat", "cow") for verb in ("sleeps", "runs", "sees us")]
@@ -39,15 +42,15 @@ def two_languages(tmp_path: Path) -> MixtureData:
     place = f"{tmp_path}/train-"
     return MixtureData(
         corpora={
-            "german": CorpusConfig(train=f"{place}de", validation=f"{place}de", test=f"{place}de"),
-            "french": CorpusConfig(train=f"{place}fr", validation=f"{place}fr", tgt="fr", weight=3.0),
+            "german": {"train": f"{place}de", "validation": f"{place}de", "test": f"{place}de"},
+            "french": {"train": f"{place}fr", "validation": f"{place}fr", "tgt": "fr", "weight": 3.0},
         },
         target_tags=True,
     )
 
 
-def known(text: ParallelText, drawn: tuple[float, ...] = ()) -> TrainingText:
-    return TrainingText(FilterReport(len(text)), digest_of(text), {"test": 1}, lambda: iter([text]), drawn)
+def known(text: ParallelText) -> CorpusText:
+    return CorpusText(FilterReport(len(text)), digest_of(text), {"test": 1}, lambda: iter([text]))
 
 
 @pytest.mark.parametrize(
@@ -55,19 +58,19 @@ def known(text: ParallelText, drawn: tuple[float, ...] = ()) -> TrainingText:
     [(1.0, [0.75, 0.25]), (2.0, [3**0.5 / (3**0.5 + 1), 1 / (3**0.5 + 1)]), (None, [0.5, 0.5])],
 )
 def test_shares_follow_size_and_temperature(temperature: float | None, expected: list[float]) -> None:
-    cfg = MixtureData(corpora={"a": CorpusConfig(), "b": CorpusConfig()}, temperature=temperature)
-    assert shares(cfg, [300, 100]) == pytest.approx(expected)
+    cfg = MixtureData(corpora={"a": {"train": "x"}, "b": {"train": "x"}}, temperature=temperature)
+    assert cfg.shares([300, 100]) == pytest.approx(expected)
 
 
 def test_a_low_temperature_is_no_overflow() -> None:
-    cfg = MixtureData(corpora={"a": CorpusConfig(), "b": CorpusConfig()}, temperature=0.01)
-    assert shares(cfg, [10**6, 10**5]) == pytest.approx([1.0, 0.0])
+    cfg = MixtureData(corpora={"a": {"train": "x"}, "b": {"train": "x"}}, temperature=0.01)
+    assert cfg.shares([10**6, 10**5]) == pytest.approx([1.0, 0.0])
 
 
 def test_a_weight_multiplies_a_share() -> None:
-    corpora = {"a": CorpusConfig(), "b": CorpusConfig(weight=2.0)}
-    assert shares(MixtureData(corpora=corpora), [100, 100]) == pytest.approx([1 / 3, 2 / 3])
-    assert shares(MixtureData(corpora=corpora, temperature=None), [1, 900]) == pytest.approx([1 / 3, 2 / 3])
+    corpora: dict[str, dict[str, Any]] = {"a": {"train": "x"}, "b": {"train": "x", "weight": 2.0}}
+    assert MixtureData(corpora=corpora).shares([100, 100]) == pytest.approx([1 / 3, 2 / 3])
+    assert MixtureData(corpora=corpora, temperature=None).shares([1, 900]) == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_an_epoch_takes_of_each_corpus_what_is_asked_for() -> None:
@@ -89,7 +92,7 @@ def test_joined_corpora_hold_what_each_of_them_does() -> None:
     def corpus(size: int, kind: str) -> EncodedPairs:
         lengths = rng.integers(1, 9, size)
         ids = rng.integers(4, 90, lengths.sum()).astype(kind)
-        return EncodedPairs(Sentences(ids, lengths), Sentences(ids[::-1], lengths[::-1]))
+        return EncodedPairs(RaggedIds(ids, lengths), RaggedIds(ids[::-1], lengths[::-1]))
 
     corpora = [corpus(70, "<u2"), corpus(1, "<i4"), corpus(130, "<i4")]
     whole = joined(corpora, [0.5, 0.1, 0.4])
@@ -106,7 +109,7 @@ def test_sources_are_tagged_and_blank_ones_stay_blank(two_languages: MixtureData
     assert text.src == [f"<2de> {line}" for line in SRC] + [f"<2fr> {line}" for line in SRC]
     assert text.tgt == DE + FR
     assert load(two_languages, Split.test).tgt == DE
-    assert set(training_streams(two_languages)) == {"german", "french"}
+    assert set(streams(two_languages, Split.train)) == {"german", "french"}
 
 
 def test_only_some_corpora_are_scored(two_languages: MixtureData) -> None:
@@ -126,14 +129,66 @@ def test_errors_name_the_keys_of_the_corpus(two_languages: MixtureData, tmp_path
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
     corpora = two_languages.corpora
-    corpora["german"] = CorpusConfig(path=str(tmp_path / "hub"), train="trian")
+    corpora["german"] = {"path": str(tmp_path / "hub"), "train": "trian"}
     with pytest.raises(UserError, match=r"^data\.corpora\.german\.train=trian: .* has no split 'trian'"):
         stream(two_languages, Split.train).read()
-    corpora["german"] = CorpusConfig(path=str(tmp_path / "hub"), tgt="fr")
+    corpora["german"] = {"path": str(tmp_path / "hub"), "tgt": "fr"}
     with pytest.raises(
         UserError, match=r"set data\.corpora\.german\.tgt or data\.corpora\.german\.tgt_column"
     ):
         stream(two_languages, Split.train).read()
+
+
+@dataclass
+class CountedData(DataConfig):
+    """A source of its own, with a key of its own."""
+
+    name: str = "counted"
+    pairs: int = 3
+
+
+def stream_counted(cfg: CountedData, split: Split) -> PairStream:
+    lines = [f"{split.value} {number}" for number in range(cfg.pairs)]
+    return PairStream(lambda: f"{cfg.pairs} {split}", lambda: iter([ParallelText(lines, lines)]))
+
+
+def test_a_source_is_its_row_alone_and_in_a_mixture(
+    two_languages: MixtureData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SOURCES, "counted", (CountedData, stream_counted))
+    assert load(CountedData(), Split.test).src == ["test 0", "test 1", "test 2"]
+    corpora = {**two_languages.corpora, "mine": {"name": "counted", "pairs": "2", "tgt": "pt", "weight": 2}}
+    mixed = MixtureData(corpora=corpora, target_tags=True)
+    assert load(mixed, Split.test).src[-2:] == ["<2pt> test 0", "<2pt> test 1"]
+    assert len(load(mixed, Split.train)) == 20
+    assert mixed.corpora["mine"]["weight"] == 2.0
+
+
+def test_bundled_corpora_can_be_parts() -> None:
+    mixed = MixtureData(corpora={"a": {"name": "demo"}, "b": {"name": "toy", "tgt": "fr"}}, scored=["b"])
+    assert [len(part.read()) for part in streams(mixed, Split.train).values()] == [24_000, 10]
+    assert load(mixed, Split.test) == load(ToyData(), Split.test)
+
+
+def test_keys_that_are_null_say_nothing(two_languages: MixtureData) -> None:
+    """As in configs that were stored by earlier versions."""
+    corpora = {
+        name: dict.fromkeys(("dataset", "path", "revision", "src", "test")) | entry
+        for name, entry in two_languages.corpora.items()
+    }
+    assert MixtureData(corpora=corpora, target_tags=True) == two_languages
+
+
+def test_one_corpus_is_a_mixture_of_one(tmp_path: Path) -> None:
+    part = known(ParallelText(["a b"] * 90, ["c"] * 90))
+    text = TrainingText({"only": part}, [1.0])
+    assert (text.sha256, len(text), text.shared("test")) == (part.sha256, 90, 1)
+    assert text.sample(20, seed=3) == part.sample(20, seed=3)
+    assert text.sampling_key(20, seed=3) == (20, 3)
+    alone, mixed = FilesData(train="x"), MixtureData(corpora={"only": {"train": "x"}})
+    for cfg in (alone, mixed):
+        assert cfg.shares([90]) == [1.0]
+        assert [part.place(Split.train) for part in cfg.parts(Split.train).values()] == ["x"]
 
 
 def test_the_stamp_depends_on_the_tags(two_languages: MixtureData) -> None:
@@ -144,13 +199,14 @@ def test_the_stamp_depends_on_the_tags(two_languages: MixtureData) -> None:
 
 
 def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
-    two_languages.corpora["french"].train = "nowhere/at/all"
+    french = two_languages.corpora["french"]
+    french["train"] = "nowhere/at/all"
     with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: there is no file"):
-        training_streams(two_languages)
-    two_languages.corpora["french"].train = None
+        streams(two_languages, Split.train)
+    del french["train"]
     with pytest.raises(UserError, match=r"data\.corpora\.french: a corpus needs train"):
-        training_streams(two_languages)
-    two_languages.corpora["french"].train = f"{tmp_path}/train-fr"
+        streams(two_languages, Split.train)
+    french["train"] = f"{tmp_path}/train-fr"
     (tmp_path / "train-fr.fr").write_text("un\ndeux\n")
     with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: .* has 9 lines but .* has 2"):
         stream(two_languages, Split.train).read()
@@ -161,12 +217,35 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
     [
         ({"temperature": 0.0}, "data.temperature must be positive"),
         (
-            {"corpora": {"a": CorpusConfig(weight=-1.0)}},
+            {"corpora": {"a": {"weight": -1.0}}},
             r"data.corpora.a.weight must be positive, but is -1.0",
         ),
-        ({"corpora": {"news": CorpusConfig()}, "scored": ["new"]}, "did you mean 'news'"),
+        ({"corpora": {"news": {"train": "x"}}, "scored": ["new"]}, "did you mean 'news'"),
         (
-            {"corpora": {"a": CorpusConfig(tgt="d e")}, "target_tags": True},
+            {"corpora": {"a": {"name": "mixture"}}},
+            "data.corpora.a.name must be one of demo, toy, hub, files",
+        ),
+        ({"corpora": {"a": {"name": "fils"}}}, "but is 'fils'; did you mean 'files'"),
+        (
+            {"corpora": {"a": {"train": "x", "wieght": 2}}},
+            "unknown key data.corpora.a.wieght; did you mean 'weight'.$",
+        ),
+        (
+            {"corpora": {"a": {"train": "x", "max_chars": 9}}},
+            "max_chars; the keys of name=files are weight, src",
+        ),
+        ({"corpora": {"a": {"train": ["x"]}}}, "^data.corpora.a.train: "),
+        ({"corpora": {"a": {"path": "x", "validation": {}}}}, "^data.corpora.a.validation: "),
+        (
+            {"corpora": {"a": {"name": "toy"}}},
+            "the languages en and fr, not data.corpora.a.src=en data.corpora.a.tgt=de",
+        ),
+        (
+            {"corpora": {"a": {"train": "x", "tgt": "en"}}},
+            "^data.corpora.a.src and data.corpora.a.tgt must be two languages, not 'en' and 'en'",
+        ),
+        (
+            {"corpora": {"a": {"train": "x", "tgt": "d e"}}, "target_tags": True},
             "without spaces and brackets, not 'd e'",
         ),
     ],
@@ -195,9 +274,10 @@ def test_a_tokenizer_sees_the_shares_of_a_mixture(tmp_path: Path) -> None:
         known(ParallelText(["a b"] * 900, ["c"] * 900)),
         known(ParallelText(["x y"] * 100, ["z"] * 100)),
     )
-    mixed = MixedText([large, small], [0.4, 0.6])
+    parts = {"large": large, "small": small}
+    mixed = TrainingText(parts, [0.4, 0.6])
     assert len(mixed) == 1000
-    assert mixed.shared == {"test": 2}
+    assert mixed.shared("test") == 2
     drawn = Counter(mixed.sample(100, seed=1).tgt)
     assert drawn == {"c": 40, "z": 60}
     assert Counter(mixed.sample(5000, seed=1).tgt) == {"c": 900, "z": 100}
@@ -205,5 +285,5 @@ def test_a_tokenizer_sees_the_shares_of_a_mixture(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(cfg, mixed, seed=1, cache=tmp_path)
     assert train_tokenizer(cfg, mixed, seed=1, cache=tmp_path).fingerprint == tokenizer.fingerprint
     assert len(list(tmp_path.iterdir())) == 1
-    train_tokenizer(cfg, MixedText([large, small], [0.5, 0.5]), seed=1, cache=tmp_path)
+    train_tokenizer(cfg, TrainingText(parts, [0.5, 0.5]), seed=1, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 2

@@ -1,4 +1,4 @@
-"""One split from any source, and the filter for training pairs with its account."""
+"""One split from any source."""
 
 from __future__ import annotations
 
@@ -6,29 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nmt.data import sources
-from nmt.data.preparation import prepare
-from nmt.data.sources import (
-    DemoData,
-    FilesData,
-    FilterReport,
-    HubData,
-    ParallelText,
-    Split,
-    ToyData,
-    TrainTestOverlap,
-)
+from nmt.data.filters import TrainTestOverlap
+from nmt.data.sources import DemoData, FilesData, HubData, ParallelText, Split, ToyData
+from nmt.data.tokenizer_training import TokenizerConfig, prepare
 from nmt.errors import UserError
-
-TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
-PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)
-
-
-def parallel(*pairs: tuple[str, str]) -> ParallelText:
-    return ParallelText([src for src, _ in pairs], [tgt for _, tgt in pairs])
 
 
 @pytest.fixture
@@ -36,46 +19,6 @@ def files(tmp_path: Path) -> FilesData:
     for language, word in (("en", "house"), ("de", "Haus")):
         (tmp_path / f"train.{language}").write_text(f"{word}\n" * 3, encoding="utf-8")
     return FilesData(train=str(tmp_path / "train"))
-
-
-@given(PAIRS, st.integers(1, 60), st.floats(1, 5))
-def test_kept_and_dropped_are_what_was_read(
-    pairs: list[tuple[str, str]], max_chars: int, ratio: float
-) -> None:
-    text, cfg = parallel(*pairs), DemoData(max_chars=max_chars, max_ratio=ratio)
-    kept, report = sources.filter_pairs(text, cfg)
-    assert report.read == len(text)
-    assert report.kept == len(kept) == len(text) - sum(report.dropped.values())
-    remaining = iter(pairs)
-    assert all(pair in remaining for pair in zip(kept.src, kept.tgt, strict=True))  # in order
-    assert all(src.strip() and tgt.strip() for src, tgt in zip(kept.src, kept.tgt, strict=True))
-
-
-def test_every_reason_is_counted_once() -> None:
-    text = parallel(
-        ("a dog", "ein Hund"),
-        ("", "leer"),
-        ("blank", " \u2003\t"),
-        ("x" * 11, "y" * 5),
-        ("no", "überhaupt gar nicht!!"),
-        ("No.", "Nein, auf keinen Fall"[:20]),
-    )
-    kept, report = sources.filter_pairs(text, DemoData(max_chars=30, max_ratio=9))
-    assert report.dropped == {"empty": 2, "too long": 0, "uneven": 1}
-    assert kept.src == ["a dog", "x" * 11, "No."]
-    _, report = sources.filter_pairs(text, DemoData(max_chars=10, max_ratio=9))
-    assert report.dropped == {"empty": 2, "too long": 3, "uneven": 0}
-
-
-def test_an_account_reads_as_a_sentence() -> None:
-    report = FilterReport(29000, {"empty": 2, "too long": 5, "uneven": 3})
-    assert str(report) == "29,000 pairs read, 28,990 kept (empty 2, too long 5, uneven 3)"
-    assert str(FilterReport(1000, {"empty": 0})) == "1,000 pairs read, 1,000 kept"
-
-
-def test_accounts_add_up() -> None:
-    total = FilterReport(0) + FilterReport(3, {"empty": 1, "uneven": 0}) + FilterReport(4, {"uneven": 2})
-    assert total == FilterReport(7, {"empty": 1, "uneven": 2})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +55,7 @@ def test_the_toy_is_ten_pairs_in_either_direction_and_every_split() -> None:
     assert len(set(there.src)) == len(set(there.tgt)) == len(there) == 10
     assert sources.load(ToyData(), Split.validation) == there
     for lines in (there.src, there.tgt):  # so that a translation can be the very reference
-        assert prepare(lines, lowercase=True, strip_punctuation=True) == lines
+        assert prepare(TokenizerConfig(lowercase=True, strip_punctuation=True), lines) == lines
     with pytest.raises(UserError) as caught:
         ToyData(tgt="de")
     assert str(caught.value) == "data=toy has the languages en and fr, not data.src=en data.tgt=de"
@@ -146,13 +89,6 @@ def test_the_name_of_a_source_is_not_to_be_overridden(name: str) -> None:
         UserError, match=rf"data.name={name} does not fit .* choose data=demo\|toy\|hub\|files"
     ):
         sources.load(DemoData(name=name), Split.train)
-
-
-def test_overlap_counts_the_pairs_of_the_test_that_were_trained_on() -> None:
-    overlap = TrainTestOverlap(parallel(("a", "x"), ("a", "x"), ("b", "other"), ("d", "w")))
-    for chunk in (parallel(("a", "x"), ("b", "y")), parallel(("c", "z"), ("a", "w"))):
-        overlap.add(chunk)
-    assert overlap.count == 2
 
 
 def test_a_stamp_changes_with_the_content_alone(files: FilesData, tmp_path: Path) -> None:

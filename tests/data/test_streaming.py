@@ -10,9 +10,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from nmt.data.encoded_pairs import EncodedPairs, Sentences
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.pairs import PairStream, ParallelText
-from nmt.data.sources import DemoData, FilterReport, filter_pairs
+from nmt.data.sources import DemoData
 from nmt.data.streaming import THREAD, StreamBuffers, StreamedText, closed
 from nmt.data.training_split import streamed
 from nmt.errors import UserError
@@ -40,7 +41,7 @@ def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedTex
 def numbered(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
     """Pairs whose ids are the numbers in the text, and the number of the buffer."""
     ids = np.asarray([int(line[1:]) for line in text.src] + [number], np.int32)
-    side = Sentences(ids, np.ones(len(ids), np.int64))
+    side = RaggedIds(ids, np.ones(len(ids), np.int64))
     return EncodedPairs(side, side)
 
 
@@ -81,7 +82,7 @@ def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
 def test_a_tokenizer_sees_the_first_pairs() -> None:
     text = text_of(Source("a", 10), Source("b", 3), shares=(0.5, 0.5))
     assert text.sample(8, seed=1).src == ["a0", "a1", "a2", "a3", "b0", "b1", "b2"]
-    assert text.drawn(8, seed=1) == text.drawn(8, seed=2) != text.drawn(6, seed=1)
+    assert text.sampling_key(8, seed=1) == text.sampling_key(8, seed=2) != text.sampling_key(6, seed=1)
 
 
 def test_the_tokenizer_of_a_stream_depends_on_the_filter() -> None:

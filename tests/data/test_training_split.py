@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from nmt.data.filters import FilterReport, all_lines, filter_pairs
 from nmt.data.pairs import PairStream
-from nmt.data.sources import DemoData, FilesData, FilterReport, ParallelText, Split, filter_pairs, stream
+from nmt.data.sources import DemoData, FilesData, ParallelText, Split, stream
 from nmt.data.tokenizer import TokenizerConfig
-from nmt.data.training_split import TrainingText, digest_of, evaluation_split, survey, train_tokenizer
+from nmt.data.training_split import (
+    CorpusText,
+    TrainingText,
+    digest_of,
+    evaluation_split,
+    scan,
+    train_tokenizer,
+)
 from nmt.errors import UserError
-from nmt.runs.tasks import all_lines
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
 VALIDATION = ParallelText(["a new dog", "old"], ["ein neuer Hund", "alt"])
@@ -42,13 +49,13 @@ class Source:
             yield ParallelText(self.text.src[part], self.text.tgt[part])
 
 
-def surveyed(source: Source, cache: Path) -> TrainingText:
-    return survey(source.stream, DemoData(), filter_pairs, {"validation": VALIDATION}, cache)
+def scanned(source: Source, cache: Path) -> CorpusText:
+    return scan(source.stream, DemoData(), filter_pairs, {"validation": VALIDATION}, cache)
 
 
 def test_what_is_known_is_read_once(tmp_path: Path) -> None:
     source = Source(corpus())
-    first, second = surveyed(source, tmp_path), surveyed(source, tmp_path)
+    first, second = scanned(source, tmp_path), scanned(source, tmp_path)
     assert source.reads == 1
     kept, report = filter_pairs(source.text, DemoData())
     for text in (first, second):
@@ -57,13 +64,13 @@ def test_what_is_known_is_read_once(tmp_path: Path) -> None:
         assert text.sha256 == digest_of(kept)
     assert PairStream(lambda: "", first.chunks).read() == kept
     source.version = "2"
-    surveyed(source, tmp_path)
+    scanned(source, tmp_path)
     assert source.reads == 3
 
 
 def test_the_hash_tells_pairs_apart_and_not_chunks(tmp_path: Path) -> None:
     text = corpus()
-    hashes = [surveyed(Source(text, size), tmp_path / str(size)).sha256 for size in (1, 70, 1000)]
+    hashes = [scanned(Source(text, size), tmp_path / str(size)).sha256 for size in (1, 70, 1000)]
     assert len(set(hashes)) == 1
     moved = [ParallelText(["a b", "c"], ["x", "y"]), ParallelText(["a", "b c"], ["x", "y"])]
     moved.append(ParallelText(moved[0].tgt, moved[0].src))
@@ -72,20 +79,20 @@ def test_the_hash_tells_pairs_apart_and_not_chunks(tmp_path: Path) -> None:
 
 def test_facts_depend_on_the_options_and_on_what_is_scored(tmp_path: Path) -> None:
     source = Source(corpus())
-    surveyed(source, tmp_path)
-    other = survey(source.stream, DemoData(max_chars=9), filter_pairs, {"validation": VALIDATION}, tmp_path)
+    scanned(source, tmp_path)
+    other = scan(source.stream, DemoData(max_chars=9), filter_pairs, {"validation": VALIDATION}, tmp_path)
     assert other.report.dropped["too long"] > 0
-    lines = survey(source.stream, DemoData(), all_lines, {"validation": VALIDATION}, tmp_path)
+    lines = scan(source.stream, DemoData(), all_lines, {"validation": VALIDATION}, tmp_path)
     assert lines.report == FilterReport(302)
     kept, _ = filter_pairs(source.text, DemoData())
-    assert survey(source.stream, DemoData(), filter_pairs, {"test": kept}, tmp_path).shared == {
+    assert scan(source.stream, DemoData(), filter_pairs, {"test": kept}, tmp_path).shared == {
         "test": len(kept)
     }
 
 
 def test_other_pairs_than_those_that_are_known_are_an_error(tmp_path: Path) -> None:
     source = Source(corpus())
-    text = surveyed(source, tmp_path)
+    text = scanned(source, tmp_path)
     source.text = corpus(299)
     with pytest.raises(UserError) as caught:
         list(text.chunks())
@@ -98,14 +105,14 @@ def test_data_that_changes_during_the_pass_is_not_remembered(tmp_path: Path) -> 
     stamps = iter("ab")
     changing = source.stream._replace(stamp=lambda: next(stamps))
     with pytest.raises(UserError, match="has changed while it was read"):
-        survey(changing, DemoData(), filter_pairs, {}, tmp_path)
+        scan(changing, DemoData(), filter_pairs, {}, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_filter_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
     source = Source(ParallelText(["a" * 50], ["b" * 50]))
     with pytest.raises(UserError) as caught:
-        survey(source.stream, DemoData(max_chars=9), filter_pairs, {}, tmp_path)
+        scan(source.stream, DemoData(max_chars=9), filter_pairs, {}, tmp_path)
     assert str(caught.value) == (
         "no training pair is left: 1 pairs read, 0 kept (too long 1); see data.max_chars and data.max_ratio"
     )
@@ -124,13 +131,13 @@ def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
     counts = []
     for rows in (2, 3):
         (tmp_path / "train.tsv").write_text("en\tde\n" + "a dog\tein Hund\n" * rows, encoding="utf-8")
-        counts.append(len(survey(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")))
+        counts.append(len(scan(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")))
     assert counts == [2, 3]
 
 
 def test_a_large_corpus_is_sampled(tmp_path: Path) -> None:
     source = Source(corpus())
-    text = surveyed(source, tmp_path)
+    text = TrainingText({"only": scanned(source, tmp_path)}, [1.0])
     kept = filter_pairs(source.text, DemoData())[0]
     assert text.sample(301, seed=1) == text.sample(10_000, seed=1) == kept
     pairs = list(zip(kept.src, kept.tgt, strict=True))
@@ -143,7 +150,7 @@ def test_a_large_corpus_is_sampled(tmp_path: Path) -> None:
 
 def test_a_tokenizer_is_trained_once_for_the_same_input(tmp_path: Path) -> None:
     source = Source(corpus())
-    text = surveyed(source, tmp_path)
+    text = TrainingText({"only": scanned(source, tmp_path)}, [1.0])
     cfg = TokenizerConfig(vocab_size=28)
     first = train_tokenizer(cfg, text, seed=1, cache=tmp_path)
     reads = source.reads

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.beam_search import BeamConfig, LengthPenalty, beam_search
 from nmt.decoding.candidates import best_sums
 from nmt.decoding.hypotheses import Hypothesis

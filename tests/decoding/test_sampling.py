@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.sampling import SamplingConfig, continuation, draw, sample
 from nmt.errors import UserError
 from nmt.models import TranslationModel, build_model

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.demo.toy import PAIRS
+from nmt.data.sources import Split, ToyData, load
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -48,11 +48,11 @@ def test_the_toy_recipe_learns_its_sentences_by_heart(nmt: Command, tmp_path: Pa
     done = nmt("train", "experiment=toy_en_fr", f"run={run}", "runtime.device=cpu")
     assert done.returncode == 0, done.stderr
     assert "10 pairs read, 10 kept" in done.stderr
-    english, french = zip(*PAIRS, strict=True)
-    translated = nmt("translate", f"run={run}", stdin="".join(f"{line}\n" for line in english))
+    toy = load(ToyData(), Split.train)
+    translated = nmt("translate", f"run={run}", stdin="".join(f"{line}\n" for line in toy.src))
     assert translated.returncode == 0, translated.stderr
-    assert translated.stdout.splitlines() == list(french)
-    assert (run / "hypotheses" / "test.fr").read_text(encoding="utf-8").splitlines() == list(french)
+    assert translated.stdout.splitlines() == toy.tgt
+    assert (run / "hypotheses" / "test.fr").read_text(encoding="utf-8").splitlines() == toy.tgt
     written = nmt("translate", f"run={run}", stdin="The cat sleeps, in the HOUSE!\n...\nQuokkas\n")
     first, second, third = written.stdout.splitlines()
     assert (first, second) == ("le chat dort dans la maison", "")

@@ -105,6 +105,6 @@ def test_the_same_command_reports_the_finished_run(nmt: Command, trained: Path, 
 
 def test_a_misspelt_key_of_a_corpus_is_refused(nmt: Command, overrides: list[str], tmp_path: Path) -> None:
     done = nmt("train", f"run={tmp_path / 'run'}", *overrides, "data.corpora.fr.wieght=3")
-    assert "unknown key data.corpora.fr.wieght; did you mean data.corpora.fr.weight?" in done.stderr
+    assert "unknown key data.corpora.fr.wieght; did you mean 'weight'?" in done.stderr
     done = nmt("train", f"run={tmp_path / 'run'}", *overrides, "data.corpora.es.weight=3")
-    assert "there is no es yet; add it whole, as in data.corpora={es: {KEY: VALUE}}" in done.stderr
+    assert "data.corpora.es: a corpus needs train (files), or dataset or path (a dataset)" in done.stderr

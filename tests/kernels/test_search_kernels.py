@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmt import kernels
-from nmt.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding import candidates
 from nmt.decoding.beam_search import BeamConfig, beam_search
 from nmt.decoding.candidates import Candidates

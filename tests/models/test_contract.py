@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmt.data.tokenizer import BOS_ID
+from nmt.data.special_ids import BOS_ID
 from nmt.decoding.beam_search import BeamConfig, beam_search
 from nmt.layers.blocks import Activation, Norm, NormOrder
 from nmt.layers.loss import smoothed_nll

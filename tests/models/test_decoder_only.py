@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmt.data.tokenizer import BOS_ID, EOS_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.errors import UserError
 from nmt.layers.blocks import NormOrder
 from nmt.layers.positions import Positions

@@ -15,14 +15,18 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from torch.nn import functional as F
 
 from nmt.config.roots import Task, TrainConfig
+from nmt.data.filters import FilterReport
 from nmt.data.pairs import DataConfig
-from nmt.data.sources import DemoData, FilterReport, ParallelText
-from nmt.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, TokenizerConfig, TokenizerKind
-from nmt.data.training_split import TrainingText, digest_of
+from nmt.data.sources import DemoData, ParallelText
+from nmt.data.special_ids import BOS_ID, EOS_ID
+from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.training_split import CorpusText, TrainingText, digest_of
 from nmt.decoding import BeamConfig, SamplingConfig
 from nmt.models import build_model
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
-from nmt.runs.tasks import TASKS, Evaluation, TrainedModel, continued, decoded_text
+from nmt.runs.language_model import continued, decoded_text
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS, Evaluation
 from nmt.training.optimizer import AdamConfig
 from nmt.training.schedules import NoamConfig
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
@@ -48,7 +52,8 @@ def config(task: Task, **model: Any) -> TrainConfig:
 
 
 def training_text(text: ParallelText) -> TrainingText:
-    return TrainingText(FilterReport(len(text)), digest_of(text), {}, lambda: iter([text]))
+    part = CorpusText(FilterReport(len(text)), digest_of(text), {}, lambda: iter([text]))
+    return TrainingText({"only": part}, [1.0])
 
 
 def trained(cfg: TrainConfig) -> TrainedModel:
@@ -66,16 +71,16 @@ def test_every_task_has_its_code() -> None:
 
 
 def test_a_language_model_learns_from_all_lines_of_the_target() -> None:
-    parts = TASKS[Task.language_model]
-    text = parts.part(ParallelText(["x", "y"], ["one", ""]))
+    examples = TASKS[Task.language_model].examples(config(Task.language_model))
+    text = examples.view(ParallelText(["x", "y"], ["one", ""]))
     assert text == ParallelText(["", ""], ["one", ""])
-    kept, report = parts.filter(text, DataConfig())
+    kept, report = examples.filter(text, DataConfig())
     assert (kept, report.read, report.kept) == (text, 2, 2)
 
 
 def test_the_windows_of_an_epoch_hold_the_text_once_and_begin_elsewhere_in_the_next() -> None:
-    parts, cfg, notes = TASKS[Task.language_model], config(Task.language_model), list[str]()
-    pairs_of_epoch = parts.training_pairs(cfg, training_text(TEXT), TOKENIZER, notes.append)
+    examples, notes = TASKS[Task.language_model].examples(config(Task.language_model)), list[str]()
+    pairs_of_epoch = examples.epochs(training_text(TEXT), TOKENIZER, notes.append)
     whole = [token for line in TOKENIZER.encode_tgt(LINES) for token in line]
     assert notes == [f"encoded: 20 lines, {len(whole)} tokens"]
     firsts = set()
@@ -85,14 +90,15 @@ def test_the_windows_of_an_epoch_hold_the_text_once_and_begin_elsewhere_in_the_n
         assert (int(pairs.src_lengths.max()), int(pairs.tgt_lengths.max())) == (0, 16)
         firsts.add(int(pairs.tgt_lengths[0]))
     assert len(firsts) > 3
-    again = parts.training_pairs(cfg, training_text(TEXT), TOKENIZER, notes.append)(8)
+    again = examples.epochs(training_text(TEXT), TOKENIZER, notes.append)(8)
     assert again.tgt_lengths.tolist() == pairs.tgt_lengths.tolist()
 
 
 def test_a_model_of_both_sides_is_trained_on_joined_pairs() -> None:
     text = ParallelText(["a man", "two men"], ["no", "a horse"])
     cfg = config(Task.translation, prefix=Prefix.causal, loss_on=LossOn.both)
-    pairs = TASKS[Task.translation].training_pairs(cfg, training_text(text), TOKENIZER, list[str]().append)(1)
+    examples = TASKS[Task.translation].examples(cfg)
+    pairs = examples.epochs(training_text(text), TOKENIZER, list[str]().append)(1)
     src, tgt = TOKENIZER.encode_src(text.src), TOKENIZER.encode_tgt(text.tgt)
     assert [pairs.tgt[i].tolist() for i in (0, 1)] == [
         [*s, BOS_ID, *t] for s, t in zip(src, tgt, strict=True)

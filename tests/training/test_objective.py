@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from nmt import cli, training
 from nmt.data.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.tokenizer import UNK_ID
+from nmt.data.special_ids import UNK_ID
 from nmt.errors import UserError
 from nmt.layers.loss import projected_nll
 from nmt.models import TranslationModel

@@ -24,13 +24,14 @@ from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
 from nmt.config.stored import save_config
 from nmt.data import lines
+from nmt.data.lines import decoded
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
 from nmt.errors import TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import decoded, initial_model, open_run, output_lines
+from nmt.runs.opened import initial_model, open_run, output_lines
 from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState

@@ -1,7 +1,7 @@
 """Drawing the phrases of the demo corpus: nouns with what determines them, pronouns, adverbials.
 
 A phrase is drawn so that it makes sense beside the verb. What a sentence does with it is decided in
-`nmt.demo`, how it is said in `nmt.demo.grammar`.
+the `__init__`, how it is said in `grammar`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from nmt.demo import lexicon as lex
-from nmt.demo.forms import Adverb, Determiner, Noun, Pronoun, Tense, Verb
-from nmt.demo.grammar import Clause, Nominal, NounPhrase, PrepositionalPhrase
+from scripts.demo_corpus import lexicon as lex
+from scripts.demo_corpus.forms import Adverb, Determiner, Noun, Pronoun, Tense, Verb
+from scripts.demo_corpus.grammar import Clause, Nominal, NounPhrase, PrepositionalPhrase
 
 T = TypeVar("T")
 Word = TypeVar("Word", Noun, Verb)

@@ -1,6 +1,6 @@
 """The words of the demo corpus.
 
-Lists and look-ups only: the forms of a word are computed in `nmt.demo.forms`, which also explains the tags.
+Lists and look-ups only: the forms of a word are computed in `forms`, which also explains the tags.
 Every word has one translation in its place, so that an English sentence determines the German one: "you" is
 "du", "know" is "kennen" with an object and "wissen" with a clause, and there is no verb whose past looks like
 its present ("read", "put").
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from nmt.demo.forms import (
+from scripts.demo_corpus.forms import (
     Adjective,
     Adverb,
     Agreement,

@@ -2,7 +2,7 @@
 
 A `Sentence` is a tree of clauses whose slots hold phrases; it belongs to neither language. `Sentence.english`
 and `Sentence.german` say the same tree, so that a pair is a translation by construction. This module does not
-choose sentences (`nmt.demo` does) and takes the forms of single words from `nmt.demo.forms`.
+choose sentences (the `__init__` does) and takes the forms of single words from `forms`.
 
 German word order is one fixed instance of what the language allows, in topological fields (Drach,
 Grundgedanken der deutschen Satzlehre, 1937):
@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nmt.demo import lexicon as lex
-from nmt.demo.forms import (
+from scripts.demo_corpus import lexicon as lex
+from scripts.demo_corpus.forms import (
     ARTICLE,
     STRONG,
     WEAK,

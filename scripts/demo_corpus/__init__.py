@@ -1,15 +1,15 @@
-"""The bundled demo corpus: English-German sentence pairs drawn from a grammar, the same on every machine.
+"""The generator of the demo corpus: English-German pairs drawn from a grammar, the same on every machine.
 
     forms               The kinds of words, and how each inflects in both languages.
     lexicon             The words themselves.
     grammar             Sentences: one abstract form each, said in English and in German.
     phrases             Phrases that make sense together, drawn at random.
-    toy                 Ten sentence pairs, to be learnt by heart.
     __init__            What is said, drawn from a seed.
+    __main__            The program that writes the corpus to where the package ships it.
 
 This module chooses what is said: verbs, tenses, questions, dependent clauses. The phrases come from
-`nmt.demo.phrases`; how a sentence is said in either language is known to `nmt.demo.grammar`. The result
-depends on the seed alone: every choice is drawn from one `random.Random`, and nothing iterates over a set.
+`phrases`; how a sentence is said in either language is known to `grammar`. The result depends on the seed
+alone: every choice is drawn from one `random.Random`, and nothing iterates over a set.
 
 No English and no German sentence occurs twice in the corpus. The validation and test splits are new
 combinations of words, each of which the training split shows in at least `MIN_COUNT` pairs.
@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from nmt.demo import lexicon as lex
-from nmt.demo.forms import Tense, Verb
-from nmt.demo.grammar import (
+from scripts.demo_corpus import lexicon as lex
+from scripts.demo_corpus.forms import Tense, Verb
+from scripts.demo_corpus.grammar import (
     Clause,
     Dependent,
     NounPhrase,
@@ -32,7 +32,7 @@ from nmt.demo.grammar import (
     Sentence,
     relative_pronoun,
 )
-from nmt.demo.phrases import Draw
+from scripts.demo_corpus.phrases import Draw
 
 SIZES = {"train": 24_000, "validation": 500, "test": 500}
 MIN_COUNT = 20

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmt import demo
-from nmt.demo import Pair, compose, generate, split_words
-from nmt.demo import lexicon as lex
-from nmt.demo.forms import Case, Tense, Verb
-from nmt.demo.grammar import (
+from nmt.data.sources import BUNDLED, DemoData, Split, load
+from scripts import demo_corpus as demo
+from scripts.demo_corpus import Pair, compose, generate, split_words
+from scripts.demo_corpus import lexicon as lex
+from scripts.demo_corpus.__main__ import write
+from scripts.demo_corpus.forms import Case, Tense, Verb
+from scripts.demo_corpus.grammar import (
     Clause,
     Dependent,
     Nominal,
@@ -383,6 +387,20 @@ def digest(corpus: dict[str, list[Pair]]) -> str:
 def test_the_corpus_never_changes_unnoticed(corpus: dict[str, list[Pair]]) -> None:
     assert digest(corpus) == SHA256
     assert digest(generate()) == SHA256
+
+
+def test_the_package_ships_what_the_generator_draws(corpus: dict[str, list[Pair]]) -> None:
+    assert corpus.keys() == {split.value for split in Split}
+    for split in Split:
+        text = load(DemoData(), split)
+        assert list(zip(text.src, text.tgt, strict=True)) == corpus[split.value]
+    assert sum(file.stat().st_size for file in BUNDLED.iterdir()) < 1_000_000
+
+
+def test_the_program_writes_the_files_that_the_package_ships(tmp_path: Path) -> None:
+    write(tmp_path)
+    for file in BUNDLED.glob("demo.*"):
+        assert gzip.decompress((tmp_path / file.name).read_bytes()) == gzip.decompress(file.read_bytes())
 
 
 def test_another_seed_gives_another_corpus() -> None:

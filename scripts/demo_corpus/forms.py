@@ -1,8 +1,8 @@
 """The kinds of words of the demo corpus, and how each kind inflects in English and in German.
 
-This module knows single words: not which ones there are (`nmt.demo.lexicon`), not how they combine
-(`nmt.demo.grammar`). `Agreement` indexes every conjugation. Tables of German endings are indexed by gender
-slot ("m", "f", "n", or "p" for every plural) and then by `Case`. Words are compared by identity.
+This module knows single words: not which ones there are (`lexicon`), not how they combine (`grammar`).
+`Agreement` indexes every conjugation. Tables of German endings are indexed by gender slot ("m", "f", "n", or
+"p" for every plural) and then by `Case`. Words are compared by identity.
 
 Tags are letters that say what a noun is, so that verbs and adjectives find company that makes sense: P
 person, K relative, A animal, F food, M uncountable food, D drink, X served hot or cold, T text, O object, I

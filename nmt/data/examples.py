@@ -1,0 +1,131 @@
+"""What each task trains on: sentence pairs, or windows of one long text.
+
+Each is a pure function of the text, the tokenizer, the options and the number of the epoch. Batches are
+unknown here.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.data.encode import Chunks, EncodingOptions, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encoded_pairs import EncodedPairs, joined, windows
+from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, targets_alone
+from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.streaming import StreamBuffers, StreamedText
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.training_split import Examples, TrainingText
+from nmt.disk_cache import cache_dir
+from nmt.errors import Log
+from nmt.runtime import derive_seed
+
+
+@dataclass
+class SentencePairs(Examples):
+    """Sentence pairs, the same in each epoch or segmented anew (subword regularisation)."""
+
+    cfg: DataConfig
+    seed: int
+    sampling_alpha: float = 0.0
+    """Above 0, another segmentation is drawn for each epoch."""
+    joined: bool = False
+    """Source and target are one text, and both are to be predicted."""
+
+    @property
+    def options(self) -> EncodingOptions:
+        """How the pairs are encoded."""
+        return EncodingOptions(self.cfg.max_tokens, drop_empty=True, joined=self.joined)
+
+    def view(self, text: ParallelText) -> ParallelText:
+        """Return all of a text."""
+        return text
+
+    @property
+    def filter(self) -> Filter:
+        """The filter for pairs that are empty, too long or uneven."""
+        return filter_pairs
+
+    def epochs(
+        self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
+    ) -> Callable[[int], EncodedPairs]:
+        """Return the function that gives the pairs of an epoch."""
+        if isinstance(text, StreamedText):
+            encode = functools.partial(self._encode_buffer, tokenizer, log)
+            return StreamBuffers(text, self.cfg.buffer_pairs, encode)
+        if self.sampling_alpha:
+            return functools.partial(self._sampled, text, tokenizer, log)
+        encoded = [
+            encode_stream(part.chunks, part.sha256, tokenizer, self.options, cache_dir())
+            for part in text.parts
+        ]
+        once = self._whole(encoded, "encoded", log)
+        return lambda epoch: once
+
+    def _sampled(self, text: TrainingText, tokenizer: Tokenizer, log: Log, epoch: int) -> EncodedPairs:
+        """Return the pairs of an epoch, segmented for it alone."""
+        fresh = [self._sample(part.chunks, tokenizer, epoch) for part in text.parts]
+        return self._whole(fresh, f"segmented for epoch {epoch}", log)
+
+    def _sample(self, chunks: Chunks, tokenizer: Tokenizer, epoch: int) -> tuple[EncodedPairs, FilterReport]:
+        return sample_pairs(
+            chunks, tokenizer, self.options, alpha=self.sampling_alpha, seed=self.seed, epoch=epoch
+        )
+
+    def _whole(
+        self, encoded: Sequence[tuple[EncodedPairs, FilterReport]], done: str, log: Log
+    ) -> EncodedPairs:
+        """Join the corpora, each with its share."""
+        corpora = [pairs for pairs, _ in encoded]
+        report = functools.reduce(operator.add, (report for _, report in encoded))
+        tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
+        log(f"{done}: {report}, {tokens:,} target tokens")
+        return joined(corpora, self.cfg.shares(list(map(len, corpora))))
+
+    def _encode_buffer(
+        self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
+    ) -> EncodedPairs:
+        """Encode a buffer of a stream."""
+        if self.sampling_alpha:
+            pairs, left = self._sample(lambda: iter([buffer]), tokenizer, number)
+        else:
+            pairs, left = encode_pairs(buffer, tokenizer, self.options)
+        source = f"; for it, {read}" if read.read else ""  # else of a chunk that was read before
+        log(f"buffer {number}: {left}{source}")
+        return pairs
+
+
+@dataclass
+class TextWindows(Examples):
+    """The targets as one long text, cut into windows that begin elsewhere in each epoch."""
+
+    cfg: DataConfig
+    seed: int
+
+    def view(self, text: ParallelText) -> ParallelText:
+        """Return the targets alone."""
+        return targets_alone(text)
+
+    @property
+    def filter(self) -> Filter:
+        """The filter that keeps all lines."""
+        return all_lines
+
+    def epochs(
+        self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
+    ) -> Callable[[int], EncodedPairs]:
+        """Return the function that gives the windows of an epoch."""
+        assert isinstance(text, TrainingText)  # a stream is refused with this task
+        pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, EncodingOptions(), cache_dir())
+        log(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
+        length = self.cfg.max_tokens
+
+        def shifted(epoch: int) -> EncodedPairs:
+            first = np.random.default_rng(derive_seed("windows", self.seed, epoch)).integers(length)
+            return windows(pairs, length, int(first))
+
+        return shifted

@@ -1,0 +1,97 @@
+"""What is dropped of training pairs, with a report, and which pairs of other splits are among them.
+
+Evaluation splits are never filtered: a score counts every sentence. What the filter drops it accounts for by
+reason, so that kept plus dropped is always what was read. Tokenisation is unknown here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nmt.data.pairs import DataConfig, ParallelText
+
+MIN_UNEVEN_CHARS = 20
+"""A pair is never uneven while its longer side is within this: short pairs such as "No." differ by chance."""
+
+
+@dataclass
+class FilterReport:
+    """How many pairs were read, and how many of them were dropped for which reason."""
+
+    read: int
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """Pairs that were not dropped."""
+        return self.read - sum(self.dropped.values())
+
+    def __add__(self, other: FilterReport) -> FilterReport:
+        reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
+        dropped = {reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons}
+        return FilterReport(self.read + other.read, dropped)
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.dropped.items() if count)
+        return f"{self.read:,} pairs read, {self.kept:,} kept" + (f" ({reasons})" if reasons else "")
+
+
+def all_lines(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
+    """Return the targets alone; a text is not filtered, because its lines belong together."""
+    return targets_alone(text), FilterReport(len(text))
+
+
+def targets_alone(text: ParallelText) -> ParallelText:
+    """Return the targets with empty sources."""
+    return ParallelText([""] * len(text), text.tgt)
+
+
+def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
+    """Drop the training pairs that are empty, too long or uneven, with an account; order is kept."""
+    src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
+    shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
+    faults = {
+        "empty": shorter == 0,
+        "too long": longer > cfg.max_chars,
+        "uneven": (longer > MIN_UNEVEN_CHARS) & (longer > cfg.max_ratio * shorter),
+    }
+    kept = np.ones(len(text), bool)
+    dropped = {}
+    for reason, has_it in faults.items():
+        dropped[reason] = int((kept & has_it).sum())
+        kept &= ~has_it
+    if kept.all():
+        return text, FilterReport(len(text), dropped)
+    sides = (list(itertools.compress(side, kept)) for side in (text.src, text.tgt))
+    return ParallelText(*sides), FilterReport(len(text), dropped)
+
+
+class TrainTestOverlap:
+    """Counts how many pairs of a split occur in chunks of other pairs, word for word."""
+
+    def __init__(self, text: ParallelText):
+        self._pairs = list(zip(text.src, text.tgt, strict=True))
+        self._wanted = {src: set[str]() for src in text.src}
+        for src, tgt in self._pairs:
+            self._wanted[src].add(tgt)
+        self._seen: set[tuple[str, str]] = set()
+
+    def add(self, chunk: ParallelText) -> None:
+        """Look for the pairs in `chunk`."""
+        for row in [row for row, src in enumerate(chunk.src) if src in self._wanted]:
+            src, tgt = chunk.src[row], chunk.tgt[row]
+            if tgt in self._wanted[src]:
+                self._seen.add((src, tgt))
+
+    @property
+    def count(self) -> int:
+        """Pairs that occurred in what was added."""
+        return sum(pair in self._seen for pair in self._pairs)
+
+
+Filter = Callable[[ParallelText, DataConfig], tuple[ParallelText, FilterReport]]
+"""What chooses the pairs to train on; its name is part of what the cache remembers about them."""

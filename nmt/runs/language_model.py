@@ -1,0 +1,84 @@
+"""The task of language modelling: text in, its continuation out.
+
+A language model learns from the targets alone, as one long text cut into windows of `data.max_tokens`: its
+batches are batches of pairs whose sources have no columns. Everything after that, the model, the trainer and
+the checkpoints, is the same as for translation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from nmt.config.roots import TrainConfig
+from nmt.data.encode import encode_pairs
+from nmt.data.encoded_pairs import EncodedPairs, windows
+from nmt.data.examples import TextWindows
+from nmt.data.filters import FilterReport
+from nmt.data.pairs import ParallelText
+from nmt.data.special_ids import EOS_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.decoding import DecodingConfig, SamplingConfig
+from nmt.decoding.evaluate import Scores
+from nmt.decoding.sampling import continuation
+from nmt.decoding.translate import evaluating
+from nmt.runs.task import TaskCode, TrainedModel
+from nmt.training.tracking import Tracker
+
+
+class LanguageModel(TaskCode):
+    """Continue text, and learn that from windows of it."""
+
+    next_commands = ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7")
+
+    def examples(self, cfg: TrainConfig) -> TextWindows:
+        """Return windows of the text."""
+        return TextWindows(cfg.data, cfg.seed)
+
+    def evaluation_pairs(
+        self, trained: TrainedModel, text: ParallelText
+    ) -> tuple[EncodedPairs, FilterReport]:
+        """Return the text cut into windows from its beginning; nothing is left out."""
+        pairs, report = encode_pairs(text, trained.tokenizer)
+        return windows(pairs, trained.cfg.data.max_tokens), report
+
+    def outputs(
+        self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
+    ) -> Scores:
+        """Continue the first lines of the text, each by as many tokens as a window has; not scored."""
+        sampling = decoding if isinstance(decoding, SamplingConfig) else SamplingConfig()
+        prompts = [f"{line}\n" for line in text.tgt[: trained.cfg.trainer.num_samples]]
+        length = trained.cfg.data.max_tokens
+        return Scores({}, {}, [prompt + continued(trained, prompt, sampling, length) for prompt in prompts])
+
+    def show(
+        self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+    ) -> None:
+        """Record each line with what the model adds to it."""
+        for number, sample in enumerate(scores.hypotheses, start=1):
+            tracker.text(step, f"valid/sample_{number}", sample)
+
+
+def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
+    """Return `max_tokens` tokens that continue `prompt`, as text; EOS ends a line."""
+    *whole, unfinished = prompt.split("\n")
+    ids = [token for line in trained.tokenizer.encode_tgt(whole) for token in line]
+    ids += trained.tokenizer.encode_tgt([unfinished])[0][:-1]
+    window = trained.cfg.data.max_tokens
+    with evaluating(trained.model):
+        drawn = continuation(trained.model, ids, cfg, window=window, device=trained.device)
+        tokens = list(itertools.islice(drawn, max_tokens))
+    return decoded_text(trained.tokenizer, ids, tokens)
+
+
+def decoded_text(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """Return `tokens` as text that goes on where the ids `before` end."""
+    line = list(itertools.takewhile(lambda token: token != EOS_ID, reversed(before)))[::-1]
+    lines = [list(line)]
+    for token in tokens:
+        if token == EOS_ID:
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    text = "\n".join(tokenizer.decode(ids) for ids in lines)
+    return text[len(tokenizer.decode(line)) :]

@@ -1,0 +1,67 @@
+"""What differs between tasks: what is trained on, what is scored, what is shown. Knows no task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from nmt.config.roots import TrainConfig
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.filters import FilterReport
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.training_split import Examples
+from nmt.decoding import DecodingConfig
+from nmt.decoding.evaluate import Scores
+from nmt.distributed import ALONE, World
+from nmt.models import TranslationModel
+from nmt.training.tracking import Tracker
+
+
+@dataclass
+class TrainedModel:
+    """A model with what is needed to use it."""
+
+    cfg: TrainConfig
+    tokenizer: Tokenizer
+    model: TranslationModel
+    device: torch.device
+    world: World = field(default=ALONE, kw_only=True)
+    """The processes that share the work of an evaluation."""
+
+
+class TaskCode(ABC):
+    """The code of a task."""
+
+    next_commands: ClassVar[tuple[str, ...]]
+    """What a user may do with a trained model; {run} is its directory, {tgt} the choice of a language."""
+
+    @abstractmethod
+    def examples(self, cfg: TrainConfig) -> Examples:
+        """Return what the task makes of a corpus."""
+
+    @abstractmethod
+    def evaluation_pairs(
+        self, trained: TrainedModel, text: ParallelText
+    ) -> tuple[EncodedPairs, FilterReport]:
+        """Return what the loss of a split is computed on, with a report of what is left out."""
+
+    @abstractmethod
+    def outputs(
+        self,
+        trained: TrainedModel,
+        text: ParallelText,
+        decoding: DecodingConfig,
+        metrics: Sequence[str],
+    ) -> Scores:
+        """Return what the model makes of a split, and the scores of that."""
+
+    @abstractmethod
+    def show(
+        self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+    ) -> None:
+        """Record some outputs for the step of a validation."""

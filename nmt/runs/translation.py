@@ -1,0 +1,73 @@
+"""The task of translation: sentence pairs in, translations out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nmt.attention_views import heatmap
+from nmt.attention_views.alignment import mean_weights
+from nmt.attention_views.maps import attend_pairs
+from nmt.attention_views.views import is_readable
+from nmt.config.roots import TrainConfig
+from nmt.data.encode import EncodingOptions, encode_pairs
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.examples import SentencePairs
+from nmt.data.filters import FilterReport
+from nmt.data.pairs import ParallelText
+from nmt.decoding import DecodingConfig
+from nmt.decoding.evaluate import Scores, evaluate_text
+from nmt.runs.task import TaskCode, TrainedModel
+from nmt.training.tracking import Tracker
+
+
+class Translation(TaskCode):
+    """Translate each source, and learn that from pairs."""
+
+    next_commands = (
+        "nmt translate run={run}{tgt} < source.txt > translation.txt",
+        "nmt evaluate run={run} decoding.beam_size=8",
+    )
+
+    def examples(self, cfg: TrainConfig) -> SentencePairs:
+        """Return sentence pairs; source and target are one text if the model is to predict both."""
+        return SentencePairs(cfg.data, cfg.seed, cfg.tokenizer.sampling_alpha, cfg.model.learns_source)
+
+    def evaluation_pairs(
+        self, trained: TrainedModel, text: ParallelText
+    ) -> tuple[EncodedPairs, FilterReport]:
+        """Return the pairs that the positions of the model allow."""
+        return encode_pairs(text, trained.tokenizer, EncodingOptions(trained.model.max_length))
+
+    def outputs(
+        self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
+    ) -> Scores:
+        """Translate the sources, and score that against the targets."""
+        return evaluate_text(
+            trained.model,
+            trained.tokenizer,
+            text,
+            decoding,
+            metrics,
+            tgt_lang=trained.cfg.data.scored_language,
+            device=trained.device,
+            world=trained.world,
+        )
+
+    def show(
+        self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+    ) -> None:
+        """Record the first sentences with reference and translation, and their attention to the source."""
+        num_samples = trained.cfg.trainer.num_samples
+        rows = list(zip(text.src, text.tgt, scores.hypotheses, strict=True))[:num_samples]
+        for number, (src, tgt, hyp) in enumerate(rows, start=1):
+            sample = f"source       {src}\nreference    {tgt}\ntranslation  {hyp}"
+            tracker.text(step, f"valid/sample_{number}", sample)
+        pairs = [(src, tgt) for src, tgt, _ in rows]
+        decoding, device = trained.cfg.decoding, trained.device
+        for sentence in attend_pairs(pairs, trained.model, trained.tokenizer, decoding, device=device):
+            if sentence.cross and is_readable(sentence):
+                panel = ("cross-attention, mean of all heads", mean_weights(sentence.cross))
+                pixels = heatmap.image(
+                    [panel], [p.text for p in sentence.src], [p.text for p in sentence.tgt]
+                )
+                tracker.image(step, f"valid/attention_{sentence.line}", pixels)
