@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_package_its_configs_and_nothing_else(wheel: Path) -
     configs = {f"nmt/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     described = {name for name in packed if ".dist-info/" in name}
     assert "nmt/configs/train.yaml" in configs
-    assert packed - described == modules | configs | {"nmt/py.typed", "nmt/attention_page.html"}
+    assert packed - described == modules | configs | {"nmt/py.typed", "nmt/attention_views/page.html"}
     assert any(name.endswith("licenses/LICENSE") for name in described)
     assert wheel.name.startswith(f"nmt-{nmt.__version__}-")
 
