@@ -44,9 +44,14 @@ def composed(overrides: tuple[str, ...]) -> Composed:
     return only
 
 
+@functools.cache
+def default_text() -> str:
+    return yaml.safe_dump(to_plain(config()))
+
+
 def stored(path: Path, **changes: Any) -> Path:
     """The file of the default config, with some dotted keys changed; `...` takes a key away."""
-    plain = to_plain(config())
+    plain = yaml.safe_load(default_text())
     for key, value in changes.items():
         *parts, leaf = key.split("__")
         node = plain
@@ -174,7 +179,7 @@ def test_a_file_that_is_no_plain_config_is_refused(
 def test_a_damaged_config_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    text = yaml.safe_dump(to_plain(config()))
+    text = default_text()
     begin = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(begin, min(begin + 40, len(text))))
     patch = data.draw(st.text(alphabet=string.printable, max_size=8))
