@@ -85,7 +85,7 @@ class MixtureData(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.corpora = {name: _weighted(name, entry) for name, entry in self.corpora.items()}
+        self.corpora = {name: _weighted(name, entry) for name, entry in (self.corpora or {}).items()}
         self.parts(Split.train)  # refuses entries that fit no source
         for name in self.scored:
             if name not in self.corpora:
@@ -159,8 +159,12 @@ class MixtureData(DataConfig):
         return known.pop() if len(known) == 1 else self.tgt
 
 
-def _weighted(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _weighted(name: str, entry: Any) -> dict[str, Any]:
     """Return the keys of an entry that say something, and its weight."""
+    if not isinstance(entry, dict):
+        raise UserError(
+            f"data.corpora.{name} must be a group of keys, such as {{train: PATH}}, but is {entry!r}"
+        )
     weight = entry.get("weight", 1.0)
     if not isinstance(weight, int | float) or not 0.0 < weight < float("inf"):
         raise UserError(f"data.corpora.{name}.weight must be positive, but is {weight}")
@@ -198,7 +202,10 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     try:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
     except ValidationError as error:
-        raise UserError(f"{prefix}.{keys.get(error.key, error.key)}: {str(error).splitlines()[0]}") from error
+        key = str(error.key)
+        raise UserError(
+            f"{prefix}.{keys.get(key, key)} cannot be {values.get(key)!r}; docs/data.md has its values"
+        ) from error
     part = cls(**typed, key_prefix=prefix)
     if part.place(Split.train) is None:
         raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")

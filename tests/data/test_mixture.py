@@ -225,6 +225,7 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
             {"corpora": {"a": {"name": "mixture"}}},
             "data.corpora.a.name must be one of demo, toy, hub, files",
         ),
+        ({"corpora": {"a": 5}}, "data.corpora.a must be a group of keys, such as {train: PATH}, but is 5"),
         ({"corpora": {"a": {"name": "fils"}}}, "but is 'fils'; did you mean 'files'"),
         (
             {"corpora": {"a": {"train": "x", "wieght": 2}}},
@@ -234,8 +235,11 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
             {"corpora": {"a": {"train": "x", "max_chars": 9}}},
             "max_chars; the keys of name=files are weight, src",
         ),
-        ({"corpora": {"a": {"train": ["x"]}}}, "^data.corpora.a.train: "),
-        ({"corpora": {"a": {"path": "x", "validation": {}}}}, "^data.corpora.a.validation: "),
+        ({"corpora": {"a": {"train": ["x"]}}}, r"^data.corpora.a.train cannot be \['x'\]; docs"),
+        (
+            {"corpora": {"a": {"path": "x", "validation": {}}}},
+            "^data.corpora.a.validation cannot be {}; docs",
+        ),
         (
             {"corpora": {"a": {"name": "toy"}}},
             "the languages en and fr, not data.corpora.a.src=en data.corpora.a.tgt=de",
