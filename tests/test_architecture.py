@@ -195,6 +195,22 @@ def test_the_tree_in_the_readme_is_in_import_order() -> None:
     assert shown[-1] == "__init__"
 
 
+def test_every_test_and_table_that_contributing_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|nmt)/[\w/]+\.py)(?:::(\w+))?`", text)
+    tables = re.findall(r"`([A-Z_]+)` in `(nmt/[\w/]+\.py)`", text)
+    assert len(named) > 10
+    assert len(tables) > 8
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/**/*.py")}
+    assert [
+        path for path, _ in named if path not in files | {"nmt/training/foo.py"} and "foo" not in path
+    ] == []
+    for path, name in named:
+        assert not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), name
+    for table, path in tables:
+        assert re.search(rf"^{table}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), table
+
+
 def test_every_training_in_the_docs_can_be_composed() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)

@@ -222,7 +222,7 @@ void attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, co
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
-  m.def("turned(Tensor x, Tensor table, float sense) -> Tensor", &rotated);
+  m.def("rotate(Tensor x, Tensor table, float sense) -> Tensor", &rotated);
   m.def("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float rate, int seed) -> (Tensor, Tensor)", &attention);
   m.def(
       "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "

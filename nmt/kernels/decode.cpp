@@ -2,7 +2,7 @@
 // tiles of AMX, and the best continuations of a sentence in one pass over the vocabulary.
 //
 // Everything is float32 but the factors of the products on tiles. Each kernel has a definition in plain torch:
-// nmt/layers/attention.py, nmt/layers/low_precision.py and nmt/decoding/continuations.py.
+// nmt/layers/attention.py, nmt/layers/low_precision.py and nmt/decoding/candidates.py.
 //
 // Shapes: N hypotheses, B sentences, K hypotheses of a sentence, R rows of a cache, S columns of all its chunks, H
 // heads, C channels of a head in queries and keys, E in values, I inputs, O outputs, V vocabulary.

@@ -114,6 +114,8 @@ class TranslationModel(nn.Module, ABC):
 
     max_length: int | None = None
     """Longest source or target that the positions allow; None where there is no limit."""
+    gains_from_compiling = True
+    """Whether `runtime.compile` compiles `forward`."""
     output: nn.Linear
     """From hidden states to logits; apart from `forward`, so that a loss may pick positions first."""
 

@@ -235,6 +235,9 @@ def _xavier(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
 class Rnn(TranslationModel):
     """See the module's docstring; the contract is in `nmt.models.base`."""
 
+    gains_from_compiling = False
+    """The kernels of torch are the gain; a loop over positions would be compiled anew for every T."""
+
     def __init__(self, cfg: RnnConfig, *, src_vocab_size: int, tgt_vocab_size: int):
         super().__init__()
         src, tgt, output = build_vocabulary(
@@ -251,13 +254,8 @@ class Rnn(TranslationModel):
         )
         self.decoder = DECODERS[cfg.attention](cfg)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Hidden states (B, T, D) of every target position (teacher forcing).
-
-        `torch.compile` leaves it as it is: it has nothing to add to the kernels of torch, and would unroll
-        and compile the loop over positions for every T anew.
-        """
+        """Return the hidden states (B, T, D) of every target position (teacher forcing)."""
         return self._decode(tgt_in, self.start(src, src_mask))
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:

@@ -65,7 +65,7 @@ class LossModule(nn.Module):
         self.model = model
         self.objective = objective
         self._real_hidden = self._hidden
-        if compiled:
+        if compiled and model.gains_from_compiling:
             symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
             self._real_hidden = torch.compile(self._hidden, dynamic=True)
 
