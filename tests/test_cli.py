@@ -253,7 +253,7 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train -m seed=interval(1,2)",
-            "'seed=interval(1,2)' has no end of values; name those to try: seed=A,B",
+            "'seed=interval(1,2)' has infinitely many values; list those to try: seed=A,B",
         ),
         ("train -m model=glob(lstm*)", "the sweep is empty: a pattern matches no choice"),
         ("train -m model=transformer_tiny,rnn", f"there is no model=rnn; model can be {MODELS}"),

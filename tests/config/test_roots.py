@@ -219,7 +219,7 @@ def test_a_damaged_config_is_read_or_refused(
         ),
         (
             ("data.streaming=true", "trainer.max_epochs=3"),
-            "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead",
         ),
         (

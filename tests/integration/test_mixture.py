@@ -107,4 +107,4 @@ def test_a_misspelt_key_of_a_corpus_is_refused(nmt: Command, overrides: list[str
     done = nmt("train", f"run={tmp_path / 'run'}", *overrides, "data.corpora.fr.wieght=3")
     assert "unknown key data.corpora.fr.wieght; did you mean data.corpora.fr.weight?" in done.stderr
     done = nmt("train", f"run={tmp_path / 'run'}", *overrides, "data.corpora.es.weight=3")
-    assert "there is no es yet; add it whole, as in data.corpora={es: {KEY: VALUE}}" in done.stderr
+    assert "there is no es yet; add the whole entry, as in data.corpora={es: {KEY: VALUE}}" in done.stderr
