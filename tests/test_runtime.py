@@ -185,7 +185,7 @@ def test_a_second_control_c_ends_at_once() -> None:
 def sgd(
     parameters: list[nn.Parameter], precision: Precision = Precision.fp32, clip_norm: float = 1.0
 ) -> MixedPrecisionStep:
-    """A stepper whose update is minus the gradient; Adam would hide its scale."""
+    """Return a step whose update is minus the gradient; Adam would hide the scale of the gradient."""
     optimizer = torch.optim.SGD(parameters, lr=0.0)
     return MixedPrecisionStep(optimizer, device=CPU, precision=precision, clip_norm=clip_norm)
 

@@ -34,7 +34,7 @@ ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
 
 
 def config(*overrides: str) -> TrainConfig:
-    """What `nmt train` makes of `overrides`, not yet checked; a fresh copy at every call."""
+    """Return the config of `nmt train` with `overrides`, not yet checked; a fresh copy at every call."""
     return composed(overrides).to_config(TrainConfig)
 
 
@@ -45,7 +45,7 @@ def composed(overrides: tuple[str, ...]) -> Composed:
 
 
 def stored(path: Path, **changes: Any) -> Path:
-    """The file of the default config, with some dotted keys changed; `...` takes a key away."""
+    """Write the default config with some dotted keys changed (`...` removes a key); return the file."""
     plain = to_plain(config())
     for key, value in changes.items():
         *parts, leaf = key.split("__")
