@@ -3,10 +3,10 @@
 The rooms in import order. Each imports only from those above it, and each room's `__init__` lists its modules
 in import order, too; a test reads these lists and checks both:
 
-    errors                What a user can do wrong, and the exit code that says so.
+    errors                Errors that a user may meet, each with its exit code.
     checks                Ranges of config values, one sentence for each kind.
     files                 Files and folders that appear whole.
-    disk_cache            What is kept between runs: entries that appear whole and are checked when opened.
+    disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
     runtime               Device, threads, seeds, mixed precision, signals.
     distributed           Several processes that work together, and end together.

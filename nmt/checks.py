@@ -1,8 +1,8 @@
 """Ranges of config values: one sentence for each kind of range, the same in all components.
 
 Every check takes a config, the part of the root config that it is (or ""), and names of its fields. It
-raises `UserError` for the first value out of range, NaN included. None, where a field allows it, is no number
-and in every range.
+raises `UserError` for the first value out of range, NaN included. None, where a field allows it, is in
+every range.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def print_error(text: str) -> None:
 
 
 def run_command(argv: list[str], say: Callable[[str], None]) -> int:
-    """Run the command, `say` what ended it before its time, and return the exit code."""
+    """Run the command, report through `say` what cut it short, and return the exit code."""
     try:
         code = dispatch(argv)
         sys.stdout.flush()
@@ -71,13 +71,13 @@ def run_command(argv: list[str], say: Callable[[str], None]) -> int:
         say("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader has left (`nmt translate ... | head`). What Python flushes at exit goes nowhere.
+        # The reader of the pipe is gone (`nmt translate ... | head`): let Python's flush at exit go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
 
 def dispatch(argv: list[str]) -> int:
-    """Run what the first argument names."""
+    """Run the verb or the option that the first argument names, and return the exit code."""
     verbs = "\n".join(f"  {name:<11}{verb.summary}" for name, verb in VERBS.items())
     examples = "\n".join(f"  {verb.examples[0]}" for verb in VERBS.values())
     usage = HELP.format(version=__version__, verbs=verbs, examples=examples)
@@ -134,9 +134,7 @@ def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any
         except NmtError as error:
             print(f"error: {error}", file=sys.stderr)
             rows.append((trial.name, "failed", str(error).splitlines()[0]))
-        except (
-            Exception
-        ) as error:  # out of memory, a bug: whatever it is, it ends one trial and not the sweep
+        except Exception as error:  # out of memory, a bug: it ends one trial and not the sweep
             traceback.print_exc()
             rows.append((trial.name, "failed", f"{type(error).__name__}: {error}".splitlines()[0]))
     width = max(len(name) for name, _, _ in rows)
@@ -146,7 +144,7 @@ def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any
 
 
 def score(results: dict[str, Any]) -> str:
-    """Return the scores of a trial: on the test split if that was scored."""
+    """Return the scores of a trial as text: on the test split if it was scored, else validation, train."""
     from nmt.decoding.metrics import labelled_scores
 
     scored = [results[split] for split in ("test", "validation", "train") if split in results]

@@ -1,11 +1,11 @@
 """Several processes that train or score one model together, each with a part of every batch.
 
-`torchrun` starts them and tells each its rank; a process that is alone needs no group and no store. What they
-agree on goes through `World`: sums of tensors on the device of the model, and small values as JSON on the CPU
-(`control`), where waiting for rank 0 to prepare data may take long. Nothing here knows a model or a file.
+`torchrun` starts the processes and tells each its rank; a process that is alone needs no group and no store.
+All communication goes through `World`: sums of tensors on the device of the model, and small values as JSON
+on the CPU (`control`), where waiting for rank 0 to prepare data may take long. Knows no model and no file.
 
-`Launch` ends all processes with the first that fails, and lets one of them say why: the others are perhaps
-stuck in a collective that will never finish. Only rank 0 writes to stdout and stderr otherwise.
+`Launch` ends all processes with the first that fails, because the others may be stuck in a collective that
+will never finish; one process says why. Otherwise rank 0 alone writes to stdout and stderr.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONTROL_TIMEOUT = timedelta(days=1)
 """Longest wait for rank 0: it reads data, trains a tokenizer and fills caches while the others wait."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 3.0
-"""What a process may take to end by itself once another one has failed."""
+"""Time that a process has to end by itself once another one has failed."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class World:
         return x
 
     def all_reduce_max(self, value: float) -> float:
-        """The largest `value` of all ranks."""
+        """Return the largest `value` of all ranks."""
         if self.size == 1:
             return value
         x = torch.tensor(value, dtype=torch.float64)
@@ -70,7 +70,7 @@ class World:
         return float(x)
 
     def all_gather(self, value: T) -> list[T]:
-        """The `value` (JSON) of every rank, by rank."""
+        """Return the `value` (JSON) of every rank, in the order of the ranks."""
         if self.size == 1:
             return [value]
         data = json.dumps(value).encode()
@@ -81,15 +81,15 @@ class World:
         return [json.loads(part.numpy().tobytes()) for part in parts]
 
     def broadcast(self, value: T) -> T:
-        """What rank 0 calls `value` (JSON); that of the others is not looked at."""
+        """Return the `value` (JSON) of rank 0; the `value` of any other rank is ignored."""
         return value if self.size == 1 else self.all_gather(value if self.is_main else None)[0]  # type: ignore[return-value]
 
     def shard(self, items: Iterable[T]) -> Iterator[T]:
-        """Every item of some rank, in turn: those of this one."""
+        """Return the items of this rank: every `size`-th one, beginning with item number `rank`."""
         return itertools.islice(items, self.rank, None, self.size)
 
     def unshard(self, results: list[T]) -> list[T]:
-        """What all ranks made of the items `deal` gave them (JSON), in the order of the items."""
+        """Return the results (JSON) of all ranks, one for each item of `shard`, in the order of all items."""
         if self.size == 1:
             return results
         parts = self.all_gather(results)
@@ -97,12 +97,12 @@ class World:
         return [result for turn in rounds for result in turn if result is not _NOTHING]
 
     def barrier(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have called this method."""
         self.all_reduce_max(0.0)
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:
-        """Rank 0 runs the block alone, then the others do, which find what it has written."""
+        """Let rank 0 run the block first; the other ranks then find what rank 0 has written."""
         if not self.is_main:
             self.barrier()
         yield
@@ -115,13 +115,13 @@ ALONE = World()
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several that torchrun started."""
+    """Return whether this process is one of several that torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[World]:
-    """The world of this process while the block runs: gloo between CPUs, NCCL between GPUs."""
+    """Join the group of processes for the time of the block: gloo between CPUs, NCCL between GPUs."""
     if not is_launched():
         yield ALONE
         return
@@ -134,7 +134,7 @@ def joined() -> Iterator[World]:
 
 
 class Launch:
-    """This process as one of several, from its start to its end, as a context manager."""
+    """The life of one process among several, from its start to its end, as a context manager."""
 
     def __init__(self) -> None:
         self.store, self.rank = _store()
@@ -144,7 +144,7 @@ class Launch:
         self._has_said = False
 
     def __enter__(self) -> Launch:
-        watched, _ = _store()  # a client of its own, as one that waits for a key does nothing else
+        watched, _ = _store()  # a second client, as one that waits for a key can do nothing else
         threading.Thread(target=self._watch, args=[watched], daemon=True).start()
         if self.rank:
             nowhere = self._silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -155,7 +155,7 @@ class Launch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, SystemExit):  # those of a user are said before
+        if error is not None and not isinstance(error, SystemExit):  # errors of the user were reported before
             code, text = explain(error)
             self.say(text)
             self.end(code)
@@ -172,7 +172,7 @@ class Launch:
             print(text, file=self._stderr, flush=True)
 
     def end(self, code: int) -> int:
-        """Return code 0; with another one, end this process at once and the others within seconds."""
+        """Return a `code` of 0; with any other, end this process and, within seconds, all others."""
         if not code:
             return code
         with contextlib.suppress(dist.DistError):
@@ -182,7 +182,7 @@ class Launch:
                 self.store.wait(["nmt/ended"], timedelta(seconds=GRACE_SECONDS))
                 code = int(self.store.get("nmt/ended"))
         sys.stdout.flush()
-        os._exit(code)  # and not through what libraries do at exit: some of that waits for the others
+        os._exit(code)  # without the exit handlers of libraries: some wait for the other processes
 
     def _watch(self, store: Store) -> None:
         """End this process when another one has failed; ask it to stop when the launcher is gone."""
@@ -199,13 +199,13 @@ class Launch:
 
 
 def _store() -> tuple[Store, int]:
-    """A client of the store that all processes share, and the rank of this one."""
+    """Return a client of the store that all processes share, and the rank of this process."""
     store, rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
     return store, rank
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """Exit code and text for what is no error of the user: a process that has vanished, or a bug."""
+    """Return exit code and text for an error that is not the user's: a lost process, or a bug."""
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
         reason = " ".join(str(error).split())
         return 4, (

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 Log = Callable[[str], None]
-"""Takes one remark for the user: a line of a training's log, or of standard error."""
+"""A function that shows the user one remark: in the log of a training, or on standard error."""
 
 
 class NmtError(Exception):

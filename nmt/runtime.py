@@ -1,8 +1,10 @@
 """Device, threads, seeds and mixed precision: everything that depends on the machine.
 
 The only module with autocast and loss scaling: `MixedPrecisionStep` scales the loss, unscales and clips the
-gradients and updates the weights, unless it is told not to. It knows no model and no batch; whether a loss or
-a norm is finite is the trainer's to judge. Mixed precision: Micikevicius et al. 2018.
+gradients and updates the weights, unless its caller says that the update is unusable. Knows no model and no
+batch; whether a loss or a norm is finite is judged in `nmt.training.statistics`.
+
+Mixed precision: Micikevicius et al. 2018.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SMALLEST_LOSS_SCALE = 2.0**-14
 
 
 class Parallel(Enum):
-    """How several processes share a model."""
+    """Ways in which several processes share a model."""
 
     ddp = "ddp"
     fsdp = "fsdp"
@@ -48,12 +50,12 @@ class Precision(Enum):
 
 @dataclass
 class RuntimeConfig:
-    """Where and how the arithmetic runs."""
+    """The device, number format and threads of all arithmetic."""
 
     device: str = "auto"
     """auto (CUDA when there is one), cpu, cuda or cuda:N."""
     precision: Precision = Precision.auto
-    """auto, bf16, fp16 or fp32, of training; that of search is `decoding.precision`.
+    """Number format in training: auto, bf16, fp16 or fp32; search has `decoding.precision`.
 
     auto is bf16 where the hardware multiplies bf16 matrices, else fp16 on CUDA and fp32 on CPU.
     """
@@ -64,7 +66,7 @@ class RuntimeConfig:
     compile: bool = False
     """Compile the model with `torch.compile` for training."""
     parallel: Parallel = Parallel.ddp
-    """ddp or fsdp, for several processes: each holds all weights, or a part of them and of the optimizer."""
+    """ddp (each process holds all weights) or fsdp (each holds a part of weights and optimizer state)."""
 
     def __post_init__(self) -> None:
         not_negative(self, "runtime", "threads")
@@ -106,7 +108,7 @@ def resolve_precision(cfg: RuntimeConfig, device: torch.device) -> Precision:
     if precision is Precision.fp16 and cfg.parallel is Parallel.fsdp:
         raise UserError(
             "runtime.parallel=fsdp needs runtime.precision=bf16 or fp32, but it is fp16, "
-            "whose loss scale knows no weights in parts"
+            "whose loss scale does not work on weights in parts"
         )
     return precision
 
@@ -130,9 +132,7 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
         if device.index is not None:
             torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU concern this one
         torch.backends.cudnn.allow_tf32 = False  # float32 means float32, also in recurrent kernels
-        torch.backends.cuda.enable_cudnn_sdp(
-            False
-        )  # it plans anew for every shape, and every batch has its own
+        torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for every shape: for every batch
     return device
 
 
@@ -148,7 +148,7 @@ def _keep_freed_memory() -> None:
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed that is a pure function of `parts`, the same on every machine."""
+    """Return a 63-bit seed that is a pure function of `parts`, the same on every machine."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
@@ -165,7 +165,7 @@ def seed_everything(*parts: int | str) -> None:
 
 
 class StopRequest:
-    """Turns SIGINT and SIGTERM into a request, granted after the update; a second Ctrl-C ends at once.
+    """A request to stop, made by SIGINT or SIGTERM, granted after the update; a second Ctrl-C ends at once.
 
     A context manager of the main thread: the handlers that were there before come back at its end.
     """
@@ -224,7 +224,7 @@ class MixedPrecisionStep:
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context the forward pass runs in."""
+        """Return the context for the forward pass."""
         if self.precision is Precision.fp32:
             return nullcontext()
         dtype = torch.bfloat16 if self.precision is Precision.bf16 else torch.float16
@@ -235,14 +235,14 @@ class MixedPrecisionStep:
         self.scaler.scale(loss).backward()
 
     def clip(self) -> Tensor:
-        """Unscale the gradients, clip their global norm and return what it was before."""
+        """Unscale the gradients, clip their global norm and return the norm before clipping."""
         self.scaler.unscale_(self.optimizer)
         return whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
 
     def step(self, learning_rate: float, unusable: Tensor) -> None:
-        """Update the weights and clear the gradients; where `unusable` (a scalar) is 1.0, only the latter.
+        """Update the weights, except where `unusable` (a scalar) is 1.0, and clear the gradients.
 
-        The host does not wait for the device, which decides by itself.
+        The host does not wait for a GPU, which reads `unusable` by itself.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -251,7 +251,7 @@ class MixedPrecisionStep:
         self.optimizer.zero_grad(set_to_none=True)
 
     def require_loss_scale(self) -> None:
-        """Raise `TrainingStopped` when fp16 overflows however small the scale, so that is not the cause."""
+        """Raise `TrainingStopped` when the loss scale is too small to be the cause of overflows in fp16."""
         scale = self.scaler.get_scale()
         if scale < SMALLEST_LOSS_SCALE:
             raise TrainingStopped(
@@ -261,13 +261,13 @@ class MixedPrecisionStep:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """`tensor`, gathered where each process holds a part of it; all of them then take part."""
+    """Return `tensor`, gathered if each process holds a part of it; then all processes must call this."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
 
 
 def step_unless(optimizer: torch.optim.Optimizer, unusable: Tensor) -> None:
-    """One step of `optimizer`, or none where `unusable` is 1, which fused kernels look up on the device."""
+    """Take a step of `optimizer`, or none where `unusable` is 1; fused kernels read that on the device."""
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         optimizer.found_inf = unusable  # type: ignore[attr-defined]  # as `torch.amp.GradScaler` does
         optimizer.step()

@@ -1,12 +1,12 @@
-"""What a large corpus costs: time of the first start and of later ones, memory, and speed of batches.
+"""Cost of a large corpus: time of the first start and of later starts, memory, and speed of batches.
 
     python scripts/bench_data.py 29000 10000000
 
 For each number of pairs a corpus of recombined words is written to a temporary folder, read for the first
 time (`pass`) and opened again by a process of its own (`start`). One JSON object per line; times are in
-seconds, `cpu_seconds` those of all threads, memory in MB. Memory is that of the process beyond what it had
+seconds, `cpu_seconds` the sum over all threads, memory in MB. Memory is that of the process minus its memory
 before the corpus was opened: `peak_mb` at most, `resident_mb` at the end, after some batches were read.
-`encoding_to_sentencepiece` is the speed of encoding as a share of that of SentencePiece alone.
+`encoding_to_sentencepiece` is the speed of encoding as a share of the speed of SentencePiece alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOKENIZER = TokenizerConfig(vocab_size=1000, max_sentences=50_000)
 
 
 def write_corpus(folder: Path, size: int) -> None:
-    """Sentences of 5 to 25 words of the demo corpus, in no order that means anything."""
+    """Write `size` pairs of 5 to 25 random words of the demo corpus."""
     demo = load(DemoData(), Split.train)
     rng = random.Random(1)
     for language, lines in (("en", demo.src), ("de", demo.tgt)):
@@ -54,7 +54,7 @@ def write_corpus(folder: Path, size: int) -> None:
 
 @contextmanager
 def measured(facts: dict[str, Any], name: str) -> Iterator[None]:
-    """Record what the block takes."""
+    """Record the time that the block takes, as `name` in `facts`."""
     wall, cpu = time.perf_counter(), time.process_time()
     yield
     facts[f"{name}_seconds"] = round(time.perf_counter() - wall, 3)
@@ -62,7 +62,7 @@ def measured(facts: dict[str, Any], name: str) -> Iterator[None]:
 
 
 def opened(kind: str, folder: Path, facts: dict[str, Any]) -> EncodedPairs:
-    """What `nmt train` does until it has the ids."""
+    """Prepare a corpus as `nmt train` does, and return its ids."""
     cfg, cache = FilesData(train=str(folder / "train")), folder / "cache"
     with measured(facts, "scan"):
         text = TrainingText({"": scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache)}, [1.0])
@@ -78,7 +78,7 @@ def opened(kind: str, folder: Path, facts: dict[str, Any]) -> EncodedPairs:
 
 
 def encode_alone(text: TrainingText, model: Path, facts: dict[str, Any]) -> None:
-    """What SentencePiece takes for the same lines in its own threads, its results thrown away."""
+    """Record the time that SentencePiece takes for the same lines in its own threads."""
     processor = SentencePieceProcessor(model_file=str(model))
     with measured(facts, "sentencepiece"):
         for chunk in text.chunks():
@@ -88,14 +88,14 @@ def encode_alone(text: TrainingText, model: Path, facts: dict[str, Any]) -> None
 
 
 def memory() -> tuple[float, float]:
-    """Resident now, and at most so far."""
+    """Return the resident memory of this process in MB, now and at most so far."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, peak
 
 
 def read_batches(pairs: EncodedPairs, facts: dict[str, Any]) -> None:
-    """Plan an epoch, and make the first batches of it."""
+    """Plan an epoch, and make the first batches of the plan."""
     with measured(facts, "plan"):
         plan = plan_epoch(pairs.src_lengths, pairs.tgt_lengths, seed=1, epoch=1, max_tokens=BATCH_TOKENS)
     tokens = 0
@@ -106,9 +106,9 @@ def read_batches(pairs: EncodedPairs, facts: dict[str, Any]) -> None:
 
 
 def run(kind: str, folder: Path) -> None:
-    """Do what one process does, and print what it took."""
+    """Do the work of one process, and print its time and memory."""
     one = RaggedIds(np.ones(3, np.int32), np.array([3]))
-    collate(EncodedPairs(one, one), np.arange(1))  # what torch sets up at its first use counts as before
+    collate(EncodedPairs(one, one), np.arange(1))  # so that the set-up of torch comes before the measurement
     before = memory()[0]
     facts: dict[str, Any] = {"kind": kind}
     pairs = opened(kind, folder, facts)

@@ -65,14 +65,14 @@ PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "hf": ("main", "hf", {}),
     "joeynmt": ("joeynmt", "joeynmt", {}),
 }
-"""System -> environment, adapter, and what its job says besides; `workers` None: as many as threads."""
+"""System -> environment, adapter, and further keys of its job; `workers` None: as many as threads."""
 BEAMS = {"beam": 5, "greedy": 1}
 SPEED = "sentences_per_second"
 POSITIONS = 1024
 
 
 def export(opened: Run, folder: Path, num_lines: int) -> Record:
-    """Write weights, tokenizer, sources and references of a run to `folder`; return what its jobs share."""
+    """Write weights, tokenizer, sources and references of a run to `folder`; return what all jobs share."""
     require_convertible(opened)
     cfg = opened.cfg
     model = cfg.model
@@ -154,7 +154,7 @@ def translate_ours(job: Record) -> Record:
 
 
 def systems(args: argparse.Namespace, job: Record, folder: Path) -> dict[str, Any]:
-    """Every system that is asked for, as a function that runs it once."""
+    """Return for each system that is asked for a function that runs the system once."""
     runs: dict[str, Any] = {}
     interpreters = environments(args.peers)
     here = [sys.executable, str(Path(__file__).resolve()), "ours"]
@@ -164,12 +164,12 @@ def systems(args: argparse.Namespace, job: Record, folder: Path) -> dict[str, An
     for name, settings in variants.items():
         runs[name] = (here, {"settings": settings, "run": str(args.run.resolve())}, "default")
     for name in args.systems:
-        place, adapter, more = PEERS[name]
-        if place not in interpreters:
+        home, adapter, more = PEERS[name]
+        if home not in interpreters:
             sys.exit(f"{name} is not installed in {args.peers}; see scripts/bench_peers.py")
         if "workers" in more:
             more = {**more, "workers": more["workers"] or args.threads}
-        command = [str(interpreters[place]), str(ADAPTERS / f"{adapter}_decode.py")]
+        command = [str(interpreters[home]), str(ADAPTERS / f"{adapter}_decode.py")]
         runs[name] = (command, more, args.allocator)
     return {
         name: functools.partial(run_once, [*command], {**job, **more}, folder / f"{number}", args, allocator)
@@ -178,7 +178,7 @@ def systems(args: argparse.Namespace, job: Record, folder: Path) -> dict[str, An
 
 
 def run_once(command: list[str], job: Record, stem: Path, args: argparse.Namespace, allocator: str) -> Record:
-    """Run a system and compare what it wrote with the references and with our own search."""
+    """Run a system, and compare its translations with the references and with our own search."""
     job_file, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
     job_file.write_text(json.dumps({**job, "output": str(output)}), encoding="utf-8")
     variables = environment(threads=args.threads, allocator=allocator)
@@ -220,12 +220,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def write(results: Results, about: Record, record: Record) -> None:
-    """Write a result with what it is about."""
+    """Write a result with the search, mode and number of lines that it is about."""
     results.write(about | record)
 
 
 def expected(args: argparse.Namespace, job: Record, folder: Path) -> Path:
-    """The file of what our own float32 search finds, with which everything is compared."""
+    """Write the translations of our own float32 search, for comparisons, and return their file."""
     file = folder / "expected.txt"
     ours = {"output": str(file), "settings": [], "run": str(args.run.resolve()), "one_by_one": False}
     translate_ours(job | ours)
@@ -233,7 +233,7 @@ def expected(args: argparse.Namespace, job: Record, folder: Path) -> Path:
 
 
 def table(files: Iterable[Path]) -> str:
-    """The results of some files as Markdown: machine and command of each, then one table."""
+    """Return the results of some files as Markdown: machine and command of each, then one table."""
     records = read(files)
     parts = [described(record) for record in records if record["kind"] == "session"]
     header = (
@@ -258,7 +258,7 @@ def table(files: Iterable[Path]) -> str:
 
 
 def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
-    """What the table says about one system."""
+    """Return the cells of one system in the table."""
     errors = [record["error"] for record in runs if "error" in record]
     if errors:
         return [f"failed: {errors[0]}", *[""] * 6]
@@ -276,7 +276,7 @@ def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     verbs = top.add_subparsers(dest="verb", required=True)
     measure = verbs.add_parser("run", help="measure", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -310,7 +310,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Do what the first argument names."""
+    """Run the command that the first argument names."""
     args = parser().parse_args()
     if args.verb == "run":
         run(args)

@@ -3,9 +3,9 @@
     python scripts/bench_peers.py FOLDER            # all of them
     python scripts/bench_peers.py FOLDER main       # one environment
 
-Their torch is the one that this project runs with, in every environment. Toolkits whose own limits exclude
-it, or each other, are installed without their dependencies, which are then listed here. An environment that
-is there is added to.
+Every environment has the version of torch that this project runs with. Toolkits whose own limits exclude
+that version, or each other, are installed without their dependencies, which are then listed here. An
+environment that exists is added to.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Environment(NamedTuple):
     """One virtual environment."""
 
     packages: tuple[str, ...]
-    """Installed with their dependencies; none may bring another torch."""
+    """Packages installed with their dependencies; none may bring another torch."""
     alone: tuple[str, ...] = ()
-    """Installed without their dependencies."""
+    """Packages installed without their dependencies."""
     torch: str | None = None
-    """A version of its own, where it runs with no other."""
+    """Version of torch, for an environment that runs with no other."""
 
 
 ENVIRONMENTS = {
@@ -37,7 +37,7 @@ ENVIRONMENTS = {
             "ctranslate2==4.8.5",
             "sentencepiece",
             "numpy",
-            # What Eole and OpenNMT-py import on the way to a training.
+            # Imports of Eole and OpenNMT-py on the way to a training.
             "configargparse",
             "pydantic",
             "pyonmttok",
@@ -50,7 +50,7 @@ ENVIRONMENTS = {
         ),
         alone=("eole==0.5.3", "OpenNMT-py==3.5.1"),
     ),
-    # It wants an old protobuf, which the others would have to share; and linters, which it does not import.
+    # JoeyNMT requires an old protobuf, which others should not share, and linters that it never imports.
     "joeynmt": Environment(
         packages=(
             "importlib_metadata",
@@ -70,15 +70,15 @@ ENVIRONMENTS = {
 
 
 def commands(name: str, folder: Path) -> list[list[str]]:
-    """What makes the environment `name` in `folder`, in order."""
+    """Return the commands that make the environment `name` in `folder`, in order."""
     wanted = ENVIRONMENTS[name]
-    place = folder / name
-    install = [str(place / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
-    # The local part of a version, +cpu say, is the choice of an index and not to be asked of another.
+    home = folder / name
+    install = [str(home / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    # The local part of a version, such as +cpu, names one index; another index does not have it.
     pinned = f"torch=={wanted.torch or torch.__version__.partition('+')[0]}"
     constraints = folder / f"{name}.txt"
     constraints.write_text(f"{pinned}\n", encoding="utf-8")
-    steps = [[sys.executable, "-m", "venv", str(place)]] if not (place / "bin" / "python").exists() else []
+    steps = [[sys.executable, "-m", "venv", str(home)]] if not (home / "bin" / "python").exists() else []
     steps.append([*install, pinned, "numpy"])
     steps.append([*install, "--constraint", str(constraints), *wanted.packages])
     if wanted.alone:
@@ -87,7 +87,7 @@ def commands(name: str, folder: Path) -> list[list[str]]:
 
 
 def main() -> None:
-    """Install what is asked for; end with the exit code of the first step that fails."""
+    """Install the environments asked for; end with the exit code of the first step that fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="for example ~/.cache/nmt/bench")
     parser.add_argument("environments", nargs="*", default=list(ENVIRONMENTS), help=", ".join(ENVIRONMENTS))

@@ -6,7 +6,7 @@
 
 The reference work is Multi30k English-German in 8,000 joint pieces, pre-norm, tied embeddings, dropout 0.1
 on residuals, attention weights and inside the feed-forward, label smoothing 0.1, batches of 4,096 tokens.
-What is counted are target tokens, EOS included and padding never. This project is measured as `nmt train`; a
+Speed counts target tokens, EOS included and padding never. This project is measured as `nmt train`; a
 peer trains on the very same batches, by the adapter scripts/peers/NAME_train.py.
 """
 
@@ -65,7 +65,7 @@ SPEED = "tgt_tokens_per_second"
 
 
 def overrides(args: argparse.Namespace, size: str) -> list[str]:
-    """What `nmt train` is told of the work; its limits are those of a job."""
+    """Return the overrides of `nmt train` for the work, without the limits that a job sets."""
     return [
         "data=multi30k",
         *([f"data.path={args.data_path}"] if args.data_path else []),
@@ -97,7 +97,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
 
 
 def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
-    """What every system is told about one size."""
+    """Return the job of one size, which is the same for every system."""
     (composed,) = compose(VERBS["train"], [*overrides(args, size), f"run={work / 'run'}"])
     cfg, _ = composed.to_training()
     model, objective = cfg.model, cfg.objective
@@ -129,7 +129,7 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
 
 
 def train_ours(job: Record) -> Record:
-    """`nmt train` for the updates of a job, and what its metrics.jsonl says of those after the warm-up."""
+    """Run `nmt train` for the updates of a job, and return the speed after the warm-up by metrics.jsonl."""
     warmup, num_updates = job["warmup"], job["warmup"] + job["updates"]
     never = 10**9
     limits = {
@@ -169,7 +169,7 @@ def train_ours(job: Record) -> Record:
 
 
 def systems(args: argparse.Namespace, job_file: Path) -> dict[str, Any]:
-    """Every system that is asked for, as a function that runs it once; a peer with each allocator."""
+    """Return for each system, a peer with each allocator, a function that runs the system once."""
     here = [sys.executable, str(Path(__file__).resolve()), "ours", str(job_file)]
     runs: dict[str, Any] = {}
     interpreters = environments(args.peers)
@@ -208,7 +208,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def table(files: Iterable[Path]) -> str:
-    """The results of some files as Markdown: machine and command of each, then one table."""
+    """Return the results of some files as Markdown: machine and command of each, then one table."""
     records = read(files)
     parts = [described(record) for record in records if record["kind"] == "session"]
     header = (
@@ -233,7 +233,7 @@ def table(files: Iterable[Path]) -> str:
 
 
 def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
-    """What the table says about one system."""
+    """Return the cells of one system in the table."""
     errors = [record["error"] for record in runs if "error" in record]
     if errors:
         return [f"failed: {errors[0]}", *[""] * 5]
@@ -250,7 +250,7 @@ def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     verbs = top.add_subparsers(dest="verb", required=True)
     measure = verbs.add_parser("run", help="measure", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -276,7 +276,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Do what the first argument names."""
+    """Run the command that the first argument names."""
     args = parser().parse_args()
     if args.verb == "run":
         run(args)

@@ -1,4 +1,4 @@
-"""What the comparisons with other toolkits share: facts of the machine, alternating runs, medians, tables.
+"""Tools for comparisons with other toolkits: facts of the machine, alternating runs, medians, tables.
 
 A benchmark runs every system in a process of its own, one after the other, round by round, so that what the
 machine does meanwhile falls on all of them; a ratio is taken within each round, and medians over the rounds.
@@ -24,18 +24,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ADAPTERS = Path(__file__).resolve().parent / "peers"
 ALLOCATOR = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1073741824:glibc.malloc.top_pad=67108864"
-"""$GLIBC_TUNABLES with which a peer gets what `nmt.runtime.prepare` asks of the allocator."""
+"""$GLIBC_TUNABLES that sets the allocator of a peer as `nmt.runtime.prepare` sets ours."""
 PEER_PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "joeynmt")
 
 SAMPLE_SECONDS = 0.05
-"""Time between two looks at the memory of a system."""
+"""Time between two measurements of the memory of a system."""
 MATRIX_UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
 
 Record = dict[str, Any]
 
 
 def machine() -> Record:
-    """What the numbers depend on: processor, its cores and matrix units, memory, kernel."""
+    """Return the facts that speed depends on: processor, its cores and matrix units, memory, kernel."""
     info = Path("/proc/cpuinfo")
     fields = dict(
         line.replace("\t", "").split(":", 1)
@@ -55,7 +55,7 @@ def machine() -> Record:
 
 
 def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those `packages` that are installed for the interpreter `python`."""
+    """Return the versions of those `packages` that are installed for the interpreter `python`."""
     code = (
         "import importlib.metadata as m, json, sys\n"
         "found = {d.metadata['Name'].lower(): d.version for d in m.distributions()}\n"
@@ -66,7 +66,7 @@ def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
 
 
 def session(benchmark: str, peers: Path, facts: Mapping[str, Any]) -> Record:
-    """The first line of a file of results."""
+    """Return the record of a session: the first line of a file of results."""
     interpreters = {"here": Path(sys.executable), **environments(peers)}
     return {
         "kind": "session",
@@ -79,12 +79,12 @@ def session(benchmark: str, peers: Path, facts: Mapping[str, Any]) -> Record:
 
 
 def environments(peers: Path) -> dict[str, Path]:
-    """The interpreters of the peers, by the name of their environment."""
+    """Return the interpreters of the peers, by the name of their environment."""
     return {python.parents[1].name: python for python in sorted(peers.glob("*/bin/python"))}
 
 
 def environment(*, threads: int, allocator: str = "default") -> dict[str, str]:
-    """The variables a system runs with; `allocator` is default or tuned."""
+    """Return the environment variables of a system; `allocator` is default or tuned."""
     variables = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     variables |= {
         "OMP_NUM_THREADS": str(threads),
@@ -97,7 +97,7 @@ def environment(*, threads: int, allocator: str = "default") -> dict[str, str]:
 def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: float = 3600.0) -> Record:
     """Run a system; return the JSON of its last line, and its peak memory as `peak_rss_mb`.
 
-    A system that fails gives `error`, its last words, instead: a comparison goes on without it.
+    For a system that fails, return `error`, the last line of its output, so that a comparison goes on.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
         process = subprocess.Popen(
@@ -118,12 +118,12 @@ def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: f
 
 
 def peak_rss_mb(process: int) -> int:
-    """Peak resident memory of a process, its own, where `getrusage` begins with that of its parent."""
+    """Return the peak resident memory of a process alone; `getrusage` begins with that of its parent."""
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     except OSError:
         return 0
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)  # none where it has just ended
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)  # no such line in a process that has just ended
     return int(found[1]) // 1024 if found else 0
 
 
@@ -151,7 +151,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, record: Record) -> None:
-        """Append `record` at once: what was measured survives an interruption."""
+        """Append `record` at once, so that it survives an interruption."""
         line = json.dumps(record, ensure_ascii=False)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -159,26 +159,26 @@ class Results:
 
 
 def read(paths: Iterable[Path]) -> list[Record]:
-    """The records of files, in order."""
+    """Return the records of files, in order."""
     return [
         json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines() if line
     ]
 
 
 def median(records: Iterable[Record], key: str) -> float:
-    """The median of what the records say under `key`."""
+    """Return the median of the values of `key`."""
     return float(statistics.median(record[key] for record in records))
 
 
 def median_ratio(records: Sequence[Record], others: Sequence[Record], key: str) -> float | None:
-    """The median over the rounds of records / others in the same round; None without a common round."""
+    """Return the median over the rounds of records / others, or None without a common round."""
     base = {record["round"]: record[key] for record in others}
     ratios = [record[key] / base[record["round"]] for record in records if record["round"] in base]
     return float(statistics.median(ratios)) if ratios else None
 
 
 def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
-    """Records with equal values under `keys`, in order of first appearance."""
+    """Return groups of records with equal values of `keys`, in order of first appearance."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         groups.setdefault(tuple(record.get(key) for key in keys), []).append(record)
@@ -186,13 +186,13 @@ def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; `|` in a cell is escaped."""
+    """Return a Markdown table; `|` in a cell is escaped."""
     lines = [list(header), ["---"] * len(header), *map(list, rows)]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def described(record: Record) -> str:
-    """A session in words: machine, versions and command."""
+    """Return a session in words: machine, versions and command."""
     facts = record["machine"]
     packages = sorted(
         {f"{name} {version}" for found in record["versions"].values() for name, version in found.items()}

@@ -38,7 +38,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def tiny_model() -> Callable[..., TranslationModel]:
-    """A function of config fields that returns a small Transformer, without dropout unless asked for."""
+    """Return a function of config fields that returns a small Transformer, without dropout by default."""
 
     def build(**fields: Any) -> TranslationModel:
         sizes: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2}
@@ -64,7 +64,7 @@ def pairs() -> EncodedPairs:
 
 @pytest.fixture
 def sentences() -> Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]:
-    """A function of (B, S, T): random `src`, `src_mask` with padding at the ends of some, and `tgt_in`."""
+    """Return a function of (B, S, T) that gives random `src`, `src_mask` with some padding, and `tgt_in`."""
 
     def draw(B: int, S: int, T: int) -> tuple[Tensor, Tensor, Tensor]:
         src, tgt_in = torch.randint(4, VOCAB_SIZE, (B, S)), torch.randint(4, VOCAB_SIZE, (B, T))

@@ -52,7 +52,7 @@ def _no_numbers() -> Iterator[None]:
 
 
 def moved(x: Tensor) -> Tensor:
-    """A tensor like `x` on the device."""
+    """Return a tensor like `x` on the device."""
     return torch.empty(x.shape, dtype=x.dtype, device=DEVICE)
 
 
@@ -69,7 +69,7 @@ def move(model: nn.Module) -> None:
 
 
 def all_moved(found: object) -> Any:
-    """The same with every tensor on the device: a tensor, or a tuple or dictionary that holds some."""
+    """Return a tensor, or a tuple or dictionary that holds tensors, with every tensor on the device."""
     if isinstance(found, Tensor):
         return moved(found)
     if isinstance(found, dict):

@@ -25,12 +25,12 @@ UNSAFE_CALLS = {"eval", "exec", "torch.load", "instantiate", "hydra.utils.instan
 
 
 def rows(docstring: str | None) -> list[str]:
-    """The first words of the indented rows of a docstring: the rooms of the package, or modules of a room."""
+    """Return the first words of the indented rows of a docstring: rooms, or the modules of a room."""
     return re.findall(r"^ {4}(\w+/?) {2,}\S", docstring or "", flags=re.MULTILINE)
 
 
 def module_map() -> list[str]:
-    """The modules in import order, as `models.base`: the package lists the rooms, each room its modules."""
+    """Return the modules in import order, as `models.base`, by the lists of the package and its rooms."""
     order = []
     for row in rows(nmt.__doc__):
         room = row.removesuffix("/")
@@ -68,7 +68,7 @@ def imported_modules(name: str) -> Iterator[tuple[int, str]]:
 
 
 def own_module(imported: str) -> str | None:
-    """The module of the package that an import reads; None for other libraries and for the package itself."""
+    """Return the module of the package that an import reads; None for libraries and the package itself."""
     parts = imported.split(".")
     names = (".".join(parts[1:end]) for end in range(len(parts), 1, -1)) if parts[0] == "nmt" else ()
     return next((name for name in names if name in FILES), None)
@@ -82,7 +82,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The string values of a module with their lines; a string that stands alone is documentation."""
+    """Yield the line and text of the strings of a module; a string that stands alone is documentation."""
     documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:

@@ -30,7 +30,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
 def script(name: str, folder: Path = SCRIPTS) -> ModuleType:
-    """A script as a module; its neighbours can be imported, as when it is run."""
+    """Import a script as a module; its neighbours can be imported, as when it is run."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         assert spec is not None
@@ -205,7 +205,7 @@ def test_a_search_gets_batches_of_like_lengths_and_is_read_up_to_eos() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Transformer that knows ten sentences by heart: no translation goes on up to its limit."""
+    """Train a small Transformer on ten sentences until it knows them by heart; return its run directory."""
     folder = tmp_path_factory.mktemp("run") / "run"
     sizes = ["tokenizer.vocab_size=60", "model.d_model=16", "model.d_ff=32", "model.num_heads=2"]
     limits = ["trainer.max_steps=100", "trainer.batch_tokens=256", "decoding.max_length_ratio=1"]

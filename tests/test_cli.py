@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def offered(group: str, *others: str) -> str:
-    """The choices of a group as an error lists them."""
+    """Return the choices of a group as an error lists them."""
     return ", ".join(sorted([file.stem for file in (config_dir() / group).glob("*.yaml")] + [*others]))
 
 
@@ -50,7 +50,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run() -> str:
-    """A run directory with nothing but its config."""
+    """Return a run directory with nothing but its config."""
     (composed,) = compose(VERBS["train"], [])
     Path("outputs/mine").mkdir(parents=True)
     save_config(composed.to_config(TrainConfig), Path("outputs/mine/config.yaml"))
@@ -253,7 +253,7 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train -m seed=interval(1,2)",
-            "'seed=interval(1,2)' has no end of values; name those to try: seed=A,B",
+            "'seed=interval(1,2)' has infinitely many values; list those to try: seed=A,B",
         ),
         ("train -m model=glob(lstm*)", "the sweep is empty: a pattern matches no choice"),
         ("train -m model=transformer_tiny,rnn", f"there is no model=rnn; model can be {MODELS}"),
@@ -405,7 +405,7 @@ TOY_YAML = "defaults: [base_toy, decoding: from_run, _self_]\n"
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verb of its own: a row, a module and a YAML file, and nothing else."""
+    """Add a verb: a row, a module and a YAML file, and nothing else."""
     (tmp_path / "toy_verb.py").write_text(TOY_MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(config_dir(), tmp_path / "configs")

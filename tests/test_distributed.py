@@ -83,12 +83,12 @@ class Processes:
         return codes
 
     def text(self, name: str) -> str:
-        """What both have written to stdout or stderr."""
+        """Return all that both have written to stdout or stderr."""
         return "".join((self.folder / f"{name}.{rank}").read_text(encoding="utf-8") for rank in range(2))
 
 
 def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
-    """What `body` returns (JSON) in each of two processes."""
+    """Return the result (JSON) of `body` in each of two processes."""
 
     def write(rank: int) -> None:
         with joined() as world:
@@ -103,7 +103,7 @@ def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
 
 @pytest.fixture
 def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]) -> Any:
-    """A function of a world that returns a trainer in it."""
+    """Return a function of a world that returns a trainer in it."""
 
     def build(
         world: World,
@@ -319,7 +319,7 @@ def test_rank_0_goes_first(tmp_path: Path) -> None:
 
 
 def launched(body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch) -> Body:
-    """A command that does `body`, run as `nmt` runs its verbs."""
+    """Return a command that does `body`, run as `nmt` runs its verbs."""
 
     def command(argv: list[str]) -> int:
         with joined() as world:

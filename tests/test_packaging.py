@@ -28,7 +28,7 @@ def applies(requirement: Requirement, extra: str = "") -> bool:
 
 
 def pins() -> dict[str, SpecifierSet]:
-    """The lines of constraints.txt that hold for the running Python."""
+    """Return the lines of constraints.txt that hold for the running Python."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(pin.name): pin.specifier for pin in wanted if applies(pin)}
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def requirements(wheel: Path) -> list[Requirement]:
-    """What the wheel asks for, the development tools included."""
+    """Return the requirements of the wheel, the development tools included."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         fields = message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])

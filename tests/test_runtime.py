@@ -113,7 +113,7 @@ def test_auto_precision_where_torch_does_not_tell(monkeypatch: pytest.MonkeyPatc
 def test_the_loss_scale_of_fp16_needs_whole_weights() -> None:
     message = (
         "runtime.parallel=fsdp needs runtime.precision=bf16 or fp32, but it is fp16, "
-        "whose loss scale knows no weights in parts"
+        "whose loss scale does not work on weights in parts"
     )
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         resolve_precision(RuntimeConfig(precision=Precision.fp16, parallel=Parallel.fsdp), CPU)
@@ -185,7 +185,7 @@ def test_a_second_control_c_ends_at_once() -> None:
 def sgd(
     parameters: list[nn.Parameter], precision: Precision = Precision.fp32, clip_norm: float = 1.0
 ) -> MixedPrecisionStep:
-    """A stepper whose update is minus the gradient; Adam would hide its scale."""
+    """Return a step whose update is minus the gradient; Adam would hide the scale of the gradient."""
     optimizer = torch.optim.SGD(parameters, lr=0.0)
     return MixedPrecisionStep(optimizer, device=CPU, precision=precision, clip_norm=clip_norm)
 

@@ -34,7 +34,7 @@ NEEDED = ("bash", "cat", "dirname", "env", "flock", "readlink", "rm", "sha256sum
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the set-up reads of a clone, and beside it a Python that only pretends."""
+    """Return the files of a clone that the set-up reads, and beside them a Python that only pretends."""
     root = tmp_path / "a clone"
     shutil.copytree(ROOT / "scripts", root / "scripts")
     for name in ("constraints.txt", "pyproject.toml"):
@@ -76,13 +76,13 @@ def call(
 
 
 def installed(clone: Path) -> list[str]:
-    """What was asked of Python so far, without the options that all installations share."""
+    """Return the calls of Python so far, without the options that all installations share."""
     common = f"install --disable-pip-version-check --no-input --constraint {clone}/constraints.txt "
     return [line.replace(common, "") for line in (clone.parent / "log").read_text().splitlines()]
 
 
 def packages(clone: Path) -> list[str]:
-    """A whole installation, in its order: the installer, torch on its own, the rest."""
+    """Return a whole installation, in its order: the installer, torch on its own, the rest."""
     rest = f"--quiet --no-build-isolation --editable {clone}[dev]"
     return ["--quiet pip hatchling setuptools", "torch", rest]
 

@@ -1,8 +1,8 @@
-"""From the weights with which a target attends to its source, to which word belongs to which.
+"""Alignments of words, from the weights with which a target attends to its source.
 
-Weights come as arrays (H, T, S), one per layer: row t, which predicts target token t, is what aligns that
-token. A word is a stretch of a line without white space; the pieces of a word act together. Knows no model,
-no tokenizer and no file.
+Weights come as arrays (H, T, S), one per layer: row t, which predicts target token t, aligns that token.
+A word is a stretch of a line without white space; the pieces of a word act together. Knows no model, no
+tokenizer and no file.
 
 From pieces to words: Clark et al. 2019, section 4.1.
 """
@@ -22,7 +22,7 @@ Link = tuple[int, int]
 
 
 def mean_weights(layers: Sequence[Weights], layer: int | None = None) -> Weights:
-    """Return the mean (T, S) over the heads of one layer, counted from 1, or over those of all layers."""
+    """Return the mean (T, S) over the heads of one layer, counted from 1, or of all layers."""
     chosen = layers if layer is None else layers[layer - 1 : layer]
     return np.concatenate(chosen).mean(axis=0)
 
@@ -56,12 +56,12 @@ def word_links(
     targets = sorted({word for word in tgt_words if word is not None})
     if not sources:
         return []
-    columns = np.array([[word == source for source in sources] for word in src_words])
-    rows = np.array([[word == target for word in tgt_words] for target in targets])
+    columns = np.array([[word == source for source in sources] for word in src_words])  # (S, source words)
+    rows = np.array([[word == target for word in tgt_words] for target in targets])  # (target words, T)
     totals = (rows / rows.sum(axis=1, keepdims=True)) @ weights @ columns if targets else np.empty((0, 1))
     return [(sources[best], target) for target, best in zip(targets, totals.argmax(axis=1), strict=True)]
 
 
 def pharaoh(links: Sequence[Link]) -> str:
-    """Return `0-0 2-1`: source word, target word, counted from 0."""
+    """Return the links as text such as `0-0 2-1`: source word, target word, counted from 0."""
     return " ".join(f"{source}-{target}" for source, target in links)

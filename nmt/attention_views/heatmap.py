@@ -1,8 +1,8 @@
 """Heat maps of attention weights as images.
 
 Matplotlib is used as a library: figures are drawn in memory by Agg, nothing is shown and no global state is
-touched. It is imported when the first image is drawn, so that nothing else waits for it. Tokens are drawn
-literally; what no font has is drawn as a box.
+touched. Matplotlib is imported when the first image is drawn, so that nothing else waits for the import.
+Tokens are drawn literally; a character that no font has is drawn as a box.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from nmt.attention_views.alignment import Weights
 
 CELL = 0.21
-"""Inches of a cell: a label of 8 points fits beside it."""
+"""Side of a cell in inches: a label of 8 points fits beside the cell."""
 LABEL = 0.085
-"""Inches of a character of a label, generously."""
+"""Width of a character of a label in inches, generously."""
 MARGIN = 0.15
 TITLE = 0.2
 DPI = 100
 LONGEST_LABEL = 16
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Unifont")
-"""Asked for what the font of Matplotlib lacks, where they are installed."""
+"""Fonts for the characters that Matplotlib's own font lacks, used where installed."""
 
 Panel = tuple[str, Weights]
 """A title and the weights (T, S) below it."""
@@ -58,7 +58,7 @@ def _glyphs_may_be_missing() -> Iterator[None]:
 
 
 def _canvas(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> Any:
-    """Return the canvas of a figure, which is as large as its cells need, and about square."""
+    """Return the canvas of a figure that is as large as its cells need, and about square."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.font_manager import fontManager

@@ -1,7 +1,7 @@
 """Attention maps of a model, sentence by sentence: tokens as people read them, and the weights between them.
 
-A target may be given (forced decoding); else it is the translation that search finds. Row t of a map from
-the target belongs to the position that predicts target token t. Knows the contract of the models and no
+A target may be given (forced decoding); else the target is the translation that search finds. Row t of a map
+from the target belongs to the position that predicts target token t. Knows the contract of the models and no
 family; writes nothing.
 """
 
@@ -24,7 +24,7 @@ from nmt.errors import Log, UserError, warn
 from nmt.models.base import TranslationModel
 
 BATCH_TOKENS = 2048
-"""Tokens of a batch with padding: all weights of a batch are in memory at once, which is much more."""
+"""Tokens of a batch with padding: all weights of a batch, which take far more, are in memory at once."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class SentenceMaps:
     """One sentence pair and the weights of every layer; all of it empty for a blank line."""
 
     line: int
-    """Counted from 1."""
+    """Number of the line, counted from 1."""
     src: list[Piece] = field(default_factory=list)
     """S source tokens, EOS the last."""
     tgt: list[Piece] = field(default_factory=list)
@@ -76,9 +76,9 @@ def attend(
         UserError: a line has more than one TAB.
     """
     remaining = enumerate(lines, start=1)
-    while some := dict(itertools.islice(remaining, chunk)):
-        pairs = [_split(line, number) for number, line in some.items()]
-        yield from attend_pairs(pairs, model, tokenizer, cfg, device=device, warn=warn, first_line=min(some))
+    while taken := dict(itertools.islice(remaining, chunk)):
+        pairs = [_split(line, number) for number, line in taken.items()]
+        yield from attend_pairs(pairs, model, tokenizer, cfg, device=device, warn=warn, first_line=min(taken))
 
 
 def attend_pairs(
@@ -91,7 +91,7 @@ def attend_pairs(
     warn: Log = warn,
     first_line: int = 1,
 ) -> Iterator[SentenceMaps]:
-    """Yield what the model attends to for pairs of a source and its target, or None to search for a target.
+    """Yield what the model attends to for pairs (source, target); search for a target that is None.
 
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
     then gets a message that names it, counted from `first_line`.

@@ -40,7 +40,7 @@ def script_json(content: Any) -> str:
 
 
 def page_data(sentence: SentenceMaps) -> dict[str, Any]:
-    """Return one sentence as the page reads it; `maps` has the kinds of attention that the model has."""
+    """Return one sentence as the page reads it; its "maps" are the kinds of attention of the model."""
     sides = {
         "encoder": (sentence.src, sentence.src, sentence.encoder),
         "decoder": (sentence.tgt, sentence.tgt_in, sentence.decoder),

@@ -5,7 +5,7 @@
     alignments.jsonl     soft alignments: per line the tokens and the mean weights (T, S) between them
     alignments.pharaoh   hard alignments of words, in the format of Pharaoh: per line `0-0 1-2 ...`
 
-Sentences come in one by one, and only what the page needs of the first few is kept. Knows no model.
+Sentences come one by one; only the first few, for the page, stay in memory. Knows no model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nmt.errors import UserError, warn
 from nmt.files import write_atomically, written_atomically
 
 MAX_SHOWN_TOKENS = 128
-"""Longer sentences are neither on the page nor drawn: nobody could read them."""
+"""Longest side of a sentence on the page and in images: nobody could read more."""
 
 
 class View(Enum):
@@ -55,7 +55,7 @@ class ViewsConfig:
     layer: int | None = None
     """Layer of cross-attention that the alignments come from, counted from 1; null: the mean of all."""
     max_sentences: int = 10
-    """Lines on the page and in images, the first ones; alignments are written for every line."""
+    """Number of lines on the page and in images; alignments are written for every line."""
 
     def __post_init__(self) -> None:
         if not self.views or len(set(self.views)) < len(self.views):
@@ -78,7 +78,7 @@ class ViewsConfig:
 
 
 def require_maps(maps: SentenceMaps, cfg: ViewsConfig, model: str) -> None:
-    """Raise `UserError` unless a model with these `maps` has what is asked for; `model` names it."""
+    """Raise `UserError` unless a model with these `maps` has what `cfg` asks for; `model` is its name."""
     if not (maps.encoder or maps.decoder or maps.cross):
         raise UserError(f"{model} has no attention to show: it computes no attention weights")
     if not maps.cross and cfg.views != [View.page]:

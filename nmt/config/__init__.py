@@ -5,10 +5,10 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     verb                One verb: a row of the table in `nmt.verbs`.
     renames             Keys that had other names in earlier versions.
     registry            The parts with several dataclasses, and the tables they come from.
-    explain             What Hydra and OmegaConf raise, as one readable sentence.
+    explain             Errors of Hydra and OmegaConf, each as one readable sentence.
     roots               Root configs that several modules know, and the checks across components.
     stored              The config.yaml of a run: written, read again, compared.
     help                `nmt VERB --help`: every key with its default and its docstring.
-    overrides           The arguments of a verb, and what is refused before anything is composed.
+    overrides           The arguments of a verb; mistakes are refused before anything is composed.
     compose             From the command line of one verb to its configs, through Hydra.
 """

@@ -1,11 +1,11 @@
-"""From the command line of one verb to its configs: what Hydra does for this program.
+"""From the command line of one verb to its configs, through Hydra.
 
 Hydra composes, and nothing else: training runs outside of Hydra, and all configs of a sweep are known before
-its first trial starts. Nothing is instantiated from a config: which dataclass a choice has is stated by the
-schema in its defaults list.
+its first trial starts. Nothing is instantiated from a config: the schema in the defaults list of a choice
+states its dataclass.
 
-All verbs but `train` start from the config of their run. It enters the composition as the choice `from_run`,
-and so is typed and overridden like any other.
+All verbs but `train` start from the config of their run. That config enters the composition as the choice
+`from_run`, which is typed and overridden like any other choice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Composed:
     choices: dict[str, Any]
     """Group -> the choice in force."""
     name: str = ""
-    """What the sweep sets in this trial; empty outside of a sweep."""
+    """The values that the sweep sets in this trial, as a file name; empty outside of a sweep."""
     sweep_dir: str = ""
 
     def to_config(self, root: type[Root]) -> Root:
@@ -88,7 +88,7 @@ class Composed:
 
 
 def _found_again(folder: Path, name: str, cfg: TrainConfig) -> Path:
-    """Return the run of `cfg` in `folder`, under whatever keys it was stored, or else where it will be."""
+    """Return the directory of the run of `cfg` in `folder`, even one stored under old keys, or a new one."""
     mark = fingerprint(cfg)
     new = folder / f"{name}-{mark}"
     for file in sorted(folder.glob(f"{name}-*/config.yaml")) if not new.exists() else []:
@@ -99,7 +99,7 @@ def _found_again(folder: Path, name: str, cfg: TrainConfig) -> Path:
 
 
 def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
-    """Return the config that the arguments make, those of a sweep, or none when they ask to show something.
+    """Return the config that the arguments make, one for each trial of a sweep, or none after showing help.
 
     Raises:
         UserError: the arguments make no config.
@@ -114,8 +114,8 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     if not lines:
         raise UserError("the sweep is empty: a pattern matches no choice")
     if flags.config_dir is not None:
-        place = f"hydra.searchpath=[{quoted(str(Path(flags.config_dir).absolute()))}]"
-        lines = [[*trial, place] for trial in lines]
+        search_path = f"hydra.searchpath=[{quoted(str(Path(flags.config_dir).absolute()))}]"
+        lines = [[*trial, search_path] for trial in lines]
     with _hydra(verb, load_run(run) if run is not None else None) as hydra_app:
         if flags.help:
             found = _composed(verb, lines[0])
@@ -147,10 +147,10 @@ def load_run(run: str) -> TrainConfig:
 
 
 def _known_runs(wanted: str = "") -> str:
-    """Name the run directory nearest to `wanted`, or some of those there are."""
-    places = {Path("outputs"), *([Path(wanted), Path(wanted).parent] if wanted else [])}
+    """Return the end of an error message: the run directory nearest to `wanted`, or some that exist."""
+    folders = {Path("outputs"), *([Path(wanted), Path(wanted).parent] if wanted else [])}
     patterns = ["*/" * depth + "config.yaml" for depth in (1, 2, 3)]
-    found = sorted({str(file.parent) for place in places for p in patterns for file in place.glob(p)})
+    found = sorted({str(file.parent) for folder in folders for p in patterns for file in folder.glob(p)})
     listed = f"; there is {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}" if found else ""
     return suggest(wanted, found) or listed
 
@@ -180,12 +180,12 @@ def _register(verb: Verb, stored: TrainConfig | None) -> None:
 
 
 def _any_config() -> TrainConfig:
-    """Return what stands for the config of a run in help and completion, which need none."""
+    """Return a placeholder for the config of a run, for help and completion, which open no run."""
     return TrainConfig(**{part: next(iter(classes.values()))() for part, (_, classes) in VARIANTS.items()})
 
 
 def _with_open_mappings(component: object) -> DictConfig:
-    """Return a config whose mappings take new keys: those are names that the user gives."""
+    """Return a config whose mappings accept new keys, because the keys are names that the user gives."""
     cfg = OmegaConf.structured(component)
     for key in cfg:
         if not OmegaConf.is_missing(cfg, key) and OmegaConf.is_dict(cfg[key]):
@@ -195,7 +195,7 @@ def _with_open_mappings(component: object) -> DictConfig:
 
 @contextmanager
 def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
-    """Set Hydra up for `verb` and the config of its run; raise what it finds wrong as `UserError`."""
+    """Set Hydra up for `verb` and the config of its run; turn the errors of Hydra into `UserError`."""
     _register_choices()
     _register(verb, stored)
     try:
@@ -208,7 +208,7 @@ def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
 
 
 def _composed(verb: Verb, lines: list[str], swept: Sequence[Override] | None = None) -> Composed:
-    """Let Hydra compose a config; `swept` is what was typed, where `lines` are one trial of a sweep."""
+    """Let Hydra compose a config; in a sweep `lines` are one trial, and `swept` the overrides as typed."""
     cfg = hydra.compose(verb.name, lines, return_hydra_config=True)
     found = Composed(cfg, dict(cfg.hydra.runtime.choices))
     if swept is not None:
@@ -221,11 +221,11 @@ def _composed(verb: Verb, lines: list[str], swept: Sequence[Override] | None = N
 
 
 def _names(lines: Sequence[str], overrides: Sequence[Override]) -> tuple[str, str]:
-    """Return the name of a trial, which sets `lines`, and that of its sweep."""
+    """Return the name of the trial that sets `lines`, and the name of its sweep."""
     tried = [override.key_or_group for override in overrides if override.is_sweep_override()]
     fixed = {o.key_or_group: str(o.input_line) for o in overrides if not o.is_sweep_override()}
     trial = [line.replace("=", "-", 1) for line in lines if line.partition("=")[0] in {*tried} - fixed.keys()]
-    # Without the values that are tried, so that trying some more of them finds the finished trials again.
+    # The sweep's name omits the values that are tried: trying more of them finds the finished trials again.
     rest = sorted(line for key, line in fixed.items() if not key.startswith("hydra."))
     sweep = f"{file_name('+'.join(tried) or 'single')}-{_digest(' '.join(rest))}"
     return file_name("+".join(trial) or "trial"), sweep
@@ -234,7 +234,7 @@ def _names(lines: Sequence[str], overrides: Sequence[Override]) -> tuple[str, st
 def file_name(text: str) -> str:
     """Return `text` as the name of a directory: not too long, and different for different texts.
 
-    It consists of what Hydra and a shell leave alone, so that `run=NAME` needs no quotes.
+    It has only characters that Hydra and a shell take literally, so that `run=NAME` needs no quotes.
     """
     safe = re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII).lstrip(".") or "_"
     if safe == text and len(safe) <= MAX_NAME:

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf raise about a config, as one readable sentence.
+"""Errors of Hydra and OmegaConf about a config, each as one readable sentence.
 
 Knows the exceptions of the two libraries and the type hints of the config dataclasses; knows no command line
 and ends no process. A sentence gives the full key, the constraint, the actual value and the way out.
@@ -74,7 +74,7 @@ def explain_syntax(error: OverrideParseException) -> str:
 
 
 def explain_choice(error: MissingConfigException) -> str:
-    """Return which choices a group has, for one that it has not."""
+    """Return the sentence about a choice that does not exist, for an exception of Hydra."""
     if error.missing_cfg_file is None or not error.options:
         return _condensed(str(error))
     group, _, choice = error.missing_cfg_file.rpartition("/")
@@ -127,7 +127,7 @@ def unknown_key(key: str, parent: Any) -> str:
 
 
 def renamed(key: str, value: str = "...") -> str:
-    """Return what has become of a key of an earlier version that had this value."""
+    """Return the end of a sentence on a key of an earlier version: its new name, or what chooses `value`."""
     part, _, name = RENAMED_KEYS[key].rpartition(".")
     if part in VARIANTS and name == VARIANTS[part][0]:
         return f"follows from {part}={value} now"
@@ -135,7 +135,7 @@ def renamed(key: str, value: str = "...") -> str:
 
 
 def _owners(part: str, leaf: str) -> list[str]:
-    """The dataclasses of `part`, by their names, that have the field `leaf`."""
+    """Return the choices of `part` whose dataclass has the field `leaf`."""
     return [name for name, cls in VARIANTS[part][1].items() if leaf in {field.name for field in fields(cls)}]
 
 
@@ -166,7 +166,7 @@ def describe(hint: Any) -> str:
 
 
 def leaves(cfg: Any, prefix: str = "") -> Iterator[str]:
-    """Walk over the full keys of all values of a composed config, without Hydra's own."""
+    """Yield the full keys of all values of a composed config, without Hydra's own."""
     for name in _names(cfg):
         node = None if OmegaConf.is_missing(cfg, name) else cfg._get_node(name)
         if isinstance(node, DictConfig) and not node._is_none():
@@ -184,7 +184,7 @@ def _choices(hint: Any) -> list[str]:
 
 
 def _hint(error: OmegaConfBaseException) -> Any:
-    """Return the type hint of the field an error is about; None when it is about none."""
+    """Return the type hint of the field that an error is about, or None when there is no such field."""
     if isinstance(error.parent_node, ListConfig):
         return next(iter(get_args(error.ref_type)), None)
     if isinstance(error.parent_node, DictConfig) and get_origin(error.parent_node._metadata.ref_type) is dict:
@@ -195,6 +195,6 @@ def _hint(error: OmegaConfBaseException) -> Any:
 
 
 def _condensed(message: str) -> str:
-    """Return a message of several lines as one, without the places of the libraries' documentation."""
+    """Return a message as one line, without lines that concern only users of the libraries."""
     lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line and not line.startswith(_NOISE))

@@ -38,7 +38,7 @@ options:
 def render(
     verb: Verb, cfg: DictConfig, choices: Mapping[str, Any], groups: Mapping[str, Sequence[str]]
 ) -> str:
-    """Return the help of `verb`; `choices` are those in force, `groups` what can be chosen."""
+    """Return the help of `verb`; `choices` has the choice in force of each group, `groups` all choices."""
     examples = "".join(f"  {example}\n" for example in verb.examples)
     info = "config, defaults, defaults-tree, searchpath, plugins"
     root = OmegaConf.get_type(cfg)
@@ -54,7 +54,7 @@ def render(
 
 
 def summary(cls: Any) -> str:
-    """The first paragraph of the docstring of `cls`, on one line."""
+    """Return the first paragraph of the docstring of `cls`, on one line."""
     return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
@@ -65,7 +65,7 @@ def _group(group: str, names: Sequence[str], chosen: Any) -> str:
 
 
 def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
-    """One paragraph for every key: plain keys first, then the parts with a heading each."""
+    """Yield a paragraph for every key: plain keys first, then the parts with a heading each."""
     cls = OmegaConf.get_type(cfg)
     docs = field_docs(cls) if is_dataclass(cls) else {}
     parts = []
@@ -98,7 +98,7 @@ def _shown(cfg: DictConfig, name: str) -> str:
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstrings of the fields of a dataclass, inherited ones included."""
+    """Return the docstrings of the fields of a dataclass, inherited fields included."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body

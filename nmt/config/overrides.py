@@ -1,6 +1,6 @@
-"""What stands after the verb: flags, and overrides in Hydra's grammar.
+"""The arguments after the verb: flags, and overrides in Hydra's grammar.
 
-Whatever can be seen to be wrong before anything is composed is refused here. Knows which groups a verb has
+Mistakes that show before anything is composed are refused here. Knows which groups a verb has
 and which files are in them; knows no values and no dataclasses.
 """
 
@@ -26,10 +26,10 @@ from nmt.config.verb import Verb
 from nmt.errors import UserError
 
 SWEEP_DIR = "hydra.sweep.dir"
-"""All that a user may set of Hydra itself: the folder of a sweep."""
+"""The folder of a sweep: the only setting of Hydra itself that a user may change."""
 
 FROM_RUN = "from_run"
-"""The choice that stands for what the run was trained with."""
+"""Name of the choice that stands for the settings that the run was trained with."""
 
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
-    """Split the arguments into `overrides` and flags, which mean what they mean to Hydra."""
+    """Split the arguments into `overrides` and flags, which mean the same as Hydra's flags."""
     parser = _Parser(prog=f"nmt {verb.name}", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("-h", "--help", action="store_true")
@@ -61,13 +61,13 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _with_literal_prompt(argument: str) -> str:
-    """Quote `prompt=...`: it is prose, with commas and all."""
+    """Quote the value of `prompt=...`, which is prose, with commas and all."""
     key, _, text = argument.partition("=")
     return f"prompt={quoted(text)}" if key == "prompt" else argument
 
 
 def quoted(text: str) -> str:
-    """Return `text` as a value that Hydra takes as it stands."""
+    """Return `text` quoted, as a value that Hydra takes literally."""
     text = re.sub(r"(\\*)(\$\{)", r"\1\1\\\2", text)  # no interpolation
     text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
     return f"'{text}'"
@@ -93,19 +93,19 @@ def run_of(overrides: Sequence[Override]) -> str | None:
 
 
 def config_dir() -> Path:
-    """Where the YAML files are: inside the package when installed from a wheel, else beside it."""
+    """Return the folder of the YAML files: inside the package when installed from a wheel, else beside it."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
 
 def choices(verb: Verb, group: str, flags: argparse.Namespace) -> list[str]:
-    """Return the choices of a group: its files, also those the user adds, and what stands for the run."""
-    places = [config_dir(), *([Path(flags.config_dir)] if flags.config_dir else [])]
+    """Return the choices of a group: its files, also in --config-dir, and `from_run` if a run is opened."""
+    folders = [config_dir(), *([Path(flags.config_dir)] if flags.config_dir else [])]
     files = {
-        file.relative_to(place / group).with_suffix("").as_posix()
-        for place in places
-        for file in (place / group).rglob("*.yaml")
+        file.relative_to(folder / group).with_suffix("").as_posix()
+        for folder in folders
+        for file in (folder / group).rglob("*.yaml")
     }
     return sorted(files | ({FROM_RUN} if verb.opens_run else set()))
 
@@ -127,7 +127,7 @@ def trials(verb: Verb, overrides: Sequence[Override], flags: argparse.Namespace)
 
 
 def refuse_misuse(verb: Verb, overrides: Sequence[Override], flags: argparse.Namespace) -> None:
-    """Raise `UserError` for what Hydra would accept or explain badly."""
+    """Raise `UserError` for arguments that Hydra would accept, or whose refusal it would explain badly."""
     if flags.multirun and verb.reads_input:
         raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m")
     for override in overrides:
@@ -174,11 +174,11 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
             f"{line!r} names several values; add -m to try each, or write a list in brackets [...]"
         )
     if override.is_interval_sweep():
-        raise UserError(f"{line!r} has no end of values; name those to try: {key}=A,B")
+        raise UserError(f"{line!r} has infinitely many values; list those to try: {key}=A,B")
 
 
 def _refuse_choice(verb: Verb, override: Override, flags: argparse.Namespace) -> None:
-    """Hydra would pass over an unknown recipe: recipes are optional, as not all data has one of its own."""
+    """Refuse an unknown choice; Hydra would skip an unknown recipe, because recipes are optional."""
     if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
         return
     group, names = override.key_or_group, choices(verb, override.key_or_group, flags)

@@ -16,7 +16,7 @@ from nmt.training.optimizer import OPTIMIZERS
 from nmt.training.schedules import SCHEDULES
 
 SCHEMA_PREFIX = "base_"
-"""Choices of a group that only say which dataclass it has; the YAML choices build on them."""
+"""Prefix of the choices that only name the dataclass of a group; the YAML choices build on them."""
 
 
 class ConfigClasses(Mapping[str, type]):
@@ -43,4 +43,4 @@ VARIANTS: dict[str, tuple[str, Mapping[str, type]]] = {
     "data": ("name", ConfigClasses(SOURCES)),
     "decoding": ("strategy", ConfigClasses(STRATEGIES)),
 }
-"""Parts with more than one dataclass -> the field that says which, and what its values stand for."""
+"""Parts with several dataclasses -> the field that names the one in use, and its values -> dataclasses."""

@@ -39,10 +39,10 @@ NEW_PARTS = {"objective": {"name": "cross_entropy"}}
 
 
 def translate(plain: dict[str, Any]) -> None:
-    """Give the keys of a stored config, nested dicts, the names they have now; in place."""
+    """Rename the keys of a stored config (nested dicts) to their present names, in place."""
     optimizer = plain.get("optimizer")
     if isinstance(optimizer, dict) and optimizer.get("algorithm") in ("adam", "adamw"):
-        for name in ("muon_momentum", "muon_rms", "muon_iterations"):  # were stored for all, and used by one
+        for name in ("muon_momentum", "muon_rms", "muon_iterations"):  # stored for all, used by Muon alone
             optimizer.pop(name, None)
     for old, new in RENAMED_KEYS.items():
         (old_part, old_name), (new_part, new_name) = old.rsplit(".", 1), new.rsplit(".", 1)

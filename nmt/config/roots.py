@@ -36,7 +36,7 @@ NAMED_CHECKPOINTS = ("final", "best", "last", "average")
 
 
 class Task(Enum):
-    """What a model learns; the code of each is in `nmt.runs.tasks`."""
+    """Tasks that a model can learn; the code of each is in `nmt.runs.tasks`."""
 
     translation = "translation"
     language_model = "language_model"
@@ -55,27 +55,27 @@ class TrainConfig:
     task: Task = Task.translation
     """translation, or language_model: the target side alone, as one long text."""
     seed: int = 1
-    """Fixes the initial weights, the order of the data and dropout."""
+    """Seed of the initial weights, the order of the data and dropout."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """Where and how the arithmetic runs."""
+    """Device, number format and threads."""
     model: ModelConfig = MISSING
     """The family and size of the model."""
     data: DataConfig = MISSING
-    """Where the sentence pairs come from."""
+    """Source of the sentence pairs."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How text becomes pieces."""
+    """Rules that split text into pieces."""
     optimizer: OptimizerConfig = MISSING
-    """How an update is computed from the gradients."""
+    """Rule that computes an update from the gradients."""
     schedule: ScheduleConfig = MISSING
     """The learning rate of each update."""
     objective: ObjectiveConfig = MISSING
-    """What the updates minimise."""
+    """Quantity that the updates minimise."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    """How long to train, and what to keep."""
+    """Length of the training, and checkpoints to keep."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    """Where the training reports to."""
+    """Places that the training reports to."""
     decoding: DecodingConfig = MISSING
-    """How translations are searched for, in validation and at the end."""
+    """Search for translations, in validation and at the end."""
     metrics: list[str] = field(default_factory=_default_metrics)
     """Scores of a validation, such as bleu, chrf and ter."""
 
@@ -90,16 +90,16 @@ class TrainConfig:
 
 @dataclass
 class RunConfig:
-    """What every verb that reads a run has in common."""
+    """Base of the configs of the verbs that open a run."""
 
     run: str = MISSING
     """Run directory."""
     checkpoint: str = "final"
     """final (the one that results.json is about), best, last, average, or the number of a step."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """Where and how the arithmetic runs."""
+    """Device, number format and threads."""
     decoding: DecodingConfig = MISSING
-    """How translations are found, or tokens drawn."""
+    """Search for translations, or sampling of tokens."""
 
     def __post_init__(self) -> None:
         require_checkpoint(self.checkpoint)
@@ -107,7 +107,7 @@ class RunConfig:
 
 @dataclass
 class TargetConfig(RunConfig):
-    """What the verbs have in common that are given sources."""
+    """Base of the configs of the verbs that are given source sentences."""
 
     tgt: str | None = None
     """The language to translate into, for a run with data.target_tags."""
@@ -222,7 +222,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         yield f"training would never end; set one of {', '.join(f'trainer.{limit}' for limit in limits)}"
     if cfg.data.streaming and cfg.trainer.max_epochs is not None:
         yield (
-            "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead"
         )
     if cfg.trainer.batch_tokens < cfg.data.max_tokens:
@@ -264,7 +264,7 @@ def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
 
 
 def decay_follows_limit(cfg: TrainConfig) -> bool:
-    """Whether the learning rate depends on `trainer.max_steps`."""
+    """Return whether the learning rate depends on `trainer.max_steps`."""
     return isinstance(cfg.schedule, DecayConfig) and cfg.schedule.decay_steps is None
 
 

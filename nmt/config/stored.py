@@ -58,7 +58,7 @@ def to_plain(cfg: object) -> dict[str, Any]:
 
 
 def fingerprint(cfg: TrainConfig) -> str:
-    """Eight hexadecimal digits that stand for all that decides which weights a training ends with."""
+    """Return eight hexadecimal digits, a hash of all that decides which weights a training ends with."""
     flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, REPORTING)}
     return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
@@ -136,7 +136,7 @@ def _typed(plain: Any) -> DictConfig:
 
 
 def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:
-    """Return one line "key: stored -> new" for every value that differs, save for the directory."""
+    """Return a line "key: stored -> new" for every value that differs, except the run directory."""
     return [f"{key}: {old} -> {value}" for key, old, value in _changes(stored, new) if key != "run"]
 
 
@@ -144,7 +144,7 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     """Return `difference`, unless the run in `run_dir` cannot go on under the new config.
 
     Raises:
-        UserError: a value differs that is not of `RESUMABLE`; shows those that are not.
+        UserError: a value that must not change differs; the message lists all such values.
     """
     fixed = [
         f"{key}: {old} -> {value}"

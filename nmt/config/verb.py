@@ -12,20 +12,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Verb:
-    """What the command line must know of a verb before its module is imported."""
+    """The facts about a verb that the command line needs before the module of the verb is imported."""
 
     name: str
-    """What stands after `nmt`; configs/NAME.yaml says what the verb starts from."""
+    """Word after `nmt`; the config of the verb starts from configs/NAME.yaml."""
     summary: str
-    """What the verb does, in a line of `nmt --help`."""
+    """Line of `nmt --help` that says what the verb does."""
     config: str
     """MODULE.CLASS of the config dataclass; the function `run` is in the same module."""
     groups: tuple[str, ...]
-    """Folders of configs/, of each of which the config takes one choice."""
+    """Folders of configs/; the config takes one choice from each."""
     examples: tuple[str, ...]
     """Commands for `nmt VERB --help`."""
     opens_run: bool = True
-    """Whether run=DIR names a trained model, from whose config that of the verb starts."""
+    """Whether run=DIR names a run whose config the verb starts from."""
     reads_input: bool = False
     """Whether sentences come from standard input, which can be read only once."""
     shared: bool = False

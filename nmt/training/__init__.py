@@ -2,19 +2,19 @@
 
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
-    status_line         How far a training is and what its model does, in one line of words.
-    display             What a training shows on stderr.
+    status_line         Progress, scores and time left of a training, in one line of words.
+    display             Display of a training on stderr.
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers: a table, and their parameter groups.
     schedules           Learning-rate schedules: a table of pure functions of the step.
     checkpoint          Write atomically, verify, read, keep and average tensors.
-    objective           What an update minimises; the model and its objective as one module.
+    objective           Quantity that an update minimises; model and objective as one module.
     __init__            The table of objectives, and the one function that builds one.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.
-    statistics          What updates measure, by name: sums on the device, and the table of measures.
-    train_state         How far a training has come.
+    statistics          Statistics of updates by name: sums on the device, and the table of measures.
+    train_state         Progress of a training, as checkpoints store it.
     trainer             The update; when to validate, save and stop.
 """
 

@@ -53,7 +53,7 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Of tensors in a checkpoint, by their names in safetensors."""
+"""Types of tensors in a checkpoint -> their names in safetensors."""
 ALIASES = "aliases"  # safetensors metadata: {name: name of the stored tensor whose memory it shares}
 
 
@@ -77,11 +77,11 @@ class CheckpointStore:
         self.directory = directory
 
     def folder(self, step: int) -> Path:
-        """Where the checkpoint of `step` lies, or would lie."""
+        """Return the folder of the checkpoint of `step`, whether it exists or not."""
         return self.directory / f"step_{step:08d}"
 
     def steps(self) -> list[int]:
-        """The steps that have a folder, in ascending order; whether it is valid shows on loading."""
+        """Return the steps that have a folder, in ascending order; loading shows whether they are valid."""
         folders = self.directory.iterdir() if self.directory.is_dir() else []
         return sorted(int(path.name[5:]) for path in folders if re.fullmatch(r"step_\d{8,}", path.name))
 
@@ -102,7 +102,7 @@ class CheckpointStore:
         """Read and verify the checkpoint of `step`; never another one.
 
         Raises:
-            UserError: it is missing or damaged; names the file and the reason.
+            UserError: the checkpoint is missing or damaged; names the file and the reason.
         """
         with self._required(self.folder(step)) as folder:
             return _read(folder, step)
@@ -120,18 +120,18 @@ class CheckpointStore:
             return Checkpoint(max(state["steps"]), _read_tensors(folder, MODEL, manifest), {}, state)
 
     def digest(self, folder: Path) -> str:
-        """SHA-256 of the manifest in `folder`, and so of all that it lists. Raises like `load`."""
+        """Return the SHA-256 of the manifest in `folder`, and so of all files. Raises like `load`."""
         with self._required(folder):
             return _sha256(folder / MANIFEST)
 
     def has_average(self) -> bool:
-        """Whether an average was saved."""
+        """Return whether an average was saved."""
         return (self.directory / AVERAGE).is_dir()
 
     def latest(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Read the newest valid checkpoint; None when there is no checkpoint at all.
 
-        Damaged ones that are newer are set aside, and `warn` is told the file and the reason.
+        Newer checkpoints that are damaged are set aside; `warn` gets the folder and the reason.
 
         Raises:
             UserError: there are checkpoints, but all of them are damaged; nothing is moved then.
@@ -178,9 +178,9 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def average(self, steps: Sequence[int]) -> dict[str, Tensor]:
-        """The mean of the models of `steps`, summed in float64. Raises like `load`.
+        """Return the mean of the models of `steps`, summed in float64. Raises like `load`.
 
-        What is not floating point is taken from the last step.
+        Tensors that are not floating point are taken from the last step.
         """
         models = [self.load_model(step) for step in steps]  # mapped from the files, not copied into memory
         means: dict[int, Tensor] = {}
@@ -202,7 +202,7 @@ class CheckpointStore:
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
-        """Turn a failure to write `path` into `TrainingStopped`, with what was begun undone."""
+        """Turn a failure to write `path` into `TrainingStopped`, and remove what was half written."""
         try:
             yield
         except OSError as error:
@@ -235,7 +235,7 @@ class _Damage(Exception):
 def _pack(
     model: dict[str, Tensor], optimizer: dict[str, Tensor] | None, state: dict[str, Any]
 ) -> dict[str, Iterable[bytes | memoryview]]:
-    """The content of each file, in parts that are made when they are written."""
+    """Return the content of each file, in parts that are made when they are written."""
     files: dict[str, Iterable[bytes | memoryview]] = {MODEL: _pack_tensors(model)}
     if optimizer is not None:
         files[OPTIMIZER] = _pack_tensors(optimizer)
@@ -243,9 +243,9 @@ def _pack(
 
 
 def _pack_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Tensors in safetensors format, stored once where names share memory. Equal content, equal bytes.
+    """Yield tensors in safetensors format, stored once where names share memory. Equal content, equal bytes.
 
-    The package itself would make copies of all of them, or a file that was never hashed.
+    The library itself would copy all tensors, or write a file that was never hashed.
     """
     owners: dict[tuple[object, ...], str] = {}
     stored: dict[str, Tensor] = {}
@@ -276,7 +276,7 @@ def _pack_json(value: dict[str, Any]) -> list[bytes]:
 
 
 def _write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, int | str]:
-    """Write a file; return what the manifest says of it, which is about what should be there."""
+    """Write a file; return its entry in the manifest, computed from `parts`, not from the disk."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for part in parts:
@@ -288,7 +288,7 @@ def _write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, in
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a damaged checkpoint, beside others of the same step that were set aside before."""
+    """Give a damaged checkpoint a free name, and return its path."""
     names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
     aside = next(path for name in names if not (path := folder.parent / name).exists())
     os.rename(folder, aside)
@@ -307,7 +307,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    """What MANIFEST.json says about each file."""
+    """Return the entries of MANIFEST.json by the name of the file, or raise `_Damage`."""
     if not (folder / MANIFEST).is_file():
         raise _Damage(f"{MANIFEST} is missing")
     manifest = _read_json(folder / MANIFEST)
@@ -322,7 +322,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
-    """The path of file `name` once its size and SHA-256 agree with the manifest."""
+    """Return the path of file `name`, whose size and SHA-256 agree with the manifest, or raise `_Damage`."""
     entry = manifest.get(name)
     if not (isinstance(entry, dict) and {"size", "sha256"} <= entry.keys()):
         raise _Damage(f"{MANIFEST} does not list {name}")
@@ -355,7 +355,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_tensors(folder: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
-    """All names of a safetensors file, aliases included; the tensors are mapped from the file."""
+    """Return the tensors of a safetensors file by name, aliases included, mapped from the file."""
     path = _verified(folder, name, manifest)
     try:
         with safe_open(path, framework="pt") as file:

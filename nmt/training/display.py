@@ -1,4 +1,4 @@
-"""What a training shows on stderr: two lines that redraw themselves in a terminal, else lines alone."""
+"""The display of a training on stderr: in a terminal two lines that redraw themselves, else plain lines."""
 
 from __future__ import annotations
 

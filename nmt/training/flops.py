@@ -1,10 +1,10 @@
-"""Floating-point operations of training, counted from the weights, and what share of a GPU's they are.
+"""Floating-point operations of training, counted from the weights, and the utilisation of a GPU.
 
-A token that meets a weight costs 6 of them: 2 forward and 4 backward (Kaplan et al. 2020, section 2.1).
-Source tokens meet the weights that read the source alone, target tokens all others: also those of a decoder
-that read the source, as if it had as many tokens. What attention does between tokens is left out, some 1% for
-sentences; so is padding, which is no work for a model.
-Model FLOP utilisation is their share of what the device could do (Chowdhery et al. 2022, appendix B).
+A token costs 6 operations per weight that it meets: 2 forward and 4 backward (Kaplan et al. 2020, section
+2.1). Source tokens meet the weights that read the source alone, target tokens all others: also the weights
+with which a decoder reads the source, as if the source had as many tokens. Attention between tokens is left
+out, some 1% for sentences; so is padding, which is no work for a model. Model FLOP utilisation is the share
+of the device's peak that these operations take (Chowdhery et al. 2022, appendix B).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PEAKS = {
     "V100": 125e12,
     "T4": 65e12,
 }
-"""Dense products of 16-bit matrices with float32 sums per second, from the data sheets, by words in the name
-that the driver gives a GPU; the first that is there counts."""
+"""Words in the driver's name of a GPU, of which the first that match count -> operations per second of dense
+16-bit matrix products with float32 sums, from the data sheet."""
 
 
 class Meter:
-    """A count of the operations that updates of `model` take."""
+    """A counter of the operations that updates of `model` take."""
 
     def __init__(self, model: TranslationModel, device: torch.device, precision: Precision):
         tables = {id(table.weight) for table in model.modules() if isinstance(table, nn.Embedding)}
@@ -60,7 +60,7 @@ class Meter:
         self.peak = None if precision is Precision.fp32 else peak(device)
 
     def flops(self, src_tokens: int, tgt_tokens: int) -> float:
-        """Return the operations of one update."""
+        """Return the operations of one update over these numbers of tokens."""
         return float(self.per_src_token * src_tokens + self.per_tgt_token * tgt_tokens)
 
     def rates(self, flops: float, seconds: float) -> dict[str, float]:
@@ -70,7 +70,7 @@ class Meter:
 
 
 def peak(device: torch.device) -> float | None:
-    """Return the operations per second of a GPU that is in the table, else None."""
+    """Return the operations per second of a GPU in `PEAKS`, else None."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)

@@ -26,13 +26,13 @@ from nmt.kernels.fused import Linear
 from nmt.runtime import Precision, RuntimeConfig, resolve_precision
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of x, x^3 and x^5 in one iteration, as a function of the singular values: steep at 0, flat around 1."""
+"""Coefficients of x, x^3 and x^5 in the polynomial of one iteration: steep at 0, flat around 1."""
 SMALLEST_NORM = 1e-7
-"""What a matrix is divided by at least: one without a gradient stays where it is."""
+"""Smallest norm to divide a matrix by, so that a matrix without a gradient stays where it is."""
 
 
 def orthogonalised(matrices: Tensor, iterations: int) -> Tensor:
-    """Replace the singular values of each of `matrices` (N, R, C), at most 1, by numbers around 1.
+    """Return `matrices` (N, R, C) with their singular values, at most 1, replaced by numbers around 1.
 
     Newton-Schulz: matrix products that apply one odd polynomial to the singular values, again and again.
     """
@@ -48,7 +48,7 @@ def orthogonalised(matrices: Tensor, iterations: int) -> Tensor:
 
 
 def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
-    """The parameters that Muon is for, each with the numbers of rows of the matrices packed in it."""
+    """Return the parameters that Muon is for, each with the numbers of rows of the matrices packed in it."""
     elsewhere = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     output = getattr(model, "output", None)
     if isinstance(output, nn.Module):
@@ -71,7 +71,7 @@ class Muon(torch.optim.Optimizer):
     """Muon over `matrices`, as `packed_matrices` returns them, and fused AdamW over the groups `others`.
 
     The first of `param_groups` is Muon's. Its update of a matrix has a root mean square of `rms` times the
-    learning rate. `step` wants gradients that are unscaled, and finite unless `found_inf` is 1.0, and never
+    learning rate. `step` expects gradients that are unscaled, and finite unless `found_inf` is 1.0, and never
     waits for the device.
     """
 
@@ -100,20 +100,20 @@ class Muon(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether to be given `found_inf`; on CPU the caller knows what it holds."""
+        """Whether `step` looks at `found_inf` by itself; on CPU the caller reads the scalar."""
         return any(p.device.type != "cpu" for group in self.param_groups for p in group["params"][:1])
 
     def step(self) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         first, *others = self.param_groups
-        self.adam.param_groups, self.adam.state = others, self.state  # one state, whoever put it there
+        self.adam.param_groups, self.adam.state = others, self.state  # both share a state, even a loaded one
         self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.adam.step()
         with torch.no_grad():
             self._update(first)
 
     def _update(self, group: dict[str, Any]) -> None:
-        """Muon on the matrices of `group`, those of one shape together."""
+        """Update the matrices of `group` by Muon, all matrices of one shape together."""
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         if not parameters:
             return
@@ -130,7 +130,7 @@ class Muon(torch.optim.Optimizer):
         dtype = torch.bfloat16 if precision is Precision.bf16 else torch.float32
         for shape, pairs in batches.items():
             weights, parts = zip(*pairs, strict=True)
-            batch = torch.stack(parts)
+            batch = torch.stack(parts)  # (N, R, C)
             batch.div_(batch.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM))
             updates = orthogonalised(batch.to(dtype), self.iterations).float() * taken
             # Singular values of 1 are a root mean square of 1 / sqrt(the longer side).
@@ -139,7 +139,7 @@ class Muon(torch.optim.Optimizer):
             )
 
     def _directions(self, parameters: list[Tensor]) -> list[Tensor]:
-        """Take the gradients into the momentum and return where it points a step ahead (Nesterov)."""
+        """Update the momentum by the gradients and return the momentum one step ahead (Nesterov)."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:
             if "momentum_buffer" not in self.state[parameter]:

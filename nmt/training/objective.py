@@ -1,10 +1,11 @@
-"""Objectives: what an update minimises, between the model and the update, as a sum over target tokens.
+"""Objectives: the quantity that an update minimises, as a sum over target tokens.
 
 An objective sees the batch, the number of the update and `LossModule`: as many forward passes as it asks for
 (each with dropout masks of its own), logits where it wants them, and the fast label-smoothed loss that never
-keeps them. A function it is built with opens the model of another run. It runs inside the module that DDP,
-FSDP2 and the compiler wrap, so that every pass counts for the gradients. It returns sums by name and never
-divides: the trainer alone divides, by the target tokens of the whole update over all ranks.
+keeps logits. A function that the objective is built with opens the model of another run. An objective runs
+inside the module that DDP, FSDP2 and the compiler wrap, so that every pass counts for the gradients. It
+returns sums by name and never divides: the trainer alone divides, by the target tokens of the whole update
+over all ranks.
 
 Here are the contract and label-smoothed cross-entropy; the table of objectives is `nmt.training.OBJECTIVES`.
 Shapes: M target tokens (no padding), D d_model, V vocabulary.
@@ -27,25 +28,26 @@ from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
 
 OpenModel = Callable[[str], TranslationModel]
-"""Opens the model of a run directory with the same tokenizer: on the device, in eval mode, no gradients."""
+"""A function that opens the model of a run directory with the same tokenizer: on the device, in eval mode,
+without gradients."""
 
 
 @dataclass
 class ObjectiveConfig:
-    """What the configs of all objectives have in common."""
+    """Base of the configs of all objectives."""
 
     name: str = ""
     """Kind of objective; chosen together with its other fields by `objective=...`."""
 
 
 class Objective(ABC):
-    """What an update minimises; no module, so that models it opens are neither trained nor shared out."""
+    """The quantity that an update minimises; no `nn.Module`, so that models it opens are never trained."""
 
     def __init__(self, cfg: Any, open_model: OpenModel):
         self.cfg = cfg
         self.open_model = open_model
         self.tensors: dict[str, Tensor] = {}
-        """What the objective remembers between updates, by name; a checkpoint holds these, too."""
+        """Tensors that the objective remembers between updates, by name; a checkpoint holds them, too."""
 
     @abstractmethod
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -82,7 +84,7 @@ class LossModule(nn.Module):
         return self.model.project(hidden)
 
     def nll(self, hidden: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Return the label-smoothed loss and the plain one without a gradient, keeping no logits."""
+        """Return the label-smoothed loss and the plain one without a gradient, both summed; keep no logit."""
         return projected_nll(hidden, self.model.output, targets, smoothing)
 
     def _hidden(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, rows: Tensor) -> Tensor:

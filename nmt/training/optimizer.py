@@ -22,7 +22,7 @@ from nmt.training.muon import Muon, packed_matrices
 
 @dataclass
 class OptimizerConfig:
-    """What the optimizers have in common: Adam, for the parameters that no other rule is for."""
+    """Base of the optimizer configs: the settings of Adam, for all parameters without a rule of their own."""
 
     name: str = ""
     """Row of `OPTIMIZERS`; set by choosing `optimizer=...`."""
@@ -31,11 +31,11 @@ class OptimizerConfig:
     beta2: float = 0.98
     """Decay of the second moment."""
     eps: float = 1e-9
-    """Added to the root of the second moment."""
+    """Term added to the root of the second moment."""
     weight_decay: float = 0.0
-    """Applied to matrices only: never to biases, norms or embeddings."""
+    """Weight decay of matrices only: never of biases, norms or embeddings."""
     clip_norm: float = 1.0
-    """Gradients are scaled down to this global L2 norm; 0 turns clipping off."""
+    """Global L2 norm that gradients are scaled down to; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
         within(self, "optimizer", "[0, 1)", "beta1", "beta2")
@@ -123,7 +123,7 @@ def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optim
     """Return the optimizer of `model`; its learning rate is 0 until `MixedPrecisionStep.step` sets one.
 
     Raises:
-        UserError: muon has nothing to do in this model.
+        UserError: the model has no matrix that Muon could update.
     """
     return OPTIMIZERS[cfg.name][1](cfg, model)
 
@@ -159,7 +159,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` returned; raise `UserError` when it is of another model."""
+    """Load the state that `optimizer_tensors` returned; raise `UserError` for the state of another model."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter, _, key = name.rpartition("/")

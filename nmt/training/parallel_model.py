@@ -1,7 +1,7 @@
-"""A model in training, in one process or shared by several: the module of its objective, wrapped for that.
+"""The model in training with its objective, in one process or shared by several.
 
 DDP (Li et al. 2020) gives every process all weights and averages the gradients; FSDP2 (Zhao et al. 2023)
-splits weights, gradients and the state of the optimizer between them. Everything else sees whole tensors
+splits weights, gradients and the state of the optimizer between processes. Everything else sees whole tensors
 under the names of the model, so that a checkpoint does not depend on the number of processes.
 """
 
@@ -29,14 +29,14 @@ and a graph for each shape would be compiled over and over; one graph for all of
 """
 
 OF_OBJECTIVE = "objective/"
-"""Begins the names of the objective's tensors among those of the optimizer in a checkpoint."""
+"""Prefix of the names of the objective's tensors among the optimizer's tensors in a checkpoint."""
 
 
 class ParallelModel:
-    """The loss of batches by `objective` and `model`, whose weights an optimizer over `trained` changes.
+    """A model and its objective, called for the loss of a batch; the optimizer updates `trained`.
 
-    `trained` is `model` itself, except with FSDP: then it holds a part of the weights, and `model` is a whole
-    copy for evaluation that `refresh` brings up to date.
+    `trained` is `model` itself, except with FSDP: then `trained` holds a part of the weights, and `model` is
+    a whole copy for evaluation that `refresh` brings up to date.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ParallelModel:
             _shard(self.module, world, device)
         elif world.size > 1:
             ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
-            tables = [name for name, _ in self.module.named_buffers()]  # each rank's grow as it needs them
+            tables = [name for name, _ in self.module.named_buffers()]  # each rank extends its own positions
             ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)
             self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
 
@@ -69,7 +69,7 @@ class ParallelModel:
         return self.module(step, batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
 
     def exchanging(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
-        """Return the context of forward and backward: the last batch of an update exchanges gradients."""
+        """Return the context of forward and backward; the last batch of an update exchanges gradients."""
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not is_last:
             return self.module.no_sync()
         if self.trained is not self.model:
@@ -79,12 +79,12 @@ class ParallelModel:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Bring `model` up to date; all processes take part."""
+        """Bring `model` up to date; all processes must call this."""
         if self.trained is not self.model:
             self.model.load_state_dict({key: whole(x) for key, x in self.trained.state_dict().items()})
 
     def tensors(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return weights, and state of optimizer and objective, whole and by name; all ranks take part."""
+        """Return the weights, and the state of optimizer and objective, by name; all ranks must call this."""
         self.refresh()
         state = {OF_OBJECTIVE + name: x for name, x in self.objective.tensors.items()}
         state |= optimizer_tensors(optimizer, self.trained)
@@ -94,7 +94,7 @@ class ParallelModel:
     def load(
         self, optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], state: dict[str, Tensor]
     ) -> None:
-        """Take over what `tensors` returned, in this or another number of processes."""
+        """Load what `tensors` returned, be it in another number of processes."""
         self.model.load_state_dict(weights)
         device = self.model.output.weight.device
         own = {name: state[name] for name in state if name.startswith(OF_OBJECTIVE)}
@@ -109,9 +109,9 @@ class ParallelModel:
 
 
 def _shard(module: nn.Module, world: World, device: torch.device) -> None:
-    """Split every layer of the stacks by itself, so that few are whole at a time, then what is left.
+    """Split every layer of the stacks by itself, so that few layers are whole at a time, then the rest.
 
-    Layers that are stepped through are left: they would be made whole for every word.
+    Layers that are stepped through belong to the rest: by themselves they would be gathered for every token.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

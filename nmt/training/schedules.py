@@ -32,11 +32,11 @@ class ScheduleConfig:
 
 @dataclass
 class NoamConfig(ScheduleConfig):
-    """factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), as in the Transformer paper."""
+    """Rate factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) of the Transformer paper."""
 
     name: str = "noam"
     factor: float = 1.0
-    """Multiplies the paper's formula; the peak it gives is printed at the start of training."""
+    """Factor of the paper's formula; the peak that results is printed at the start of training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,7 +45,7 @@ class NoamConfig(ScheduleConfig):
 
 @dataclass
 class PeakConfig(ScheduleConfig):
-    """What the schedules have in common that are stated by their peak."""
+    """Base of the schedules that are stated by their peak."""
 
     peak_rate: float = 5e-4
     """Highest learning rate, reached at the end of the warm-up."""
@@ -64,7 +64,7 @@ class InverseSqrtConfig(PeakConfig):
 
 @dataclass
 class DecayConfig(PeakConfig):
-    """What the schedules have in common that end at a known step."""
+    """Base of the schedules that end at a known step."""
 
     final_rate: float = 0.0
     """Learning rate at the end of the decay."""
@@ -106,11 +106,11 @@ class PlateauConfig(PeakConfig):
 
     name: str = "plateau"
     reduce_factor: float = 0.5
-    """The rate is multiplied by this at each cut."""
+    """Factor of the rate at each cut."""
     plateau_patience: int = 3
-    """Validations without a better loss before a cut."""
+    """Number of validations without a better loss before a cut."""
     min_rate: float = 1e-8
-    """The rate is never cut below this."""
+    """Lowest rate that cuts lead to."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,13 +127,13 @@ class ConstantConfig(PeakConfig):
 
 
 class ScheduleContext(NamedTuple):
-    """What a schedule may know besides the step and its config."""
+    """All that a schedule may know besides the step and its config."""
 
     d_model: int
     max_steps: int | None = None
     """`trainer.max_steps`; the end of a decay that states no `decay_steps`."""
     num_cuts: int = 0
-    """How often validation asked for a smaller rate (plateau only)."""
+    """Number of times that validation asked for a smaller rate (plateau only)."""
 
 
 def warmup(step: int, cfg: PeakConfig) -> float:
@@ -153,7 +153,7 @@ def inverse_sqrt(step: int, cfg: InverseSqrtConfig, context: ScheduleContext) ->
 
 
 def _share_decayed(step: int, cfg: DecayConfig, context: ScheduleContext) -> float:
-    """Return the share of the decay that lies behind `step`, from 0 to 1."""
+    """Return the share of the decay that is over at `step`, in [0, 1]."""
     end = cfg.decay_steps or context.max_steps
     if end is None:
         raise UserError(
@@ -164,26 +164,26 @@ def _share_decayed(step: int, cfg: DecayConfig, context: ScheduleContext) -> flo
 
 
 def linear(step: int, cfg: LinearConfig, context: ScheduleContext) -> float:
-    """Follow a line from the peak to `final_rate`."""
+    """Return the rate on a line from the peak to `final_rate`, after the warm-up."""
     left = 1.0 - _share_decayed(step, cfg, context)
     return warmup(step, cfg) * (cfg.final_rate + (cfg.peak_rate - cfg.final_rate) * left)
 
 
 def cosine(step: int, cfg: CosineConfig, context: ScheduleContext) -> float:
-    """Follow half a cosine from the peak to `final_rate`."""
+    """Return the rate on half a cosine from the peak to `final_rate`, after the warm-up."""
     left = 0.5 * (1.0 + math.cos(math.pi * _share_decayed(step, cfg, context)))
     return warmup(step, cfg) * (cfg.final_rate + (cfg.peak_rate - cfg.final_rate) * left)
 
 
 def plateau(step: int, cfg: PlateauConfig, context: ScheduleContext) -> float:
-    """Return the peak, cut `num_cuts` times."""
+    """Return the peak after the warm-up, cut `num_cuts` times."""
     return warmup(step, cfg) * max(
         cfg.peak_rate * cfg.reduce_factor**context.num_cuts, min(cfg.min_rate, cfg.peak_rate)
     )
 
 
 def constant(step: int, cfg: ConstantConfig, context: ScheduleContext) -> float:
-    """Return the peak."""
+    """Return the peak after the warm-up."""
     return warmup(step, cfg) * cfg.peak_rate
 
 

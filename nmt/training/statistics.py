@@ -1,9 +1,9 @@
-"""What updates measure, by name: sums on the device until they are read, then means for `metrics.jsonl`.
+"""Statistics of updates, by name: sums on the device until they are read, then means for `metrics.jsonl`.
 
 Three kinds of values come together, all in float64: sums over the target tokens of an update (the loss, and
 what the objective names), the norm of the gradients, and the rows of `MEASURES` that `trainer.measures`
-chooses. The host waits for the device only where they are read. Knows parameters; knows neither models nor
-batches.
+chooses. The host waits for the device only where the sums are read. Knows parameters; knows no models and
+no batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmt.runtime import whole
 
 
 class Update(NamedTuple):
-    """What a measure sees of an update, before the weights change."""
+    """An update as a measure sees it, before the weights change."""
 
     parameters: dict[str, nn.Parameter]
     """The weights by name, with the gradients of the update, unscaled and clipped."""
@@ -43,7 +43,7 @@ def largest_gradient(update: Update) -> Tensor:
 
 
 def layer_grad_norm(update: Update) -> dict[str, Tensor]:
-    """Return the norm of the gradients of every layer, such as `encoder.0`, and of what is in no layer."""
+    """Return the norm of the gradients of every layer, such as `encoder.0`, and of the weights outside."""
     layers: dict[str, list[Tensor]] = {}
     for name, gradient in update.gradients().items():
         parts = name.split(".")
@@ -62,9 +62,9 @@ MEASURES: dict[str, Measure] = {
 """Measures of an update: a scalar on the device, or several by name. The names of a measure stay the same."""
 
 OF_UPDATES = "update/"
-"""Begins the name of a measure in a window of sums."""
+"""Prefix of the name of a measure in a window of sums."""
 COUNTED = ("tokens", "positions", "norm", "overflows", "steps", "seconds", "flops")
-"""What else a window has; every other name is a sum over target tokens, `loss` or one of the objective."""
+"""Other names in a window; every further name is a sum over target tokens: `loss`, or an objective's."""
 
 
 @dataclass
@@ -80,8 +80,8 @@ class Fault:
 class UpdateStatistics:
     """Sums over updates by name, kept on the device so that the host need not wait for every update.
 
-    An update whose loss or norm is not finite is left out, and so are all after it, until someone reads the
-    sums and learns of it; where `forgives_overflow`, as fp16 must, a norm is forgiven and counted.
+    An update whose loss or norm is not finite is left out, and so are all updates after it; `read` reports
+    the fault. With `forgives_overflow`, which fp16 needs, a norm that is not finite is counted and no fault.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class UpdateStatistics:
         self._batches = sums if self._batches is None else self._batches + sums
 
     def end_update(self, step: int, num_tokens: int, update: Update) -> Tensor:
-        """Take in an update of `num_tokens` target tokens over all ranks, whose batches were added before.
+        """Add an update of `num_tokens` target tokens over all ranks, whose batches were added before.
 
         Returns:
             A scalar on the device: 1.0 where the update must be left out, else 0.0.
@@ -141,7 +141,7 @@ class UpdateStatistics:
 
     @torch.no_grad()
     def _measured(self, update: Update) -> dict[str, Tensor]:
-        """Return what the chosen measures say of one update, by their names in a window."""
+        """Return the values of the chosen measures for one update, by their names in a window."""
         values: dict[str, Tensor] = {}
         for name, measure in self.measures.items():
             found = measure(update)
@@ -159,7 +159,7 @@ class UpdateStatistics:
 
 
 def means(window: dict[str, float]) -> dict[str, float]:
-    """Return the means that the sums of a window stand for: per target token, per update and per second."""
+    """Return the means of a window of sums: per target token, per update and per second."""
     tokens = window["tokens"]
     updates = max(window["steps"] - window["overflows"], 1)
     of_updates = {name: value for name, value in window.items() if name.startswith(OF_UPDATES)}

@@ -1,16 +1,16 @@
-"""What a training reports, and the sinks that it reports to: a `Tracker` hands everything to each sink.
+"""Reports of a training: a `Tracker` hands numbers, lines, texts and images to each of its sinks.
 
-Values are numbers under slash-grouped names (`train/loss`, in nats per target token); apart from the few that
-a status line has, what they mean is not known here.
+Values are numbers under slash-grouped names (`train/loss`, in nats per target token); what they mean is
+not known here, except for the few values in a status line.
 
     display       on stderr: a live display in a terminal, else a line per logged `train/loss`
     train_log     RUN/train.log: every line that the display has without a terminal, with its local time
     jsonl         RUN/metrics.jsonl: one JSON object per call of `log`, "step" and values; null: not finite
     tensorboard   RUN/tensorboard/: the same values as scalars; texts, images and the config
 
-A run that resumes has perhaps logged steps that it is about to repeat. A sink takes them back when it is
-opened, so that each step is there exactly once; only train.log keeps what was shown. Text from a corpus is
-written by strangers: it is stripped of escape codes, and every sink shows it literally.
+A run that resumes may have logged steps that it is about to repeat. A sink removes the records of such steps
+when it is opened, so that each step is recorded exactly once; train.log alone keeps every line. Text from a
+corpus is written by strangers: text is stripped of escape codes, and every sink shows it literally.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _default_sinks() -> list[str]:
 
 @dataclass
 class TrackingConfig:
-    """Where a training reports to."""
+    """The places that a training reports to."""
 
     sinks: list[str] = field(default_factory=_default_sinks)
     """Any of display (on stderr), train_log (train.log), jsonl (metrics.jsonl) and tensorboard."""
@@ -62,7 +62,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a sink may know of the training that it reports on."""
+    """All that a sink may know of the training that it reports on."""
 
     directory: Path
     """The run directory, whose name is the name of the run."""
@@ -77,10 +77,10 @@ class TrackedRun:
 
 
 class Sink:
-    """One place that a training reports to. A subclass overrides what it has a use for.
+    """One place that a training reports to. A subclass overrides the methods that it has a use for.
 
-    A sink is opened when it is made, and takes back what it has of steps after `run.resume_step`. What `log`,
-    `text` and `image` record must survive a kill: a checkpoint may cover the step right after. An OSError
+    The constructor opens the sink, and removes its records of steps after `run.resume_step`. Records of
+    `log`, `text` and `image` must survive a kill: a checkpoint may cover the step right after. An OSError
     ends the training. Lines and texts are free of escape codes.
     """
 
@@ -89,10 +89,10 @@ class Sink:
         self.cfg = cfg
 
     def advance(self, step: int, values: Mapping[str, float], share_done: float | None) -> None:
-        """Look at a step that is not to be recorded; called at every step, so cheap."""
+        """Take note of a step that is not recorded; this is called at every step, and must be cheap."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record `values` of `step`, which may be nan or inf."""
+        """Record `values`, which may be nan or inf, of `step`."""
 
     def message(self, line: str) -> None:
         """Record a line for people."""
@@ -104,7 +104,7 @@ class Sink:
         """Record an image (height, width, 3)."""
 
     def close(self, error: BaseException | None) -> None:
-        """Finish; `error` is what ended the training before its time, None when the training is done."""
+        """Close the sink; `error` cut the training short, None when the training is done."""
 
 
 class _Lines(Sink):
@@ -149,7 +149,7 @@ class Display(_Lines):
 
 
 class TrainLog(_Lines):
-    """The file train.log: what was shown, and when."""
+    """The file train.log: every line with its time."""
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         super().__init__(run, cfg)
@@ -189,7 +189,7 @@ class TensorBoard(Sink):
         super().__init__(run, cfg)
         purge = run.resume_step + 1 if run.resume_step else 0
         self.writer: Any = SummaryWriter(str(run.directory / "tensorboard"), purge_step=purge)
-        if not run.resume_step:  # a resumed run has it
+        if not run.resume_step:  # a resumed run has recorded the config before
             self.text(0, "config", yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -232,7 +232,7 @@ class Tracker:
         self._closing = ExitStack()
 
     def __enter__(self) -> Tracker:
-        with self._writing(), ExitStack() as opened:  # closes those made when another cannot be made
+        with self._writing(), ExitStack() as opened:  # closes the sinks made so far when one cannot be made
             for name in self.cfg.sinks:
                 sink = SINKS[name](self.run, self.cfg)
                 opened.push(lambda kind, error, traceback, sink=sink: sink.close(error))
@@ -294,7 +294,7 @@ class Tracker:
 def rewind(path: Path, step: int) -> None:
     """Cut the JSON lines of `path` back to those of the first `step` steps, atomically.
 
-    Step 0 keeps nothing. A line that was cut short because the process was killed goes as well.
+    Step 0 keeps nothing. A line that was cut short because the process was killed is removed, too.
     """
     if path.exists():
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if step else []
@@ -324,6 +324,6 @@ def printable(text: str) -> str:
 def literal_markdown(text: str) -> str:
     """Return Markdown that shows `text`, which must be printable, as it is.
 
-    In an indented block neither HTML nor Markdown means anything.
+    In an indented block neither HTML nor Markdown has a meaning.
     """
     return "\n".join("    " + line for line in text.split("\n"))

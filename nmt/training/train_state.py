@@ -1,4 +1,4 @@
-"""How far a training has come: what a checkpoint remembers beside tensors.
+"""The progress of a training: all that a checkpoint remembers beside tensors.
 
 Knows neither batches nor models, and no files.
 """
@@ -39,7 +39,7 @@ class TrainState:
 
     @classmethod
     def stored_in(cls, state: dict[str, Any]) -> TrainState:
-        """Return what `to_store` put into the JSON object of a checkpoint."""
+        """Return the state that `to_store` put into the JSON object of a checkpoint."""
         return cls(**state["progress"])
 
     def to_store(self) -> dict[str, Any]:
@@ -52,6 +52,6 @@ class TrainState:
         wanted = steps if among is None else [step for step in steps if step in set(among)]
         return sorted(wanted, key=lambda step: (-self.scores[str(step)], step))
 
-    def count(self, **news: float) -> None:
-        """Add sums to those of the window."""
-        self.window |= {key: self.window.get(key, 0.0) + value for key, value in news.items()}
+    def count(self, **sums: float) -> None:
+        """Add `sums` to the sums of the window."""
+        self.window |= {key: self.window.get(key, 0.0) + value for key, value in sums.items()}

@@ -1,10 +1,11 @@
 """The training loop: the update, and when to validate, save and stop.
 
-Knows batches, a model's contract, the optimizer and checkpoints; knows no text, no BLEU and no loss: that is
-the objective's, and validation is a function it is given, whose scores it compares by name. A step is one
-update of the weights, counted from 1.
-All it must remember is in `TrainState` and in the tensors of a checkpoint; the random state of a step is a
-function of (seed, step, rank). So a resumed run repeats the interrupted one.
+Knows batches, a model's contract, the optimizer and checkpoints; knows no text, no BLEU and no loss: the
+objective computes the loss, and a function computes the scores of a validation, which the trainer compares by
+name. A step is one update of the weights, counted from 1.
+
+All that a training must remember is in `TrainState` and in the tensors of a checkpoint; the random state of a
+step is a function of (seed, step, rank). So a resumed run repeats the interrupted one.
 
 Several processes (`World`) each take a part of the rows of every batch. They agree on the time and on
 requests to stop, and so validate, save and end at the same step; rank 0 alone writes.
@@ -39,7 +40,7 @@ from nmt.training.train_state import TrainState
 
 
 class AverageOf(Enum):
-    """Which checkpoints are averaged."""
+    """Choice of the checkpoints to average."""
 
     last = "last"
     best = "best"
@@ -47,7 +48,7 @@ class AverageOf(Enum):
 
 @dataclass
 class TrainerConfig:
-    """How long to train, on how much at a time, and what to keep. A step is one update of the weights."""
+    """Limits of a training, its batches, and checkpoints to keep. A step is one update of the weights."""
 
     max_steps: int | None = 20_000
     """Stop after this many updates; null: no limit."""
@@ -64,7 +65,7 @@ class TrainerConfig:
     log_every_steps: int = 50
     """Updates between two lines of metrics."""
     measures: list[str] = field(default_factory=list)
-    """What else to measure of every update and show as train/NAME: weight_norm, largest_gradient,
+    """Further measures of every update, shown as train/NAME: weight_norm, largest_gradient,
     layer_grad_norm."""
     eval_every_steps: int = 500
     """Updates between two validations."""
@@ -76,11 +77,11 @@ class TrainerConfig:
     """Best checkpoints kept, by `best_metric`."""
     best_metric: str = "auto"
     """Validation score that picks the best checkpoint and drives early stopping: loss, or one of `metrics`;
-    auto: the first of `metrics` of which more is better, else loss."""
+    auto: the first of `metrics` whose higher values are better, else loss."""
     patience: int = 10
     """Stop after this many validations without a better `best_metric`; 0: never."""
     average: int = 0
-    """Average the weights of this many checkpoints at the end and score that; 0: score the best one."""
+    """Average the weights of this many checkpoints at the end and score the mean; 0: score the best one."""
     average_of: AverageOf = AverageOf.last
     """Average the newest or the best checkpoints."""
     num_samples: int = 3
@@ -108,7 +109,7 @@ class TrainerConfig:
 
 
 class Trainer:
-    """Trains one model; `fit` goes on where the newest checkpoint stopped, until a limit is reached."""
+    """The training of one model: `fit` starts anew, or after `resume` goes on, until a limit is reached."""
 
     def __init__(
         self,
@@ -149,13 +150,13 @@ class Trainer:
         self._started = time.perf_counter()
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Take weights, optimizer and progress from `checkpoint`."""
+        """Load weights, optimizer and progress from `checkpoint`."""
         self.parallel_model.load(self.amp_step.optimizer, checkpoint.model, checkpoint.optimizer)
         if self.amp_step.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
             self.amp_step.scaler.load_state_dict(checkpoint.state["scaler"])
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
-            self.train_state.window = {}  # some of its updates were not measured as those to come
+            self.train_state.window = {}  # its updates were measured otherwise than those to come
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
         """Train until a limit is reached.
@@ -189,7 +190,9 @@ class Trainer:
         """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
         train_state = self.train_state
         if pairs.digest != self.world.broadcast(pairs.digest):
-            raise UserError(f"rank {self.world.rank} reads other training data than rank 0; give all one")
+            raise UserError(
+                f"rank {self.world.rank} reads other training data than rank 0; give all ranks the same data"
+            )
         if train_state.batch and pairs.digest != train_state.digest:
             raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
         train_state.digest = pairs.digest
@@ -206,7 +209,7 @@ class Trainer:
         )
 
     def share_done(self) -> float:
-        """Return how much of the nearest limit is used up, 0 to 1 and above."""
+        """Return the share of the nearest limit that is used up, from 0 to 1 and above."""
         train_state = self.train_state
         used = (
             (train_state.step, self.cfg.max_steps),
@@ -250,7 +253,7 @@ class Trainer:
         Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
         """
         rows = indices[self.world.rank :: self.world.size]
-        has_rows = len(rows) > 0  # without, the rank takes part all the same, with a loss that counts nothing
+        has_rows = len(rows) > 0  # a rank without rows takes part all the same, with a loss of weight 0
         batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
@@ -260,7 +263,7 @@ class Trainer:
         self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
 
     def _read(self) -> None:
-        """Fetch what was measured since the last time; here the host waits for a GPU.
+        """Fetch the sums measured since the last call; here the host waits for a GPU.
 
         Raises:
             TrainingStopped: a loss or a norm was not finite; in fp16 a norm is an overflow that the loss
@@ -283,7 +286,7 @@ class Trainer:
             self.amp_step.require_loss_scale()
 
     def _report(self, tracker: Tracker) -> None:
-        """Show every step, as far as it is read; write a line of metrics every `log_every_steps`."""
+        """Show the step, with its values if they are read; log the values every `log_every_steps`."""
         train_state = self.train_state
         is_due = train_state.step % self.cfg.log_every_steps == 0
         is_read = is_due or self.amp_step.device.type == "cpu"  # where reading costs nothing
@@ -305,7 +308,7 @@ class Trainer:
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
-        """Leave `num_batches` of the plan, and at its end the epoch, behind."""
+        """Count `num_batches` of the plan as done, and at the end of the plan begin the next epoch."""
         self.train_state.batch += num_batches
         if self.train_state.batch == batches_in_epoch:
             self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0
@@ -323,7 +326,7 @@ class Trainer:
         return bool(number)
 
     def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
-        """Do at this step what is due at it, and grant a request to stop."""
+        """Validate and save where that is due at this step, and grant a request to stop."""
         step = self.train_state.step
         is_among_best = False
         if step % self.cfg.eval_every_steps == 0:
@@ -344,7 +347,7 @@ class Trainer:
             self.save()
 
     def _take_score(self, tracker: Tracker) -> None:
-        """Validate, and draw the conclusions for the best score, the patience and the plateau schedule."""
+        """Validate, and update the best score, the patience and the plateau schedule."""
         train_state = self.train_state
         self._read()
         self.parallel_model.refresh()
@@ -376,7 +379,7 @@ class Trainer:
         weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
         if self.world.is_main:
             self._write(weights, optimizer)
-        self.world.barrier()  # nobody says that a step is saved before it is
+        self.world.barrier()  # no rank goes on before the step is saved
 
     def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}

@@ -1,11 +1,11 @@
 """Verbs: one file each, and the table of them.
 
-Knows everything, but wires only: gives every component its part of the config. The table imports no verb, so
+Knows all components, but only wires them: gives each its part of the config. The table imports no verb, so
 that `nmt --help` answers at once. A new verb is a row here, its module and configs/NAME.yaml. The modules in
 import order:
 
     translate_file      Translate a large file with several workers, block by block.
-    train               Train a model, or go on, and score it.
+    train               Train a model, or resume its training, and score it.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     generate            Continue a text.

@@ -25,7 +25,7 @@ class EvaluateConfig(RunConfig):
     """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
 
     data: DataConfig = MISSING
-    """What to translate and score against; data.scored_split says which part of it."""
+    """Corpus to translate and to score against; data.scored_split chooses its split."""
     metrics: list[str] = MISSING
     """Scores to compute, such as bleu, chrf and ter."""
 
@@ -41,9 +41,11 @@ def run(trial: Composed) -> dict[str, Any]:
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.scored_split
     with distributed.joined() as world:
-        with world.main_first():  # which may download
+        with world.main_first():  # the first rank may download the corpus
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
-        if opened.cfg.data.tags and not cfg.data.tags:  # a corpus of its own, read as it is
+        if (
+            opened.cfg.data.tags and not cfg.data.tags
+        ):  # another corpus than that of the run, read without tags
             text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
         scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
@@ -72,7 +74,7 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
 
 
 def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
-    """Return test.de for the settings of the run; other settings have a name of their own."""
+    """Return a file name: test.de for the settings of the run, with a hash of the settings for others."""
     same_data = dataclasses.replace(cfg.data, scored_split=trained.data.scored_split) == trained.data
     if same_data and cfg.decoding == trained.decoding and cfg.checkpoint == "final":
         return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"

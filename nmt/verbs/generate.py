@@ -18,9 +18,9 @@ class GenerateConfig(RunConfig):
     """Continue a text with a trained language model; runtime starts from that of the run."""
 
     prompt: str = ""
-    """How the text begins; empty: the model begins."""
+    """Beginning of the text; empty: the model begins."""
     max_tokens: int = 200
-    """Tokens to add."""
+    """Number of tokens to add."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Translate with CTranslate2: the weights of a run, converted here, in the number format of the job.
 
-Its specification of a Transformer has the queries, keys and values of self-attention in one matrix, and takes
-a table of positions, so that nothing has to be rearranged.
+CTranslate2's specification of a Transformer has the queries, keys and values of self-attention in one matrix,
+and takes a table of positions, so that nothing has to be rearranged.
 """
 
 import shutil
@@ -46,7 +46,7 @@ def put_feed_forward(spec, weights, name):
 
 
 def converted(job, weights):
-    """The specification that CTranslate2 saves, holding the weights of the run."""
+    """Return a specification for CTranslate2 with the weights of the run."""
     sizes = job["sizes"]
     layers = (sizes["encoder_layers"], sizes["decoder_layers"])
     spec = TransformerSpec.from_config(layers, sizes["num_heads"], pre_norm=True)
@@ -72,7 +72,7 @@ def converted(job, weights):
 
 
 def main():
-    """Convert, translate, answer."""
+    """Convert the weights, translate the lines and print the result."""
     job = read_job()
     folder = Path(job["work"], f"ctranslate2-{job['compute']}")
     if not folder.exists():

@@ -1,7 +1,7 @@
 """Train Eole on the batches of a job, with its own trainer, model, loss and optimizer.
 
-Only what stands at the two ends is replaced: where its batches come from, and what is done when an update is
-over. On CPU it offers no bf16; there autocast is wrapped around its forward pass, as it does itself on CUDA.
+Only the source of the batches and the end of an update are replaced. On CPU Eole offers no bf16; there
+autocast is wrapped around its forward pass, as Eole does itself on CUDA.
 """
 
 import tempfile
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import torch
 from job import Clock, batches, corpus_files, leave_out, read_job
 
-leave_out("torchaudio", "torchaudio.transforms")  # of its speech models; a release for one torch alone
+leave_out("torchaudio", "torchaudio.transforms")  # for speech models alone, and tied to one torch
 from eole import train_single  # noqa: E402
 from eole.config.run import TrainConfig  # noqa: E402
 from eole.trainer import BatchProcessor, Trainer  # noqa: E402
@@ -21,7 +21,7 @@ class Done(Exception):
 
 
 def config(job, folder):
-    """What `eole train` would read from its YAML."""
+    """Return the config that `eole train` would read from YAML."""
     vocabulary, text = corpus_files(job, folder, ["<blank>", "<unk>", "<s>", "</s>"])
     sizes = job["sizes"]
     return TrainConfig(
@@ -72,7 +72,7 @@ def config(job, folder):
 
 
 def feed(job):
-    """The batches as its loader makes them."""
+    """Yield batches as the loader of Eole makes them."""
     for src, tgt in batches(job):
         src, tgt = torch.from_numpy(src), torch.from_numpy(tgt)
         begin = torch.full_like(tgt[:, :1], job["bos_id"])
@@ -81,12 +81,12 @@ def feed(job):
         tgt = torch.cat([begin, tgt], dim=1)
         batch = {"src": src, "srclen": lengths, "tgt": tgt, "tgtlen": tgt_lengths}
         batch |= {"images": None, "prefix_len": None, "left_pad": False}
-        # Which corpus and line a sentence is from, for its statistics.
+        # Corpus and line of every sentence, for the statistics of Eole.
         yield {**batch, "cid": ["corpus"] * len(src), "cid_line_number": list(range(len(src)))}, 0
 
 
 def main():
-    """Train, measure, answer."""
+    """Train on the job and print the result."""
     job = read_job()
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)
@@ -102,9 +102,9 @@ def main():
         size = sum(p.numel() for p in trainer.model.parameters())
         return train(trainer, feed(job), train_steps)
 
-    def timed_update(trainer, some, *arguments):
-        update(trainer, some, *arguments)
-        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in some)):
+    def timed_update(trainer, group, *arguments):
+        update(trainer, group, *arguments)
+        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in group)):
             raise Done
 
     def loss_in_precision(*arguments):

@@ -1,7 +1,7 @@
-"""Translate with Hugging Face's M2M100 and its `generate`: the weights of a run, put in here.
+"""Translate with Hugging Face's M2M100 and its `generate`, with the weights of a run.
 
-Its sinusoids differ from those of the paper in layout and in wavelengths, but stand in a table, which is
-replaced. Its table begins with the row of the first token after `padding_idx`.
+The sinusoids of M2M100 differ from the paper's in layout and in wavelengths, but are a table, which is
+replaced. The first token has row `padding_idx` + 1 of that table.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from states import attention, feed_forward, renamed
 
 
 def names(side):
-    """What the parts of our layers are called in its layers."""
+    """Return the names in a layer of M2M100 for the parts of our layers."""
 
     def sublayer(own, theirs):
         maps = (f"{theirs}.{part}_proj" for part in ("q", "k", "v", "out"))
@@ -23,7 +23,7 @@ def names(side):
 
 
 def converted(weights):
-    """The state dict of M2M100ForConditionalGeneration."""
+    """Return the state dict of M2M100ForConditionalGeneration."""
     state = renamed(weights, {side: names(side) for side in ("encoder", "decoder")})
     embeddings = torch.from_numpy(weights["src_embedding.tokens.weight"])
     tied = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
@@ -33,7 +33,7 @@ def converted(weights):
 
 
 def main():
-    """Convert, translate, answer."""
+    """Convert the weights, translate the lines and print the result."""
     job = read_job()
     torch.set_num_threads(job["threads"])
     weights = dict(np.load(job["weights"]))

@@ -1,7 +1,7 @@
 """Train Hugging Face's M2M100, the pre-norm Transformer of its library, on the batches of a job.
 
-The loop is the plain one of its documentation: autocast for bf16, label-smoothed cross-entropy over all
-positions, clipping, fused AdamW. Layer drop is off, which the other systems do not have.
+The loop is the plain one of the library's documentation: autocast for bf16, label-smoothed cross-entropy over
+all positions, clipping, fused AdamW. Layer drop, which no other system has, is off.
 """
 
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 
 def build(job):
-    """The model with the sizes of the job."""
+    """Return a model with the sizes of the job."""
     sizes = job["sizes"]
     config = M2M100Config(
         vocab_size=job["vocab_size"],
@@ -42,7 +42,7 @@ def build(job):
 
 
 def main():
-    """Train, measure, answer."""
+    """Train on the job and print the result."""
     job = read_job()
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)

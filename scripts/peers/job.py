@@ -1,8 +1,8 @@
-"""What every adapter needs: the job it was given, the batches to train on, the clock, the answer.
+"""Tools of every adapter: the job it was given, the batches to train on, the clock, the result.
 
 An adapter is run as `PYTHON scripts/peers/NAME.py JOB.json` by the interpreter of a peer's environment, and
 prints one line of JSON last. Only numpy and torch may be assumed here. The ids are those of this project:
-`pad_id`, `bos_id` and `eos_id` of the job; padding stands on the right.
+`pad_id`, `bos_id` and `eos_id` of the job; padding is on the right.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def read_job():
-    """The dict that the benchmark wrote for this run."""
+    """Return the dict that the benchmark wrote for this run."""
     return json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 
 
@@ -38,7 +38,7 @@ def _sentences(arrays, side, rows):
 
 
 def padded(job, sentences):
-    """The ids of sentences as one int64 array, with padding on the right."""
+    """Return the ids of sentences as one int64 array (B, S), with padding on the right."""
     array = np.full((len(sentences), max(map(len, sentences))), job["pad_id"], dtype=np.int64)
     for row, sentence in zip(array, sentences, strict=True):
         row[: len(sentence)] = sentence
@@ -46,10 +46,10 @@ def padded(job, sentences):
 
 
 def leave_out(*modules):
-    """Let a peer import libraries that are not installed and that it does not use for this work."""
+    """Let a peer import libraries that are not installed, and that the peer does not use for a job."""
     for name in modules:
         sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__getattr__ = lambda _: None  # whatever is imported from it
+        sys.modules[name].__getattr__ = lambda _: None  # for any name that is imported from the library
 
 
 def corpus_files(job, folder, specials):
@@ -70,7 +70,7 @@ class Clock:
         self.started = time.perf_counter()
 
     def update(self, num_tokens, loss=None):
-        """One update has ended; True when it was the last one."""
+        """Count an update that has ended; return True when the update was the last one."""
         self.updates += 1
         if loss is not None:
             self.losses.append(float(loss))
@@ -91,7 +91,7 @@ class Clock:
 
 
 def in_batches(job, search):
-    """A `translate` for `translated`, of a peer that has to be given batches: sentences of like lengths.
+    """Return a `translate` for `translated`, which gives a peer batches of sentences of similar lengths.
 
     `search` takes sources (B, S) and returns B lists of ids, in which nothing counts from EOS or padding on.
     """
@@ -101,9 +101,9 @@ def in_batches(job, search):
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         found = [[] for _ in sources]
         for start in range(0, len(order), job["batch_sentences"]):
-            some = order[start : start + job["batch_sentences"]]
-            rows = search(padded(job, [sources[i] for i in some]))
-            for i, row in zip(some, rows, strict=True):
+            chosen = order[start : start + job["batch_sentences"]]
+            rows = search(padded(job, [sources[i] for i in chosen]))
+            for i, row in zip(chosen, rows, strict=True):
                 found[i] = list(takewhile(lambda piece: piece not in ends, row))
         return found
 
@@ -111,17 +111,17 @@ def in_batches(job, search):
 
 
 def translated(job, translate):
-    """Time `translate`, which takes lists of source ids and returns lists of target ids, on lines of text.
+    """Time `translate`, from lists of source ids to lists of target ids, on the lines of the job.
 
-    SentencePiece is part of the time, as it is in `nmt translate`. A few lines come first, off the clock.
+    The time includes SentencePiece, as in `nmt translate`. A few lines come before the clock starts.
     """
     import sentencepiece
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=job["tokenizer"])
     lines = Path(job["source"]).read_text(encoding="utf-8").split("\n")[:-1]
 
-    def run(some):
-        found = translate([[*ids, job["eos_id"]] for ids in tokenizer.encode(some)])
+    def run(batch):
+        found = translate([[*ids, job["eos_id"]] for ids in tokenizer.encode(batch)])
         return tokenizer.decode(found), list(map(len, found))
 
     run(lines[:16])

@@ -1,4 +1,4 @@
-"""Translate with JoeyNMT's own search: the weights of a run, put into its model.
+"""Translate with JoeyNMT's own model and search, with the weights of a run.
 
 Its layer norms have another epsilon, and its table of positions is computed in float32; both are replaced.
 """
@@ -12,14 +12,14 @@ from states import attention, feed_forward, renamed
 
 
 class OfLength(float):
-    """An exponent of the length itself, where its beam search takes the power of (5 + length) / 6."""
+    """An exponent that applies to the length, where JoeyNMT takes a power of (5 + length) / 6."""
 
     def __rpow__(self, base):
         return (6.0 * base - 5.0) ** float(self)
 
 
 def converted(weights):
-    """The state dict of its model but for the positions."""
+    """Return the state dict of JoeyNMT's model, except for the positions."""
 
     def sublayer(own, theirs, norm):
         maps = (f"{theirs}.{part}_layer" for part in ("q", "k", "v", "output"))
@@ -38,7 +38,7 @@ def converted(weights):
 
 
 def main():
-    """Convert, translate, answer."""
+    """Convert the weights, translate the lines and print the result."""
     job = read_job()
     torch.set_num_threads(job["threads"])
     weights = dict(np.load(job["weights"]))

@@ -1,8 +1,8 @@
 """Train JoeyNMT on the batches of a job, with its own trainer, model, loss and optimizer.
 
-Only what stands at the two ends is replaced: where its batches come from, and the checkpoint at the end. Its
-trainer takes any setting of autocast, which is all that bf16 needs; its configuration offers float16 on CUDA
-alone. It has no constant rate: here it decays, after each epoch, by a factor of 1.
+Only the source of the batches and the checkpoint at the end are replaced. The trainer takes any setting of
+autocast, which is all that bf16 needs; the configuration offers float16 on CUDA alone. There is no constant
+learning rate: here the rate decays, after each epoch, by a factor of 1.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from joeynmt.training import TrainManager
 
 
 class Ids:
-    """What its model asks of a vocabulary; its own has the unknown piece first, the job has padding there."""
+    """A vocabulary as the model needs it; JoeyNMT's own has the unknown piece first, the job has padding."""
 
     def __init__(self, job):
         self.size = job["vocab_size"]
@@ -30,7 +30,7 @@ class Ids:
 
 
 def build(job):
-    """The model with the sizes of the job."""
+    """Return a model with the sizes of the job."""
     sizes, ids = job["sizes"], Ids(job)
     stack = {
         "type": "transformer",
@@ -47,7 +47,7 @@ def build(job):
 
 
 def settings(job):
-    """What the section `training` of its YAML would say."""
+    """Return the section `training` of JoeyNMT's YAML."""
     never = 10**9
     return parse_train_args(
         {
@@ -68,7 +68,7 @@ def settings(job):
 
 
 def batch_of(job, src, tgt=None):
-    """A batch as its loader makes it; `tgt` ends in EOS."""
+    """Return a batch as the loader of JoeyNMT makes it; `tgt` ends in EOS."""
     src = torch.from_numpy(src)
     if tgt is not None:
         tgt = torch.from_numpy(tgt)
@@ -88,30 +88,30 @@ def batch_of(job, src, tgt=None):
 
 
 class Data:
-    """Its data set, loader and sampler in one: an epoch of the updates of the job, and the clock."""
+    """Data set, loader and sampler of JoeyNMT in one: an epoch of the updates of the job, and the clock."""
 
     def __init__(self, job, clock):
         self.job, self.clock = job, clock
         self.batch_sampler = self
 
     def make_iter(self, **_):
-        """The loader."""
+        """Return the loader."""
         return self
 
     def set_seed(self, seed):
-        """Nothing is drawn here."""
+        """Ignore the seed: nothing is sampled here."""
 
     def __iter__(self):
         for src, tgt in batches(self.job):
             batch = batch_of(self.job, src, tgt)
             yield batch
-            # The trainer comes back for more when the update is over.
+            # The trainer asks for the next batch when the update is over.
             if self.clock.update(batch.ntokens):
                 return
 
 
 def main():
-    """Train, measure, answer."""
+    """Train on the job and print the result."""
     job = read_job()
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)

@@ -1,7 +1,7 @@
 """Train OpenNMT-py on the batches of a job, with its own trainer, model, loss and optimizer.
 
-Only what stands at the two ends is replaced: where its batches come from, and what is done when an update is
-over. It has mixed precision on CUDA alone; bf16 is autocast wrapped around the two places where it has that.
+Only the source of the batches and the end of an update are replaced. OpenNMT-py has mixed precision on CUDA
+alone; its two uses of autocast are redirected to bf16 on CPU.
 """
 
 import tempfile
@@ -9,7 +9,7 @@ import tempfile
 import torch
 from job import Clock, batches, corpus_files, leave_out, read_job
 
-leave_out("spacy", "fasttext", "ahocorasick", "rapidfuzz")  # of transforms of text, which has none here
+leave_out("spacy", "fasttext", "ahocorasick", "rapidfuzz")  # for transforms of text, which are not used here
 from onmt import train_single  # noqa: E402
 from onmt.bin.train import train  # noqa: E402
 from onmt.opts import train_opts  # noqa: E402
@@ -22,7 +22,7 @@ class Done(Exception):
 
 
 def options(job, folder):
-    """The arguments of `onmt_train`."""
+    """Return the arguments of `onmt_train`."""
     vocabulary, text = corpus_files(job, folder, ["<blank>", "<unk>", "<s>", "</s>"])
     sizes, never = job["sizes"], 10**9
     values = {
@@ -61,7 +61,7 @@ def options(job, folder):
 
 
 def feed(job):
-    """The batches as its loader makes them: a last dimension for features."""
+    """Yield batches as the loader of OpenNMT-py makes them, with a last dimension for features."""
     for src, tgt in batches(job):
         src, tgt = torch.from_numpy(src), torch.from_numpy(tgt)
         begin = torch.full_like(tgt[:, :1], job["bos_id"])
@@ -79,7 +79,7 @@ def feed(job):
 
 
 def main():
-    """Train, measure, answer."""
+    """Train on the job and print the result."""
     job = read_job()
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)
@@ -93,13 +93,13 @@ def main():
         size = sum(p.numel() for p in trainer.model.parameters())
         return own_train(trainer, feed(job), train_steps)
 
-    def timed_update(trainer, some, *arguments):
-        own_update(trainer, some, *arguments)
-        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in some)):
+    def timed_update(trainer, group, *arguments):
+        own_update(trainer, group, *arguments)
+        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in group)):
             raise Done
 
     Trainer.train, Trainer._gradient_accumulation = train_on_job, timed_update
-    # What it sets up for validation and is not asked for here.
+    # The set-up of validation, which is not needed here.
     train_single.build_dynamic_dataset_iter = lambda *_, **__: None
     with tempfile.TemporaryDirectory() as folder:
         parser = ArgumentParser()

@@ -1,6 +1,6 @@
-"""The weights of a run for a peer that is a torch module as well: the same maps and norms under its names.
+"""The weights of a run under the names of a peer that is a torch module: the same maps and norms.
 
-What it has apart and this project has in one matrix are the keys and the values of attention.
+A peer has keys and values of attention in two matrices, this project in one.
 """
 
 import numpy as np
@@ -10,27 +10,28 @@ MAPS = ("query", "key", "value", "output")
 
 
 def attention(own, maps, norm):
-    """What the parts of our sublayer `own` are called: its four maps, in the order of MAPS, and its norm."""
+    """Return a peer's names for our sublayer `own`: its four maps, in the order of MAPS, and its norm."""
     named = {f"{own}.attention.{part}": name for part, name in zip(MAPS, maps, strict=True)}
     return named | {f"{own}.residual.norm": norm}
 
 
 def feed_forward(inner, outer, norm):
-    """What the parts of our feed-forward sublayer are called."""
+    """Return a peer's names for the parts of our feed-forward sublayer."""
     maps = {"feed_forward.block.inner": inner, "feed_forward.block.outer": outer}
     return maps | {"feed_forward.residual.norm": norm}
 
 
 def renamed(weights, names):
-    """The state dict of both stacks: `encoder.layers.0.NAME.weight`, with the `names` of each side.
+    """Return the state dict of both stacks: `encoder.layers.0.NAME.weight`, with the `names` of each side.
 
-    A weight that has no name there is a KeyError: none is left behind.
+    Raises:
+        KeyError: a weight has no name at the peer; none is dropped.
     """
     state = {}
     for name, value in weights.items():
-        side, *place = name.split(".", 2)
+        side, *path = name.split(".", 2)
         if side in names:
-            number, part = place
+            number, part = path
             part, _, kind = part.rpartition(".")
             sublayer, both, _ = part.partition("key_value")
             pieces = zip(("key", "value"), np.split(value, 2), strict=True) if both else [("", value)]
@@ -38,5 +39,5 @@ def renamed(weights, names):
                 theirs = names[side][f"{sublayer}{piece}"]
                 state[f"{side}.layers.{number}.{theirs}.{kind}"] = torch.from_numpy(array)
         elif side in ("encoder_norm", "decoder_norm"):
-            state[f"{side.removesuffix('_norm')}.layer_norm.{place[0]}"] = torch.from_numpy(value)
+            state[f"{side.removesuffix('_norm')}.layer_norm.{path[0]}"] = torch.from_numpy(value)
     return state

@@ -27,7 +27,7 @@ PAIRS = ["a dog\tred snow", "", "two dogs run\ta man is red", "the snow is red\t
 
 @pytest.fixture
 def sentences(tiny_model: Callable[..., TranslationModel]) -> Callable[[list[str]], Iterator[SentenceMaps]]:
-    """A function from lines, all with a target, to what a small model attends to."""
+    """Return a function from lines, all with a target, to the attention of a small model."""
     cfg = TokenizerConfig(kind=TokenizerKind.char, vocab_size=VOCAB_SIZE)  # an upper bound
     tokenizer = Tokenizer.train(cfg, ParallelText(LINES * 10, LINES * 10))
     model = tiny_model().eval()

@@ -50,7 +50,7 @@ def leaves(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def stated(file: Path) -> tuple[dict[str, Any], list[Any]]:
-    """The values of a YAML file, and its defaults list."""
+    """Return the values of a YAML file, and its defaults list."""
     plain = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     return dict(leaves({name: value for name, value in plain.items() if name != "defaults"})), plain.get(
         "defaults", []
@@ -58,7 +58,7 @@ def stated(file: Path) -> tuple[dict[str, Any], list[Any]]:
 
 
 def without(choice: str) -> tuple[str, ...]:
-    """The overrides that compose what the file of `choice` starts from."""
+    """Return the overrides that compose the config that the file of `choice` starts from."""
     group, _, _ = choice.partition("=")
     _, defaults = stated(FILES[choice])
     if group == "experiment":

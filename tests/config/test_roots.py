@@ -34,7 +34,7 @@ ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
 
 
 def config(*overrides: str) -> TrainConfig:
-    """What `nmt train` makes of `overrides`, not yet checked; a fresh copy at every call."""
+    """Return the config of `nmt train` with `overrides`, not yet checked; a fresh copy at every call."""
     return composed(overrides).to_config(TrainConfig)
 
 
@@ -50,7 +50,7 @@ def default_text() -> str:
 
 
 def stored(path: Path, **changes: Any) -> Path:
-    """The file of the default config, with some dotted keys changed; `...` takes a key away."""
+    """Write the default config with some dotted keys changed (`...` removes a key); return the file."""
     plain = yaml.safe_load(default_text())
     for key, value in changes.items():
         *parts, leaf = key.split("__")
@@ -224,7 +224,7 @@ def test_a_damaged_config_is_read_or_refused(
         ),
         (
             ("data.streaming=true", "trainer.max_epochs=3"),
-            "trainer.max_epochs counts passes over the training split, but data.streaming=true knows none; "
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead",
         ),
         (

@@ -41,7 +41,7 @@ def copy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A cache with nothing in it but the kernels, which take a minute to build."""
+    """Return the environment of a cache with nothing in it but the kernels, which take a minute to build."""
     cache = tmp_path_factory.mktemp("cache")
     if kernels.load():
         (cache / "kernels").symlink_to(cache_dir() / "kernels")
@@ -76,7 +76,7 @@ def nmt(environment: dict[str, str]) -> Command:
 
 @pytest.fixture(scope="session")
 def tiny(copy_corpus: Path) -> list[str]:
-    """Overrides for a model that learns to copy within seconds."""
+    """Return the overrides for a model that learns to copy within seconds."""
     return [
         "data=files",
         "data.src=a",
@@ -100,7 +100,7 @@ def tiny(copy_corpus: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def trained(nmt: Command, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a model that has learned to copy."""
+    """Train a model to copy, and return its run directory."""
     run = tmp_path_factory.mktemp("runs") / "copy"
     limits = ["trainer.max_steps=600", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
     done = nmt("train", f"run={run}", *tiny, *limits, "trainer.log_every_steps=20")

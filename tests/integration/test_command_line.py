@@ -135,7 +135,7 @@ def test_translate_n_best(trained: Path, nmt: Command) -> None:
 
 @pytest.fixture(scope="module")
 def attention(trained: Path, nmt: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `nmt attention` writes about ten digit strings, a blank line and a pair, by default."""
+    """Run `nmt attention` for ten digit strings, a blank line and a pair, by default; return its folder."""
     output = tmp_path_factory.mktemp("attention") / "new"
     lines = (trained / "data" / "test.a").read_text().splitlines()[:10]
     stdin = "\n".join([*lines, "", "1 2 3\t1 2 3", ""])

@@ -23,7 +23,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 @pytest.fixture
 def small(tiny: list[str], family: str) -> list[str]:
-    """The overrides of `tiny` with another model."""
+    """Return the overrides of `tiny` with another model."""
     return [*(override for override in tiny if not override.startswith("model.")), *FAMILIES[family]]
 
 

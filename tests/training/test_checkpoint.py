@@ -25,7 +25,7 @@ from nmt.training.checkpoint import Checkpoint, CheckpointStore
 
 
 def make(step: int, fill: float | None = None) -> Checkpoint:
-    """A small checkpoint whose content depends on `fill`, or on its step."""
+    """Return a small checkpoint whose content depends on `fill`, or on its step."""
     value = float(step) if fill is None else fill
     model = {"weight": torch.full((2, 3), value), "count": torch.tensor(step)}
     return Checkpoint(

@@ -107,12 +107,12 @@ def no_other_model(run: str) -> TranslationModel:
 
 
 def cross_entropy() -> CrossEntropy:
-    """The default objective."""
+    """Return the default objective."""
     return CrossEntropy(CrossEntropyConfig(), no_other_model)
 
 
 def mean_teacher() -> MeanTeacher:
-    """An objective that remembers tensors."""
+    """Return an objective that remembers tensors."""
     return MeanTeacher(ObjectiveConfig(), no_other_model)
 
 
@@ -123,7 +123,7 @@ def consistency(**fields: Any) -> Consistency:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of choices of a user, with the two objectives of this file in the table."""
+    """Return a folder of choices of a user, with the two objectives of this file in the table."""
     for cfg, cls in ((ConsistencyConfig, Consistency), (DistillationConfig, Distillation)):
         monkeypatch.setitem(OBJECTIVES, cfg().name, (cfg, cls))
         file = tmp_path / "configs" / "objective" / f"{cfg().name}.yaml"

@@ -82,7 +82,7 @@ def test_adamw_decays_the_weights_themselves() -> None:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
-    """A few updates whose data depend on nothing but the number of the step."""
+    """Make a few updates whose data depend on nothing but the number of the step."""
     for step in steps:
         torch.manual_seed(step)
         for group in optimizer.param_groups:

@@ -67,7 +67,7 @@ def terminal(width: int = 80) -> Console:
 def tracking(
     run_dir: Path, console: Console | None = None, sinks: list[str] | None = None, **facts: Any
 ) -> Iterator[Tracker]:
-    """A tracker on `console` of a run whose best checkpoint is that of BLEU, with all sinks unless told."""
+    """Yield a tracker on `console`, by default with all sinks, of a run that chooses checkpoints by BLEU."""
     cfg = TrackingConfig() if sinks is None else TrackingConfig(sinks)
     run = TrackedRun(run_dir, **({"best_metric": "bleu"} | facts))
     with pytest.MonkeyPatch.context() as patch:
@@ -86,14 +86,14 @@ def metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def train_log(run_dir: Path) -> list[str]:
-    """The lines of train.log without their times."""
+    """Return the lines of train.log without their times."""
     lines = (run_dir / "train.log").read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
     return [line[20:] for line in lines]
 
 
 def tensorboard(run_dir: Path) -> Any:
-    """The scalars as any reader of event files sees them."""
+    """Return the scalars as any reader of event files sees them."""
     from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
         EventAccumulator,
     )
@@ -102,7 +102,7 @@ def tensorboard(run_dir: Path) -> Any:
 
 
 def texts(run_dir: Path, tag: str) -> list[tuple[int, str]]:
-    """The texts as the TensorBoard server sees them; it removes steps that a resumed run repeats."""
+    """Return the texts as the TensorBoard server shows them, without steps that a resumed run repeats."""
     from tensorboard.backend.event_processing.plugin_event_accumulator import (  # type: ignore[import-untyped]
         EventAccumulator,
     )
@@ -416,7 +416,7 @@ class Collector(Sink):
         self.calls.append(("close", error))
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
-        """The arguments of all calls of a method."""
+        """Return the arguments of all calls of a method."""
         return [call[1:] for call in self.calls if call[0] == name]
 
 

@@ -30,7 +30,7 @@ RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
 
 @pytest.fixture
 def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]) -> Factory:
-    """A function of trainer fields that returns a trainer; `scores` are what the validations give."""
+    """Return a function of trainer fields that returns a trainer; `scores` are those of its validations."""
 
     def build(
         *,
@@ -168,7 +168,7 @@ def test_the_best_are_those_of_the_highest_score_that_are_saved() -> None:
 
 
 def window_of(trainer: Trainer) -> dict[str, float]:
-    """The sums of the window that are no times."""
+    """Return the sums of the window that are no times."""
     return {name: x for name, x in trainer.train_state.window.items() if name != "seconds"}
 
 

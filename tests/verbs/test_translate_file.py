@@ -48,7 +48,7 @@ SIZES = ("d_model=8", "d_ff=8", "num_heads=2", "encoder_layers=1", "decoder_laye
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory whose model has learnt nothing, but always answers the same."""
+    """Return a run directory whose model has learnt nothing, but always answers the same."""
     directory = RunDirectory(tmp_path_factory.mktemp("runs") / "untrained")
     directory.path.mkdir()
     (composed,) = compose(
@@ -72,7 +72,7 @@ def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
 
 
 def streamed(run: Path, text: bytes, search: BeamConfig = SEARCH, chunk: int = LINES_AT_ONCE) -> bytes:
-    """What standard output is for `text` on standard input."""
+    """Return standard output for `text` on standard input."""
     opened = open_run(run, runtime_cfg=CPU)
     found = translate_stream(
         decoded(io.BytesIO(text)), opened.model, opened.tokenizer, search, device=opened.device, chunk=chunk
@@ -112,7 +112,7 @@ def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
 
 
 def begin(run: Path, folder: Path) -> subprocess.Popen[str]:
-    """A process that translates, in a group of its own like that of a terminal."""
+    """Start a process that translates, in a group of its own like that of a terminal."""
     files = [f"input={folder}/in", f"output={folder}/out"]
     return subprocess.Popen(
         [sys.executable, "-m", "nmt", "translate", f"run={run}", *files, "workers=1", "runtime.device=cpu"],
@@ -314,7 +314,7 @@ FACTS: dict[str, Any] = {"checkpoint": "abc", "decoding.beam_size": 5}
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job of three blocks of at most three lines."""
+    """Return a job of three blocks of at most three lines."""
     monkeypatch.setattr(translate_file_module, "LINES_AT_ONCE", 3)
     (tmp_path / "in").write_bytes(TEXT)
     return Job.read(tmp_path / "in", tmp_path / "out")
