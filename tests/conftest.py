@@ -32,13 +32,13 @@ VOCAB_SIZE = 23
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Every test draws the same numbers, whichever tests ran before it."""
+    """Seed every test, so that it draws the same numbers whichever tests ran before it."""
     seed_everything("tests")
 
 
 @pytest.fixture
 def tiny_model() -> Callable[..., TranslationModel]:
-    """A function of config fields that returns a small Transformer, without dropout unless asked for."""
+    """Return a function of config fields that builds a small Transformer, by default without dropout."""
 
     def build(**fields: Any) -> TranslationModel:
         sizes: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2}
@@ -51,7 +51,7 @@ def tiny_model() -> Callable[..., TranslationModel]:
 
 @pytest.fixture
 def pairs() -> EncodedPairs:
-    """Forty pairs of 2 to 9 random tokens."""
+    """Return forty pairs of 2 to 9 random tokens."""
     rng = np.random.default_rng(1)
 
     def side() -> Sentences:
@@ -64,7 +64,7 @@ def pairs() -> EncodedPairs:
 
 @pytest.fixture
 def sentences() -> Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]:
-    """A function of (B, S, T): random `src`, `src_mask` with padding at the ends of some, and `tgt_in`."""
+    """Return a function of (B, S, T): random `src`, `src_mask` with padding at some ends, and `tgt_in`."""
 
     def draw(B: int, S: int, T: int) -> tuple[Tensor, Tensor, Tensor]:
         src, tgt_in = torch.randint(4, VOCAB_SIZE, (B, S)), torch.randint(4, VOCAB_SIZE, (B, T))

@@ -46,7 +46,7 @@ HYPS = [
 def sacrebleu_command(
     tmp_path: Path, hyps: list[str], refs: list[str], langs: str
 ) -> list[dict[str, object]]:
-    """What the command reports on the written files, one object per metric."""
+    """Return what the command reports on the written files, one object per metric."""
     write_lines(tmp_path / "hyp", hyps)
     write_lines(tmp_path / "ref", refs)
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", langs]
