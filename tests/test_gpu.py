@@ -1,4 +1,4 @@
-"""Code for GPUs on machines that have none: see `tests/imagined_gpu.py`."""
+"""Code for GPUs on machines that have none: see `tests/fake_gpu.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 def test_what_runs_on_a_gpu_stays_there() -> None:
     """In a process of its own: a device that is made up cannot be taken back."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/imagined_gpu.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/fake_gpu.py"]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:]
     assert " passed" in done.stdout

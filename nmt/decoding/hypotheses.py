@@ -1,4 +1,4 @@
-"""What all search strategies share: hypotheses, their length limits, and keys of the config.
+"""The common part of all search strategies: hypotheses, their length limits, and keys of the config.
 
 Shapes: B sentences, S source length.
 """

@@ -1,4 +1,4 @@
-"""How a model tells positions apart, and the two kinds that are added to its embeddings.
+"""Kinds of positions, and the two kinds that are added to the embeddings.
 
 Nothing here knows a vocabulary, a batch or a model family. Shapes: T positions, D d_model.
 

@@ -1,7 +1,7 @@
 """Layers of recurrent cells, over a whole sequence in one kernel or one position at a time.
 
 Knows vectors, not tokens, and nothing of attention. Shapes: N sequences, T positions, L layers, E input
-width, D d_model, M state vectors of a cell: the hidden state, and for the LSTM its cell. Padding stands at
+width, D d_model, M state vectors of a cell: the hidden state, and for the LSTM its cell. Padding is at
 the end.
 
 Recurrent matrices start orthogonal (Saxe et al. 2014), the others from Xavier's uniform distribution, each
