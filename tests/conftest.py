@@ -32,7 +32,7 @@ VOCAB_SIZE = 23
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Every test draws the same numbers, whichever tests ran before it."""
+    """Seed every test, so that it draws the same numbers whichever tests ran before it."""
     seed_everything("tests")
 
 
@@ -51,7 +51,7 @@ def tiny_model() -> Callable[..., TranslationModel]:
 
 @pytest.fixture
 def pairs() -> EncodedPairs:
-    """Forty pairs of 2 to 9 random tokens."""
+    """Return forty pairs of 2 to 9 random tokens."""
     rng = np.random.default_rng(1)
 
     def side() -> RaggedIds:

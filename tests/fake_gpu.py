@@ -81,7 +81,7 @@ def all_moved(found: object) -> Any:
 
 @pytest.fixture(params=CASES)
 def model(request: pytest.FixtureRequest) -> TranslationModel:
-    """With numbers, on CPU."""
+    """Return a model with numbers, on CPU."""
     cfg = request.param()
     if getattr(cfg, "cell", None) is Cell.gru:
         pytest.skip("torch does not know the shapes of its own GRU without numbers")
@@ -111,10 +111,10 @@ def test_a_step_of_search_stays_on_the_device(model: TranslationModel) -> None:
     loop = next(iter(loops.loops.values()))
     for found in (loop, loop.beams, loop.state):
         vars(found).update({name: all_moved(x) for name, x in vars(found).items()})
-    before = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
+    before = (*contents(loop.beams, loop.state), loop.active, loop.newly_done)
     loop.step(model)
     loop.step(in_low_precision(model, Precision.bf16))
-    after = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
+    after = (*contents(loop.beams, loop.state), loop.active, loop.newly_done)
     assert all(old is new for old, new in zip(before, after, strict=True))
     assert {x.device.type for x in after} == {DEVICE}
 

@@ -3,11 +3,11 @@
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
     metrics             Scores of translations against references, one row each.
-    hypotheses          What every way of finding translations has in common.
+    hypotheses          Hypotheses, their limits, and the keys that all strategies share.
     candidates          The best continuations of a sentence by one token.
     beam_search         Greedy and beam search over the model contract.
     graph_search        Beam search on a GPU whose steps are recorded and replayed.
-    sampling            Translations and continuations drawn from the distribution of a model.
+    sampling            Translations and continuations sampled from the distribution of a model.
     __init__            The table of strategies, and the one function that finds translations.
     translate           Lines in, translations out, order kept.
     evaluate            Loss, and metrics with their signatures, on one split.

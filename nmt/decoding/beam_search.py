@@ -6,9 +6,9 @@ family of models it has. It does not know text either: `nmt.decoding.translate` 
 Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentence are adjacent: row b * K + k.
 Before the first token each sentence has one beam, the empty hypothesis.
 Scores: natural-log probability of the hypothesis, summed over its tokens (EOS counted, BOS not), divided by a
-penalty that grows with its length. Only finished hypotheses need it: open ones are all of one length.
-Stopping: a sentence is done when it has K finished hypotheses, when no open one can still beat the worst of
-those to be returned, or at its own length limit, where EOS is forced and paid for. It then leaves the batch.
+penalty that grows with its length. Only finished hypotheses need a penalty: open ones are all of one length.
+Stopping: a sentence is done when it has K finished hypotheses, when no open one can beat the worst hypothesis
+to be returned, or at its own length limit, where EOS is forced and scored. It then leaves the batch.
 
 With K = 1 the result equals greedy search, with K as large as the space it is the optimum, and a batch gives
 what its sentences give one by one; all three are tested.
@@ -36,7 +36,7 @@ from nmt.models.base import State, TranslationModel
 
 
 class LengthPenalty(Enum):
-    """What the log probability of a finished hypothesis of `length` tokens is divided by.
+    """The divisor of the log probability of a finished hypothesis of `length` tokens.
 
     Search ends early because no penalty exceeds the one at the length limit: a new kind must not fall with
     the length, or `Beams.done` has to look for the largest one.
@@ -52,7 +52,7 @@ class LengthPenalty(Enum):
 
 @dataclass
 class BeamConfig(DecodingConfig):
-    """The translation of the highest score, as far as a search that keeps `beam_size` hypotheses finds it."""
+    """Beam search for the translation with the highest score."""
 
     strategy: str = "beam"
     beam_size: int = 5
@@ -80,9 +80,9 @@ class BeamConfig(DecodingConfig):
 
 
 Choose = Callable[["Beams", Tensor, int], Candidates]
-"""How a strategy changes scores (n-gram blocking, a forced prefix, groups of diverse beams): it is given the
-beams, the log probabilities (B, K, V) of all continuations of `beams.open`, and how many candidates to
-return, best first, most often by `best_sums`. `Beams.done` relies on sums that never rise."""
+"""A rule that changes scores (n-gram blocking, a forced prefix, groups of diverse beams). Its arguments are
+the beams, the log probabilities (B, K, V) of all continuations of `beams.open`, and the number of candidates
+to return, best first, most often by `best_sums`. `Beams.done` relies on sums that never rise."""
 
 
 def beam_search(
@@ -109,7 +109,7 @@ def beam_search(
 
 
 def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
-    """Return what the log probability of a hypothesis of `length` tokens, EOS included, is divided by."""
+    """Return the divisor of the log probability of a hypothesis of `length` tokens, EOS included."""
     base: dict[LengthPenalty, Tensor | float] = {
         LengthPenalty.gnmt: (5.0 + length) / 6.0,
         LengthPenalty.average: length,
@@ -119,18 +119,18 @@ def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
 
 
 class OpenBeams(NamedTuple):
-    """The hypotheses of each sentence that may still grow, best first; -inf stands where there is none."""
+    """The hypotheses of each sentence that may still grow, best first; -inf where there is none."""
 
     log_probs: Tensor
     """(B, K)"""
     parents: Tensor
-    """(B, K) number of the beam that each one continues"""
+    """(B, K) number of the beam that a hypothesis continues"""
     ids: Tensor
     """(B, K, t), padded in front"""
 
 
 class FinishedBeams(NamedTuple):
-    """The best hypotheses of each sentence that have ended, best first; -inf stands where there is none."""
+    """The best hypotheses of each sentence that have ended, best first; -inf where there is none."""
 
     scores: Tensor
     """(B, n_best)"""
@@ -147,7 +147,7 @@ class Beams:
         self.cfg = cfg
         self.choose = choose
         self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () where a device counts them
-        self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) places in the given batch
+        self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) indices in the first batch
         self.limits = limits  # (B,)
         self.num_parents = 1
         empty = limits.new_zeros(len(limits), 1, 0)
@@ -162,7 +162,7 @@ class Beams:
         return ids[:, :, -1].flatten() if ids.shape[2] else torch.full_like(self.limits, BOS_ID)
 
     def grow(self, model: TranslationModel, state: State) -> None:
-        """Let every hypothesis that is still open grow by the token that `model` finds for it."""
+        """Extend every open hypothesis by one token, chosen by the log probabilities of `model`."""
         hidden = model.advance(self.last_tokens(), state)  # (B * K, D)
         ending, num = self.ending(), 2 * self.cfg.beam_size
         if self.choose is None:
@@ -175,10 +175,10 @@ class Beams:
         return self.limits == self.length + 1
 
     def extend(self, found: Candidates) -> None:
-        """Let every open hypothesis grow by one token, given the 2K best continuations of each sentence.
+        """Extend the hypotheses by one token, given the 2K best continuations of each sentence.
 
-        At most K of them are ends, one per beam, so that K open ones remain. An end counts only among the K
-        best, as an open hypothesis does.
+        At most K of these continuations end, one per beam, so that K open ones remain. An ended hypothesis
+        counts only if it is among the K best.
         """
         self.length += 1
         self.num_parents = self.open.log_probs.shape[1]
@@ -187,7 +187,7 @@ class Beams:
         ends = tokens == EOS_ID
         self._collect(best.masked_fill(~ends, -torch.inf)[:, :beam_size], parents[:, :beam_size])
 
-        growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]  # (B, K) places in `found`
+        growing = ends.byte().argsort(dim=1, stable=True)[:, :beam_size]  # (B, K) indices in `found`
         parents = parents.gather(1, growing)
         ids = self.make_room(take(self.open.ids, parents))  # (B, K, t)
         ids = torch.cat([ids, tokens.gather(1, growing)[:, :, None]], dim=2)  # (B, K, t + 1)
@@ -198,15 +198,15 @@ class Beams:
         return ids
 
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
-        """Merge what ends now into the finished ones: `log_probs` (B, K), -inf where nothing ends."""
+        """Merge hypotheses that end now into the finished ones: `log_probs` (B, K), -inf where none ends."""
         self.num_finished = self.num_finished + (log_probs > -torch.inf).sum(1)
         scores = log_probs / penalty(self.length, self.cfg)
         scores = torch.cat([self.finished.scores, scores], dim=1)
         log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
         ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
-        scores, kept = scores.topk(self.cfg.n_best)
-        ids = F.pad(self.make_room(take(ids, kept)), (0, 1), value=PAD_ID)
-        self.finished = FinishedBeams(scores, log_probs.gather(1, kept), ids)
+        scores, best = scores.topk(self.cfg.n_best)  # (B, n_best)
+        ids = F.pad(self.make_room(take(ids, best)), (0, 1), value=PAD_ID)
+        self.finished = FinishedBeams(scores, log_probs.gather(1, best), ids)
 
     def done(self) -> Tensor:
         """Return for which sentences (B,) search has ended."""
@@ -216,7 +216,7 @@ class Beams:
         return decided | (self.limits == self.length)
 
     def report(self, done: Tensor, results: list[list[Hypothesis]]) -> None:
-        """Move what was found for the sentences `done` (B,) to `results`."""
+        """Write the finished hypotheses of the sentences `done` (B,) to `results`."""
         finished = (x[done].tolist() for x in self.finished)
         for sentence, *best in zip(self.sentences[done].tolist(), *finished, strict=True):
             results[sentence] = [
@@ -228,7 +228,7 @@ class Beams:
     def rows(self, staying: Tensor | None = None) -> Tensor | None:
         """Return the rows (B' * K,) of the last step that open hypotheses continue, None if none moved.
 
-        `staying` (B',) is what was selected of the sentences since then, None for all.
+        `staying` (B',) are the sentences that have been selected since that step, None for all.
         """
         if staying is None:
             if self.cfg.beam_size == 1:
@@ -237,7 +237,7 @@ class Beams:
         return (staying[:, None] * self.num_parents + self.open.parents).flatten()
 
     def select(self, staying: Tensor) -> None:
-        """Go on with the sentences `staying` (B',)."""
+        """Keep only the sentences `staying` (B',)."""
         self.sentences, self.limits = self.sentences[staying], self.limits[staying]
         self.num_finished = self.num_finished[staying]
         self.open = OpenBeams(*(x[staying] for x in self.open))

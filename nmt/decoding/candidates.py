@@ -17,16 +17,16 @@ from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.models.base import TranslationModel
 
 BLOCK_SIZE = 64
-"""Tokens of which the best is known before all are looked at."""
+"""Tokens in a block of the vocabulary, which is searched only if its maximum is among the largest."""
 
 
 class Candidates(NamedTuple):
-    """The best continuations of each sentence, best first; -inf stands where there is none."""
+    """The best continuations of each sentence, best first; -inf where there is none."""
 
     log_probs: Tensor
-    """(B, num), each of the hypothesis and the token together."""
+    """(B, num), of the hypothesis and the token together."""
     parents: Tensor
-    """(B, num), the number of the hypothesis."""
+    """(B, num), the number k of the hypothesis."""
     tokens: Tensor
     """(B, num)"""
 
@@ -36,10 +36,10 @@ def best_candidates(
 ) -> Candidates:
     """Return the `num` most probable continuations of each sentence, fewer only where K * V is less.
 
-    `hidden` (N, D) is what the model returned, `before` (B, K) the log probability of each hypothesis. No
-    hypothesis continues with PAD or BOS, those of the sentences `ending` (B) with nothing but EOS.
+    `hidden` (N, D) are hidden states of the model, `before` (B, K) log probabilities of the hypotheses. No
+    hypothesis continues with PAD or BOS, and one of a sentence that is `ending` (B,) only with EOS.
 
-    This is the one place that decides whether a kernel chooses, which shows no score.
+    Here alone is it decided whether a kernel chooses; a kernel returns no scores but the best.
     """
     output: object = model.output
     if isinstance(output, LowPrecisionLinear) and output.tiles:
@@ -71,8 +71,8 @@ def _forbidden(vocab_size: int) -> Tensor:
 def best_sums(before: Tensor, log_probs: Tensor, num: int) -> Candidates:
     """Return the `num` largest before[b, k] + log_probs[b, k, v] of each b with their k and v: (B, num) each.
 
-    The same as `topk` over all K * V sums in less time: the best `num` stand in the `num` blocks of the
-    vocabulary with the largest maxima, so only those are searched. There are never more than K * V results.
+    The results equal `topk` over all K * V sums, in less time: the best `num` are in the `num` blocks of the
+    vocabulary with the largest maxima, so only these blocks are searched. There are at most K * V results.
     """
     num_beams, vocab_size = log_probs.shape[1:]
     if vocab_size % BLOCK_SIZE:

@@ -1,7 +1,7 @@
-"""How good a model is on one split: loss and perplexity, and the metrics of its translations.
+"""The scores of a model on one split: loss and perplexity, and the metrics of its translations.
 
-Validation in training, the test at its end and `nmt evaluate` all come through `evaluate_text`, so that their
-scores mean the same.
+Validation in training, the test at its end and `nmt evaluate` all use `evaluate_text`, so that their scores
+mean the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scores:
     values: dict[str, float]
     """By metric name."""
     signatures: dict[str, str]
-    """How each value was computed, in the words of its metric."""
+    """By metric name: how the value was computed."""
     hypotheses: list[str]
     """The scored translations, one line per source line."""
 
@@ -57,7 +57,7 @@ def evaluate_text(
 def score_text(
     srcs: Sequence[str], hyps: Sequence[str], refs: Sequence[str], metrics: Sequence[str], *, tgt_lang: str
 ) -> Scores:
-    """Score translations into `tgt_lang` against one reference each, by the names of metrics."""
+    """Score translations into `tgt_lang` against one reference each, by the named metrics."""
     if not refs:
         raise UserError("there is nothing to score: the split has no sentence pairs")
     found = {name: METRICS[name].score(srcs, hyps, refs, tgt_lang) for name in metrics}

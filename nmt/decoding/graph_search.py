@@ -1,12 +1,12 @@
 """Beam search on a GPU whose steps are recorded as CUDA graphs: one launch a step, and no work for the host.
 
-A graph replays the very same work on the very same memory. So keys, values and ids stand in windows that have
+A graph replays the very same work on the very same memory. So keys, values and ids are in windows that have
 room for the steps to come (`WindowBeams`, `WindowCache`: nothing else knows of windows), sentences that are
-done stay in the batch until half of it is, and the numbers of sentences, source positions and columns are
-rounded up: graphs then serve batch after batch of a large file.
-What is found is what `nmt.decoding.beam_search` finds, but for the rounding of sums that shapes change.
+done stay in the batch until half of it is done, and the numbers of sentences, source positions and columns
+are rounded up: graphs then serve batch after batch of a large file.
+The results are those of `nmt.decoding.beam_search`, but for the rounding of sums that shapes change.
 
-Shapes: B sentences in search, those that fill up the batch among them, K beams.
+Shapes: B sentences of the batch, among them some that are done or only fill it up, K beams.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from nmt.models.kv_cache import KeyValueCache, mask_after
 COLUMNS = 32
 """Numbers of source positions, and of columns of keys and values, are multiples of this."""
 FEWEST_SENTENCES = 8
-"""No batch is smaller: one that is would take a GPU as long, and need graphs of its own."""
+"""Size of the smallest batch: a smaller one would take a GPU as long, and need graphs of its own."""
 MOST_LOOPS = 64
-"""Shapes whose graphs are kept. A file that has more of them begins anew: a graph that goes takes what others
-need with it, the workspace of matrix products."""
+"""Most shapes whose graphs are kept. With one more, all graphs are deleted: a deleted graph takes along the
+workspace of matrix products, which the others need."""
 ALIGNMENT = 256
-"""Bytes; enough for whatever reads or writes a tensor."""
+"""Bytes of whose multiples tensors begin in the memory of loops; enough for every kernel."""
 
 
 class WindowBeams(Beams):
@@ -59,10 +59,10 @@ class WindowBeams(Beams):
 
 @dataclass
 class WindowCache(KeyValueCache):
-    """A cache whose columns move to the left; those in front that are not written yet are masked."""
+    """A cache whose columns move to the left; columns in front that are not written yet are masked."""
 
     num_columns: int = 0
-    """S: columns written, and those to come."""
+    """S: columns written and columns to come."""
 
     def mask(self, padding: Tensor | None = None) -> Tensor:
         unwritten = self.num_columns - 1 - torch.as_tensor(self.columns)  # ()
@@ -73,12 +73,12 @@ class WindowCache(KeyValueCache):
 
 
 def prefix_of(state: State) -> int:
-    """Return how many columns stand before those of target positions."""
+    """Return the number of columns before those of target positions."""
     return state.prefix if isinstance(state, KeyValueCache) else 0
 
 
 def in_window(state: State, num_columns: int, device: torch.device) -> State:
-    """Return `state` such that a step changes no shape and asks the host nothing, up to `num_columns`."""
+    """Return `state` in a window: up to `num_columns`, a step changes no shape and asks the host nothing."""
     position = torch.as_tensor(state.position, device=device).clone()
     if not isinstance(state, KeyValueCache):
         return replace(state, position=position)
@@ -90,15 +90,15 @@ def in_window(state: State, num_columns: int, device: torch.device) -> State:
 
 
 class Replay(Protocol):
-    """Calls a step, or does what it did: it is always given the same one."""
+    """A function that calls a step, or repeats its work; the step must be the same in every call."""
 
     def __call__(self, step: Callable[[], None]) -> None: ...
 
 
 class Graphs:
-    """Makes recordings of steps on a GPU, which share memory for what they compute on the way.
+    """A maker of graphs on one GPU, which share the memory of intermediate results.
 
-    They may, because steps follow one another, and leave what they found in memory that is not theirs.
+    Sharing is safe because steps run one after the other, and leave their results in other memory.
     """
 
     def __init__(self, device: torch.device):
@@ -126,7 +126,7 @@ class Graph:
         self.graph.replay()
 
     def _run(self, step: Callable[[], None]) -> None:
-        """What libraries set up at their first use cannot be recorded."""
+        """Run `step` without recording: what libraries set up at their first use cannot be recorded."""
         stream, outside = self.shared.stream, torch.cuda.current_stream()
         stream.wait_stream(outside)
         try:
@@ -148,60 +148,60 @@ class Graph:
 
 
 class Loop:
-    """A search of certain shapes: tensors that stay where they are, and the step that changes them."""
+    """A search of certain shapes: tensors that never move in memory, and the step that changes them."""
 
-    def __init__(self, beams: Beams, state: State, waiting: Tensor, news: Tensor, replay: Replay):
+    def __init__(self, beams: Beams, state: State, active: Tensor, newly_done: Tensor, replay: Replay):
         self.beams, self.state = beams, state
-        self.waiting = waiting  # (B,) bool, still in search
-        self.news = news  # (B,) bool, done with the last step
+        self.active = active  # (B,) bool, still in search
+        self.newly_done = newly_done  # (B,) bool, done with the last step
         self.replay = replay
 
     def run(self, model: TranslationModel, num_steps: int, results: list[list[Hypothesis]]) -> Tensor:
-        """Search until half of the batch is done, or `num_steps` are; return the sentences (B',) left."""
-        size = len(self.waiting)
+        """Search for `num_steps`, or until half of the batch is done; return the sentences (B',) left."""
+        size = len(self.active)
         for _ in range(num_steps):
             self.replay(partial(self.step, model))
-            if self.news.any():  # the one place in a step where the host waits for the device
-                self.beams.report(self.news, results)
-                self.waiting &= ~self.news
-                num_waiting = int(self.waiting.sum())
-                if not num_waiting or (2 * num_waiting <= size and size > FEWEST_SENTENCES):
+            if self.newly_done.any():  # the one place in a step where the host waits for the device
+                self.beams.report(self.newly_done, results)
+                self.active &= ~self.newly_done
+                num_active = int(self.active.sum())
+                if not num_active or (2 * num_active <= size and size > FEWEST_SENTENCES):
                     break
-        return self.waiting.nonzero().squeeze(1)
+        return self.active.nonzero().squeeze(1)
 
     def step(self, model: TranslationModel) -> None:
-        """Let all hypotheses grow by a token, in the same memory.
+        """Extend all hypotheses by one token, in the same memory.
 
-        The length and the position are counted up in place, everything else is computed and copied there.
+        Length and position are counted up in place; everything else is computed, then copied to its place.
         """
         beams, state = copy.copy(self.beams), self.state.select(None)
         beams.grow(model, state)
         state = model.reorder(state, beams.rows())
-        self.news.copy_(beams.done() & self.waiting)
-        for mine, new in zip(contents(self.beams, self.state), contents(beams, state), strict=True):
-            if new is not mine:
-                mine.copy_(new)
+        self.newly_done.copy_(beams.done() & self.active)
+        for old, new in zip(contents(self.beams, self.state), contents(beams, state), strict=True):
+            if new is not old:
+                old.copy_(new)
 
 
 class Loops:
-    """The loops of a model. One searches at a time, so that all of them share their memory."""
+    """The loops of a model, which share one memory, as only one loop searches at a time."""
 
     def __init__(self, device: torch.device, make_graphs: Callable[[], Callable[[], Replay]]):
         self.device = device
         self.make_graphs = make_graphs
         self.memory = torch.empty(0, dtype=torch.uint8, device=device)
-        self.weights: list[Tensor] = []  # kept, as graphs know no more of them than their addresses
+        self.weights: list[Tensor] = []  # kept alive, as graphs know only the addresses
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew, with no graph."""
+        """Delete all loops and graphs."""
         self.loops: dict[object, Loop] = {}
         self.graphs = self.make_graphs()
 
-    def begin(self, model: TranslationModel, beams: Beams, state: State, num_waiting: int) -> Loop:
-        """The loop for a search in a window, which goes on there for its first `num_waiting` sentences."""
-        waiting = torch.arange(len(beams.limits), device=self.device) < num_waiting
-        found = [*contents(beams, state), waiting, waiting]
+    def begin(self, model: TranslationModel, beams: Beams, state: State, num_active: int) -> Loop:
+        """Return the loop that continues a search in a window, for its first `num_active` sentences."""
+        active = torch.arange(len(beams.limits), device=self.device) < num_active
+        found = [*contents(beams, state), active, active]
         key = repr(beams.cfg), prefix_of(state), tuple((x.shape, x.dtype) for x in found)
         weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
         has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
@@ -211,17 +211,17 @@ class Loops:
             self.clear()
             self.weights = weights
         if is_small:
-            self.memory = self.memory.new_empty(0)  # given back before more is asked for
+            self.memory = self.memory.new_empty(0)  # freed before more is allocated
             self.memory = self.memory.new_empty(2 * num_bytes)
         if key not in self.loops:
-            *places, mine, news = self._places(found)
-            self.loops[key] = Loop(*_placed(beams, state, places), mine, news, self.graphs())
+            *places, active, newly_done = self._places(found)
+            self.loops[key] = Loop(*_placed(beams, state, places), active, newly_done, self.graphs())
         for place, x in zip(self._places(found), found, strict=True):
             place.copy_(x)
         return self.loops[key]
 
     def _places(self, found: list[Tensor]) -> list[Tensor]:
-        """Tensors of these shapes in the memory, one behind the other."""
+        """Return tensors of the shapes of `found` in the shared memory, one behind the other."""
         sizes = [_size(x) for x in found]
         parts = torch.split(self.memory[: sum(sizes)], sizes)
         pairs = zip(parts, found, strict=True)
@@ -229,14 +229,14 @@ class Loops:
 
 
 def contents(beams: Beams, state: State) -> list[Tensor]:
-    """The tensors that a search in a window consists of."""
+    """Return the tensors that a search in a window consists of."""
     lengths = [x for x in (beams.length, state.position) if isinstance(x, Tensor)]  # both, in a window
     of_beams = (beams.sentences, beams.limits, beams.num_finished, *beams.open, *beams.finished)
     return [*lengths, *of_beams, *state.source.values(), *state.target.values()]
 
 
 def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams, State]:
-    """The same search with other tensors, which are given in the order of `contents`."""
+    """Return the search with its tensors replaced by `places`, in the order of `contents`."""
     beams, places = copy.copy(beams), iter(places)
     beams.length, position = itertools.islice(places, 2)
     beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 3)
@@ -251,7 +251,7 @@ _lock = threading.Lock()
 
 
 def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig) -> list[list[Hypothesis]]:
-    """`beam_search`, with graphs where there is a GPU and the config asks for them; one at a time then."""
+    """Run `beam_search`, or on a GPU `graph_search` if the config asks for it, one call at a time."""
     if not cfg.cuda_graphs or src.device.type != "cuda":
         return beam_search(model, src, src_mask, cfg)
     with _lock, torch.cuda.device(src.device):
@@ -262,7 +262,7 @@ def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConf
 
 
 def forget(model: nn.Module) -> None:
-    """Give back the memory of what was recorded of `model`."""
+    """Free the memory of the recorded searches of `model`."""
     _loops.pop(model, None)
 
 
@@ -270,23 +270,23 @@ def forget(model: nn.Module) -> None:
 def graph_search(
     model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig, loops: Loops
 ) -> list[list[Hypothesis]]:
-    """Find what `beam_search` finds in `loops` of this model. Not for the kernels of search on CPU."""
+    """Find what `beam_search` finds, by the `loops` of this model; not for the kernels of search on CPU."""
     results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
     beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
     num_positions = min(_rounded_up(src.shape[1], COLUMNS), model.max_length or sys.maxsize)
     missing = max(num_positions - src.shape[1], 0)
     state = model.start(F.pad(src, (0, missing), value=PAD_ID), F.pad(src_mask, (0, missing)))
     beams.grow(model, state)  # from one hypothesis of each sentence to K
-    if beams.open.log_probs.shape[1] < cfg.beam_size:  # so few words are there that it takes longer
+    if beams.open.log_probs.shape[1] < cfg.beam_size:  # the vocabulary is too small for K beams at once
         return beam_search(model, src, src_mask, cfg)
     state = model.reorder(state, beams.rows())
     done = beams.done()
     beams.report(done, results)
     staying = (~done).nonzero().squeeze(1)
     try:
-        while num_waiting := len(staying):
-            size = max(1 << (num_waiting - 1).bit_length(), FEWEST_SENTENCES)
-            staying = F.pad(staying, (0, size - num_waiting))  # any sentence fills it up
+        while num_active := len(staying):
+            size = max(1 << (num_active - 1).bit_length(), FEWEST_SENTENCES)
+            staying = F.pad(staying, (0, size - num_active))  # any sentence may fill up the batch
             beams.select(staying)
             rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)  # (B, K)
             state = model.reorder(state, rows.flatten(), staying)
@@ -297,18 +297,18 @@ def graph_search(
                 if isinstance(table, PositionTable):
                     table(min(window, model.max_length or window))  # to have as many rows
             state, beams = in_window(state, window, src.device), WindowBeams(beams, window - prefix)
-            loop = loops.begin(model, beams, state, num_waiting)
+            loop = loops.begin(model, beams, state, num_active)
             beams, state = copy.copy(loop.beams), loop.state
             staying = loop.run(model, window - num_columns, results)
-            del loop  # and with it the memory that a larger one replaces
+            del loop  # else the old memory would stay beside a larger one
     except BaseException:
-        loops.clear()  # of a recording that was interrupted nothing is known
+        loops.clear()  # an interrupted recording is in an unknown state
         raise
     return results
 
 
 def _size(x: Tensor) -> int:
-    """Bytes that it takes in the memory of loops."""
+    """Return the bytes that x takes in the memory of loops."""
     return _rounded_up(x.nbytes, ALIGNMENT)
 
 

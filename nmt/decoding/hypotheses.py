@@ -1,4 +1,4 @@
-"""What every way of finding translations has in common: hypotheses, their limits, and the keys of a config.
+"""The common part of all search strategies: hypotheses, their length limits, and keys of the config.
 
 Shapes: B sentences, S source length.
 """
@@ -16,14 +16,14 @@ from nmt.runtime import Precision
 
 @dataclass
 class DecodingConfig:
-    """How translations are found."""
+    """The keys of all search strategies."""
 
     strategy: str = ""
-    """How hypotheses grow; chosen together with its other fields by `decoding=...`."""
+    """Search strategy; chosen together with its other fields by `decoding=...`."""
     max_length_ratio: float = 2.0
-    """Longest translation in tokens per source token ..."""
+    """Longest translation in tokens per source token, EOS counted in both; max_length_offset is added."""
     max_length_offset: int = 10
-    """... plus this many, both with EOS, for each sentence by itself."""
+    """Tokens added to the longest translation of every sentence."""
     n_best: int = 1
     """Hypotheses returned per sentence."""
     batch_tokens: int = 8192
@@ -33,8 +33,8 @@ class DecodingConfig:
     precision: Precision = Precision.fp32
     """fp32, bf16, fp16 or auto: the number format that linear maps multiply in.
 
-    Half of the bits are faster on hardware made for them, but some sentences become others. auto is what
-    suits the device, so that results depend on it.
+    16 bits are faster on hardware made for them, but change some translations. auto chooses what suits the
+    device, so that results depend on the device.
     """
 
     def __post_init__(self) -> None:
@@ -54,13 +54,13 @@ class Hypothesis:
     ids: list[int]
     """Without BOS and EOS."""
     score: float
-    """What hypotheses of one sentence are ranked by: a log probability, adjusted for the length."""
+    """Log probability adjusted for the length, by which the hypotheses of a sentence are ranked."""
     log_prob: float
     """Log probability of the ids and EOS."""
 
 
 def length_limits(src_mask: Tensor, max_length: int | None, cfg: DecodingConfig) -> Tensor:
-    """Return the most target tokens (B,), EOS included, that each sentence may get, whatever its batch."""
+    """Return the most target tokens (B,) that each sentence may get, EOS included, whatever its batch."""
     lengths: list[int] = src_mask.sum(1).tolist()
     limits = [int(cfg.max_length_ratio * length) + cfg.max_length_offset for length in lengths]
     if max_length is not None:

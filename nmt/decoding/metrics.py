@@ -26,8 +26,8 @@ class Metric(NamedTuple):
     """Name in score lines and tables."""
     higher_is_better: bool
     score: Callable[[Lines, Lines, Lines, str], tuple[float, str]]
-    """Compute the value and its signature, which says how, from sources, hypotheses, references and the
-    target language. Every process of a training calls it, and all must find the same value."""
+    """Function of sources, hypotheses, references and the target language that returns the value and its
+    signature, which says how it was computed. All processes of a training must compute the same value."""
 
 
 def bleu(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
@@ -78,12 +78,12 @@ def require_metrics(names: Sequence[str]) -> None:
 
 
 def default_best(names: Sequence[str]) -> str:
-    """Return the first of `names` of which more is better; loss when there is none."""
+    """Return the first of `names` whose higher values are better; loss when there is none."""
     return next((name for name in names if METRICS[name].higher_is_better), "loss")
 
 
 def higher_is_better(name: str) -> bool:
-    """Return whether more is better of the score `name`: a metric, or the loss."""
+    """Return whether higher values of the score `name`, a metric or the loss, are better."""
     return name in METRICS and METRICS[name].higher_is_better
 
 

@@ -1,9 +1,9 @@
-"""Sampling: translations and continuations drawn from the distribution of a model.
+"""Sampling of translations and continuations from the distribution of a model.
 
-A sample is a function of the seed, the sentence and its number among the samples of that sentence, whatever
-batch it is drawn in: each has random numbers of its own, one for each token, drawn before the first.
+A sample is a function of the seed, the sentence and the number of the sample among those of the sentence,
+whatever its batch: each sample has its own random numbers, one for each token, made before the first token.
 
-Shapes: B sentences, K samples a sentence, N = B * K, V vocabulary, T most tokens of a sample.
+Shapes: B sentences, K samples a sentence, N = B * K, V vocabulary, T tokens of the longest sample allowed.
 
 Top-k: Fan et al. 2018. Top-p (nucleus): Holtzman et al. 2020.
 """
@@ -26,17 +26,17 @@ from nmt.runtime import derive_seed
 
 @dataclass
 class SamplingConfig(DecodingConfig):
-    """Tokens drawn one after the other."""
+    """Tokens sampled one after the other."""
 
     strategy: str = "sampling"
     temperature: float = 1.0
-    """What logits are divided by: below 1 likely tokens become likelier, 0 always takes the likeliest."""
+    """Divisor of the logits: below 1 likely tokens become likelier, 0 always takes the likeliest."""
     top_k: int | None = None
-    """Draw from this many of the likeliest tokens; null: from all."""
+    """Sample from this many of the likeliest tokens; null: from all."""
     top_p: float = 1.0
-    """Draw from the fewest likeliest tokens that together have this probability."""
+    """Sample from the fewest likeliest tokens that together have this probability."""
     seed: int = 1
-    """Another seed draws other tokens; the same draws the same."""
+    """Seed of the samples; the same seed gives the same samples."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +52,7 @@ def sample(
     """Return `n_best` samples of every sentence, the likeliest per token first.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
-    The probabilities that scores are made of are those of the model, whatever the temperature.
+    Scores are made of the probabilities of the model, whatever the temperature.
     """
     num = cfg.n_best
     limits = length_limits(src_mask, model.max_length, cfg).repeat_interleave(num)
@@ -63,14 +63,12 @@ def sample(
     tokens, log_probs = [], []
     ended = torch.zeros_like(last, dtype=torch.bool)
     for t in range(numbers.shape[1]):
-        all_log_probs = model.step(last, state).float().log_softmax(dim=-1)
-        drawn = draw(_allowed(all_log_probs.clone()), numbers[:, t], cfg)
-        drawn = drawn.masked_fill(limits == t + 1, EOS_ID).masked_fill(ended, PAD_ID)
-        of_drawn = all_log_probs.gather(1, drawn[:, None])[:, 0]
-        tokens.append(drawn)
-        log_probs.append(of_drawn.masked_fill(ended, 0.0))
-        ended = ended | (drawn == EOS_ID)
-        last = drawn
+        all_log_probs = model.step(last, state).float().log_softmax(dim=-1)  # (N, V)
+        last = draw(_allowed(all_log_probs.clone()), numbers[:, t], cfg)  # (N,)
+        last = last.masked_fill(limits == t + 1, EOS_ID).masked_fill(ended, PAD_ID)
+        tokens.append(last)
+        log_probs.append(all_log_probs.gather(1, last[:, None])[:, 0].masked_fill(ended, 0.0))
+        ended = ended | (last == EOS_ID)
         if ended.all():
             break
     ids, totals = torch.stack(tokens, dim=1).tolist(), torch.stack(log_probs).sum(0).tolist()
@@ -82,11 +80,11 @@ def sample(
 def continuation(
     model: TranslationModel, prompt: Sequence[int], cfg: SamplingConfig, *, window: int, device: torch.device
 ) -> Iterator[int]:
-    """Draw token after token of a text that begins with `prompt`, without end.
+    """Yield sampled tokens of a text that begins with `prompt`, one after the other, without end.
 
-    The model sees `window` tokens at most, BOS the first of them as in training; when that many are read, it
-    begins anew with the last half.
-    To be called without gradients, with the model in eval mode.
+    The model sees at most `window` tokens, the first of which is BOS as in training; when it has read that
+    many, the model starts again from the last half. To be called without gradients, with the model in eval
+    mode.
     """
     generator = torch.Generator().manual_seed(derive_seed("continuation", cfg.seed))
     nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
@@ -115,12 +113,12 @@ def draw(logits: Tensor, numbers: Tensor, cfg: SamplingConfig) -> Tensor:
     if cfg.top_k is not None:
         probs[:, cfg.top_k :] = 0.0
     sums = probs.cumsum(dim=-1)
-    place = (sums <= numbers[:, None] * sums[:, -1:]).sum(dim=-1).clamp(max=logits.shape[-1] - 1)
-    return order.gather(1, place[:, None])[:, 0]
+    index = (sums <= numbers[:, None] * sums[:, -1:]).sum(dim=-1).clamp(max=logits.shape[-1] - 1)  # (N,)
+    return order.gather(1, index[:, None])[:, 0]
 
 
 def _allowed(logits: Tensor) -> Tensor:
-    """Rule out what no text holds, and what none can show; in place."""
+    """Return float32 `logits`, overwritten if they are float32, without the tokens that no text shows."""
     logits = logits.float()
     for token in (PAD_ID, UNK_ID, BOS_ID):
         logits[:, token] = -torch.inf
@@ -128,7 +126,7 @@ def _allowed(logits: Tensor) -> Tensor:
 
 
 def _numbers(src: Tensor, src_mask: Tensor, length: int, cfg: SamplingConfig) -> Tensor:
-    """(N, length) random numbers, each row a function of the seed, the sentence and the sample's number."""
+    """Return random numbers (N, length), each row a function of seed, sentence and the sample's number."""
     rows = []
     for ids, real in zip(src.tolist(), src_mask.tolist(), strict=True):
         sentence = [token for token, is_real in zip(ids, real, strict=True) if is_real]

@@ -1,8 +1,8 @@
 """Lines of text in, translations out: encode, sort by length, batch, search, detokenise, restore the order.
 
 One line gives one translation, whatever it holds; a blank line gives an empty one. Nothing here reads or
-writes files. Search runs in `decoding.precision` and in eval mode; a model in training is handed back in
-training.
+writes files. Search runs in `decoding.precision` and in eval mode; a model in training mode is in that mode
+again afterwards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Translation:
     score: float = 0.0
     """Length-penalised log probability, comparable between translations of the same line."""
     alternatives: list[Translation] = field(default_factory=list)
-    """The next best, best first: decoding.n_best - 1 of them, fewer only where fewer exist."""
+    """The next best translations, best first: decoding.n_best - 1, fewer only where fewer exist."""
     ids: list[int] = field(default_factory=list)
     """The target ids that the text was made of, without BOS and EOS."""
 
@@ -104,16 +104,16 @@ def translate_stream(
     """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
     remaining = iter(lines)
     first_line = 1
-    while some := list(itertools.islice(remaining, chunk)):
-        yield from translate(some, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
-        first_line += len(some)
+    while block := list(itertools.islice(remaining, chunk)):
+        yield from translate(block, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+        first_line += len(block)
 
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Put the model into eval mode without gradients while the block runs; afterwards restore its mode.
 
-    Training then has the memory of recorded searches for itself.
+    The memory of recorded searches is freed if the model was in training.
     """
     was_training = model.training
     model.eval()
@@ -138,7 +138,7 @@ def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translat
 
 
 def longest_source(model: TranslationModel, cfg: DecodingConfig) -> int:
-    """Return how many tokens of a line are read, EOS included: what the config and the positions allow."""
+    """Return how many tokens of a line are read, EOS included: as many as config and positions allow."""
     return min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
 
 

@@ -3,9 +3,9 @@
     __init__            Builds and loads the library, and says whether it can be used.
     fused               Steps of training in one pass over memory: the kernels, or plain torch.
 
-`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` search. What each of them
-computes is written in plain torch, too, which it is tested against, and which takes over where there is no
-compiler or the tensors are not what the kernels are made for. Nothing here knows a model.
+`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` serves search. Each kernel has
+a definition in plain torch, against which it is tested, and which takes over where there is no compiler or
+the tensors do not suit the kernel. Nothing here knows a model.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-
 
 
 class _Choice:
-    """What this process wants."""
+    """The choice of this process."""
 
     wanted = True
 
 
 def enable(wanted: bool) -> None:
-    """Say whether this process may use kernels; it may unless told otherwise."""
+    """Set whether this process may use kernels; by default it may."""
     _Choice.wanted = wanted
 
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Plain torch while the block runs."""
+    """Use plain torch while the block runs."""
     before = _Choice.wanted
     enable(False)
     try:
@@ -56,24 +56,27 @@ def disabled() -> Iterator[None]:
 
 
 def load() -> bool:
-    """Load the kernels, built before unless they are cached; False where there are none, or none wanted."""
+    """Build the kernels unless they are cached, load them, and return whether this process may use them."""
     return _Choice.wanted and not problem()
 
 
 def status() -> str:
-    """Which code runs on CPU, and why, in a few words."""
+    """Return in a few words which code runs on CPU, and why."""
     if not _Choice.wanted:
         return "without kernels (runtime.kernels=false)"
     return f"without kernels: {problem()}" if problem() else "with kernels in C++"
 
 
 def usable(x: Tensor) -> bool:
-    """Whether kernels of search may be given `x`: float32 on CPU, where no gradient is wanted."""
+    """Return whether kernels of search may be given `x`: float32 on CPU, where no gradient is wanted."""
     return x.device.type == "cpu" and x.dtype is torch.float32 and not torch.is_grad_enabled() and load()
 
 
 def usable_in_training(x: Tensor) -> bool:
-    """Whether kernels of training may be given `x`: float32 or bfloat16 on CPU, and in no compiled code."""
+    """Return whether kernels of training may be given `x`: float32 or bfloat16 on CPU, gradients on.
+
+    Compiled code uses none of the kernels.
+    """
     if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     return x.dtype in (torch.float32, torch.bfloat16) and load()
@@ -81,7 +84,7 @@ def usable_in_training(x: Tensor) -> bool:
 
 @functools.cache
 def problem() -> str:
-    """Load the library, built before if need be; return what was in the way, nothing if nothing was."""
+    """Build the library unless it is cached, and load it; return what prevented that, or an empty string."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
@@ -101,7 +104,7 @@ def problem() -> str:
 
 
 def _fingerprint(compiler: str) -> str:
-    """A hash of all that the library depends on, the instructions of this processor among it."""
+    """Return a hash of all that the library depends on, the instructions of this processor included."""
     digest = hashlib.sha256(f"{compiler} {torch.__version__}".encode())
     for name in (Path(__file__).name, *SOURCES, *HEADERS):
         digest.update((FOLDER / name).read_bytes())
@@ -113,7 +116,7 @@ def _fingerprint(compiler: str) -> str:
 
 
 def _build(compiler: str, library: Path) -> None:
-    """Compile and link; of several processes one does it, and the others wait for it."""
+    """Compile and link the library; one process does so while others that need the library wait."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with open(library.with_suffix(".lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however that ends

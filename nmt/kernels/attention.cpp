@@ -26,8 +26,8 @@ using at::Tensor;
 // ---- rotary positions
 
 // Rotates x (B, T, H, C): channels 2i and 2i + 1 are a point, and columns 2i and 2i + 1 of table (T, C) float32 the
-// sine and cosine of its angle. `sense` is 1, or -1 to rotate back.
-Tensor rotated(const Tensor& x, const Tensor& table, double sense) {
+// sine and cosine of the angle. `sense` is 1, or -1 to rotate back.
+Tensor rotate(const Tensor& x, const Tensor& table, double sense) {
   const int64_t sentences = x.size(0), length = x.size(1), heads = x.size(2), channels = x.size(3);
   Tensor out = at::empty(x.sizes(), x.options());
   const float* angles = table.const_data_ptr<float>();
@@ -167,7 +167,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
   return {out, weights};
 }
 
-// Writes the gradients of the scaled scores (T, S), given those of the weights, whose rows lie `ld` apart.
+// Writes the gradients of the scaled scores (T, S), given the gradients of the weights, whose rows lie `ld` apart.
 void softmax_backward(const float* grads, int64_t ld, const float* weights, float* out, const Sizes& n) {
   for (int64_t t = 0; t < n.queries; ++t) {
     const float *grad = grads + t * ld, *w = weights + t * n.ld;
@@ -222,7 +222,7 @@ void attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, co
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
-  m.def("rotate(Tensor x, Tensor table, float sense) -> Tensor", &rotated);
+  m.def("rotate(Tensor x, Tensor table, float sense) -> Tensor", &rotate);
   m.def("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float rate, int seed) -> (Tensor, Tensor)", &attention);
   m.def(
       "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "

@@ -170,21 +170,21 @@ Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<
 
 // ---- the best continuations
 
-constexpr int64_t GROUP = 4 * LANES;  // tokens whose maximum tells whether they have to be looked at one by one
+constexpr int64_t GROUP = 4 * LANES;  // tokens that are compared one by one only if their maximum is large enough
 
 struct Candidate {
   float score;
   int64_t parent, token;
 };
 
-// The best continuations of one sentence so far, best first; of equal ones those that came first.
+// The best continuations of one sentence so far, best first; among equal scores the earlier ones.
 class BestCandidates {
  public:
   explicit BestCandidates(int64_t num) : kept_(num, Candidate{-INFINITE, 0, 0}) {}
 
   float worst() const { return kept_.back().score; }
 
-  // Takes the place of the worst candidate, which must have a lower score.
+  // Inserts a candidate and drops the worst one, whose score must be lower.
   void offer(float score, int64_t parent, int64_t token) {
     size_t place = kept_.size() - 1;
     for (; place > 0 && kept_[place - 1].score < score; --place) kept_[place] = kept_[place - 1];
@@ -228,7 +228,7 @@ void offer_tokens(const float* logits, int64_t V, float before, int64_t parent, 
 using Continuations = std::tuple<Tensor, Tensor, Tensor>;
 
 // The `num` largest before[b, k] + log_softmax(logits)[b, k, v] of each b, with their k and v: (B, num) each. Tokens
-// `forbidden` (V) are left out; sentences `ending` (B) may only get `end_id`. -inf stands where there are fewer.
+// `forbidden` (V) are left out; sentences `ending` (B) may only get `end_id`. Missing results have -inf.
 // make_logits_of() is called on each thread and returns a function logits_of(first, last), which returns the logits
 // (last - first, K, V) of sentences, at most `together` at a time.
 template <typename F>
@@ -278,7 +278,7 @@ Continuations best_of_logits(const Tensor& logits, const Tensor& before, const T
 
 #ifdef NMT_TILES
 
-// The best continuations, given what the logits are projected from: `hidden` (N, I), packed weights and bias (V).
+// The best continuations, given hidden states (N, I) and the output layer: packed weights and bias (V).
 Continuations best_of_hidden(const Tensor& hidden, const Tensor& packed, const std::optional<Tensor>& bias,
                              int64_t vocab_size, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                              int64_t end_id, int64_t num) {

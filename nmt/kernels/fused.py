@@ -1,11 +1,12 @@
 """Steps of training on CPU in one pass over memory each, where plain torch takes several.
 
-Layers say what is computed; which code computes it is decided here and nowhere else. Each public function
-computes what its plain definition does, which it falls back on wherever the kernels of `nmt.kernels` cannot
-be used. A function that is given layers reads their weights only where nobody has wrapped or hooked them.
+Layers say what is computed; which code computes it is decided here and nowhere else. Unless its docstring
+says otherwise, a public function falls back on its definition in plain torch wherever the kernels of
+`nmt.kernels` cannot be used. A function that is given layers reads their weights only if no layer is wrapped
+or hooked.
 
-Matrix products in bf16 are those of the kernels on processors with AMX: they take every shape as it comes,
-while torch prepares code for each new one, and every batch has its own shapes.
+Matrix products in bf16 use the kernels on processors with AMX: kernels take every shape as it comes, while
+torch prepares code for each new shape, and every batch has its own.
 
 Shapes: B sentences, T positions of the queries, S of the keys, H heads, C channels of a head, M rows,
 D width, V vocabulary.
@@ -25,7 +26,7 @@ from nmt import kernels
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The type that a matrix product of `x` has here."""
+    """Return the type of a matrix product of `x`: that of autocast where it is on."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -54,26 +55,26 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     threshold = min(max(round(rate * 256), 1), 255)
     num_words = (x.numel() + 7) // 8
     random_bytes = torch.empty(num_words, dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
-    kept = (random_bytes[: x.numel()] >= threshold).view(x.shape)
-    return x * (kept * x.new_tensor(256 / (256 - threshold)))
+    mask = (random_bytes[: x.numel()] >= threshold).view(x.shape)
+    return x * (mask * x.new_tensor(256 / (256 - threshold)))
 
 
 def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
-    """residual + dropout(x)"""
+    """Return residual + dropout(x)."""
     if not rate or residual.dtype is not torch.float32 or not kernels.usable_in_training(x):
         return residual + dropout(x, rate)
     return _AddDropout.apply(residual, x, rate)
 
 
 def relu_dropout(x: Tensor, rate: float) -> Tensor:
-    """dropout(relu(x))"""
+    """Return dropout(relu(x))."""
     if not kernels.usable_in_training(x):
         return dropout(F.relu(x), rate)
     return _ReluDropout.apply(x, rate)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_product: bool) -> Tensor:
-    """The norm of the rows of `x`: in the type of `x`, or in that in which a product will read it."""
+    """Return the norm of the rows of `x`, in the type of `x` or, with `feeds_product`, of matrix products."""
     dtype = product_dtype(x) if feeds_product else x.dtype
     if not kernels.usable_in_training(x) or dtype is torch.float16:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
@@ -81,7 +82,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """x (B, H, T, C) with channels 2i and 2i + 1 as a point that is turned around the origin.
+    """Return x (B, H, T, C) with channels 2i and 2i + 1 rotated as a point around the origin.
 
     `table` (T, C) has the sine of the angle in column 2i and its cosine in column 2i + 1.
     """
@@ -90,8 +91,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
         and table.dtype is torch.float32
         and (kernels.usable_in_training(x) or kernels.usable(x))
     ):
-        out: Tensor = _Turned.apply(x.transpose(1, 2), table)
-        return out.transpose(1, 2)
+        return _Rotation.apply(x.transpose(1, 2), table).transpose(1, 2)
     sine, cosine = table[:, 0::2], table[:, 1::2]
     even, odd = x[..., 0::2], x[..., 1::2]
     points = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1)
@@ -108,7 +108,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Linear(nn.Linear):
     """`nn.Linear`, trained by kernels where there are some.
 
-    The matrices of several maps of one input may lie packed in one parameter, `sizes` rows of each.
+    The matrices of several maps of one input may be packed in one parameter, `sizes` rows of each.
     """
 
     def __init__(self, num_inputs: int, *sizes: int, bias: bool = True):
@@ -129,12 +129,12 @@ class LayerNorm(nn.LayerNorm):
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether `layer` is a `kind` that nobody has wrapped or hooked: all there is to it is weights."""
+    """Return whether `layer` is a `kind` that is neither wrapped nor hooked: its weights define it."""
     return type(layer) is kind and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def normed_operand(norm: nn.Module, x: Tensor) -> Tensor:
-    """Return norm(x) for matrix products alone: in the type to which they will round it anyway."""
+    """Return norm(x) for matrix products alone: in the type to which these will round it anyway."""
     if isinstance(norm, LayerNorm) and _is_plain(norm, LayerNorm):
         return layer_norm(x, norm.weight, norm.bias, norm.eps, feeds_product=True)
     return norm(x)
@@ -154,16 +154,16 @@ def feed_forward(
 
 
 def _can_multiply(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels multiply these: on tiles, whatever rows there are with float32 weights."""
+    """Return whether the kernels multiply x by `weight`: on tiles, with dense float32 weights."""
     fits = weight.dtype is torch.float32 and weight.is_contiguous() and x.numel() > 0
     return fits and kernels.usable_in_training(x) and _has_tiles(product_dtype(x))
 
 
 def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-    """Return whether the kernel is for these: heads of dense channels, and a mask that is no bias."""
+    """Return whether the kernel takes these: heads of dense channels, and a mask that is no bias."""
     heads_agree = mask is None or (mask.dtype is torch.bool and (mask.dim() < 4 or mask.shape[1] == 1))
     dense = all(x.stride(-1) == 1 for x in (queries, keys, values))
-    same_type = queries.dtype is keys.dtype is values.dtype  # what is turned by its position may be another
+    same_type = queries.dtype is keys.dtype is values.dtype  # rotation may change the type of some
     return heads_agree and dense and same_type and kernels.usable_in_training(queries)
 
 
@@ -179,8 +179,8 @@ def attention(
     """Return dropout(softmax(queries keys^T / sqrt(C) + mask)) values: (B, H, T, C).
 
     `queries` (B, H, T, C), `keys` and `values` (B, H, S, C). The mask expands to (B, H, T, S): True where a
-    key may be attended to, or a bias on the scores. `is_causal` says that it hides just what comes later, for
-    which GPUs have a faster kernel (FlashAttention, Dao et al. 2022).
+    key may be attended to, or a bias on the scores. `is_causal` says that the mask hides just the later keys,
+    for which GPUs have a faster kernel (FlashAttention, Dao et al. 2022).
     """
     if can_attend(queries, keys, values, mask):
         heads = None if mask is None else mask[:, 0] if mask.dim() == 4 else mask
@@ -212,29 +212,29 @@ def attention_cached(
 ) -> Tensor:
     """Return `attention` (N, 1, H * C) of queries (N, H, 1, C) over chunks of keys and values (R, H, L, C).
 
-    `rows` (N, chunks) int32 are those of each query, `mask` (R, L) allows columns of the first chunk, `bias`
-    expands to (N, H, 1, all columns). There is a kernel alone, for where `kernels.usable` says so.
+    `rows` (N, chunks) int32 is the row of each query in each chunk, `mask` (R, L) allows columns of the first
+    chunk, `bias` expands to (N, H, 1, all columns). Only for where `kernels.usable`: there is no plain code.
     """
     bias = None if bias is None else bias.contiguous()
     return torch.ops.nmt.attend(queries, keys, values, rows, mask, bias)
 
 
 def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether `projected_nll` is for these: products that need tiles, of float32 weights."""
+    """Return whether `projected_nll` takes these: products on tiles, of float32 weights."""
     return _can_multiply(hidden, weight)
 
 
 def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The sums of `loss.smoothed_nll` for the logits hidden weight^T, where `can_project_nll` says so.
+    """Return the sums of `loss.smoothed_nll` for the logits hidden weight^T; only where `can_project_nll`.
 
-    `hidden` (M, D), `weight` (V, D), `targets` (M,). The logits of some rows exist at a time, never all.
+    `hidden` (M, D), `weight` (V, D), `targets` (M,). Logits exist for some rows at a time, never for all.
     """
     loss, nll = _ProjectedNLL.apply(hidden, weight, targets, smoothing)
     return loss, nll
 
 
 class OnceDifferentiable(torch.autograd.Function):
-    """A function whose second derivatives are an error where one asks for them, not silently left out."""
+    """A function that raises an error when second derivatives are asked for, instead of leaving them out."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -306,17 +306,18 @@ class _Linear(OnceDifferentiable):
         rows, weight = ctx.saved_tensors
         grad = grads[0].reshape(-1, len(weight)).contiguous()
         needs_x = ctx.needs_input_grad[0]
-        of_x, *others = torch.ops.nmt.linear_backward(grad, rows, weight, needs_x, ctx.has_bias)
-        of_weight, of_bias = others
+        grad_x, grad_weight, grad_bias = torch.ops.nmt.linear_backward(
+            grad, rows, weight, needs_x, ctx.has_bias
+        )
         return (
-            of_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
-            of_weight,
-            of_bias if ctx.has_bias else None,
+            grad_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
+            grad_weight,
+            grad_bias if ctx.has_bias else None,
         )
 
 
 class _FeedForward(OnceDifferentiable):
-    """What the non-linearity was given is never stored, nor is its gradient for longer than a step."""
+    """A feed-forward block with ReLU, whose input to the ReLU is never stored."""
 
     @staticmethod
     def forward(
@@ -341,20 +342,22 @@ class _FeedForward(OnceDifferentiable):
         backward = torch.ops.nmt.linear_backward
         needs_x, has_bias = ctx.needs_input_grad[0], ctx.has_bias
         grad = grads[0].reshape(-1, len(outer)).contiguous()
-        of_inner, of_outer, of_outer_bias = backward(grad, hidden, outer, True, ctx.has_outer_bias, ctx.rate)
-        of_x, of_weight, of_bias = backward(of_inner, rows, weight, needs_x, has_bias)
+        grad_inner, grad_outer, grad_outer_bias = backward(
+            grad, hidden, outer, True, ctx.has_outer_bias, ctx.rate
+        )
+        grad_x, grad_weight, grad_bias = backward(grad_inner, rows, weight, needs_x, has_bias)
         return (
-            of_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
-            of_weight,
-            of_bias if has_bias else None,
-            of_outer,
-            of_outer_bias if ctx.has_outer_bias else None,
+            grad_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
+            grad_weight,
+            grad_bias if has_bias else None,
+            grad_outer,
+            grad_outer_bias if ctx.has_outer_bias else None,
             None,
         )
 
 
-class _Turned(OnceDifferentiable):
-    """On (B, T, H, C)."""
+class _Rotation(OnceDifferentiable):
+    """Rotation of x (B, T, H, C)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor) -> Any:
@@ -368,7 +371,7 @@ class _Turned(OnceDifferentiable):
 
 
 class _Attention(OnceDifferentiable):
-    """On (B, T, H, C) and (B, S, H, C)."""
+    """Attention with queries (B, T, H, C), keys and values (B, S, H, C)."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, rate: float) -> Any:
@@ -388,9 +391,9 @@ class _Attention(OnceDifferentiable):
 
 
 class _ProjectedNLL(OnceDifferentiable):
-    """Computes the gradients with the loss, which is cheaper than to keep or to repeat the logits.
+    """The vocabulary loss; computing the gradients with it is cheaper than keeping or repeating the logits.
 
-    A graph can be gone through backwards once.
+    `backward` can be called once.
     """
 
     @staticmethod
@@ -406,5 +409,5 @@ class _ProjectedNLL(OnceDifferentiable):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        of_hidden, of_weight = ctx.saved_tensors
-        return of_hidden.to(ctx.dtype) * grads[0], of_weight.mul_(grads[0]), None, None
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden.to(ctx.dtype) * grads[0], grad_weight.mul_(grads[0]), None, None

@@ -68,7 +68,7 @@ class PlainProducts {
   using Buffer = std::unique_ptr<float[]>;
   static Buffer buffer(int64_t size) { return std::make_unique_for_overwrite<float[]>(size); }
 
-  // `in` as float32: itself if it is that, otherwise a copy.
+  // `in` as float32: itself if it has this type, otherwise a copy.
   template <typename T>
   static Matrix<const float> floats(const Matrix<T>& in, float* buffer) {
     if constexpr (std::is_same_v<std::remove_const_t<T>, float>) return {in.data, in.stride, in.rows, in.cols};

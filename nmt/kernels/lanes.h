@@ -1,7 +1,7 @@
 // Vectors of 16 float32 numbers, which all kernels compute with, whatever the type in memory.
 //
 // They are vector extensions of the compiler, which splits them on a processor whose own vectors are shorter.
-// Intrinsics stand only where the compiler finds no good instructions.
+// Intrinsics are used only where the compiler finds no good instructions.
 
 #pragma once
 
@@ -27,7 +27,7 @@ typedef uint16_t UInt16x16 __attribute__((vector_size(32)));
 
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
-constexpr int64_t GRAIN = 1 << 14;  // elements that are worth a thread
+constexpr int64_t GRAIN = 1 << 14;  // elements for which starting a thread pays
 
 // The number of groups of `unit` elements that hold `size` elements.
 inline int64_t ceil_div(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
@@ -114,8 +114,8 @@ void store_partial(T* p, Vec16 x, int64_t count) {
 
 #endif
 
-// Like load and store above, near the end of an array of which `count` numbers are left: where they are fewer than
-// LANES, the other lanes are loaded as `fill` and not stored.
+// load and store near the end of an array, of which `count` numbers are left: if these are fewer than LANES, the other
+// lanes are loaded as `fill` and not stored.
 template <typename T>
 [[gnu::always_inline]] inline Vec16 load(const T* p, int64_t count, float fill = 0.0f) {
   return count >= LANES ? load(p) : load_partial(p, count, fill);

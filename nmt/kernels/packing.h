@@ -54,14 +54,14 @@ inline void transpose_block(float* sums) {
   }
 }
 
-// 16 numbers as bits of bfloat16: the first `count`, should they be fewer, then zeros.
+// 16 numbers as bits of bfloat16; zeros beyond the first `count`.
 inline UInt16x16 load_bfloat16(const float* p, int64_t count) { return to_bfloat16(load(p, count)); }
 
 inline UInt16x16 load_bfloat16(const at::BFloat16* p, int64_t count) {
   return (UInt16x16)_mm256_maskz_loadu_epi16(count >= LANES ? 0xffff : first_lanes(count), p);
 }
 
-// Elements c .. c + 15 of rows r and r + 1, each two of a column in one word; zeros beyond the matrix.
+// Elements c .. c + 15 of rows r and r + 1, the two of a column in one word; zeros beyond the matrix.
 template <typename T>
 inline UInt32x16 paired_rows(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
   if (r >= rows || c >= cols) return UInt32x16{};
@@ -70,7 +70,7 @@ inline UInt32x16 paired_rows(const T* in, int64_t ld, int64_t rows, int64_t cols
   return upper | zero_extend(load_bfloat16(in + (r + 1) * ld + c, cols - c)) << 16;
 }
 
-// Elements c .. c + 31 of row r, each two neighbours in one word; zeros beyond the matrix.
+// Elements c .. c + 31 of row r, two neighbours in one word; zeros beyond the matrix.
 template <typename T>
 inline UInt32x16 row_words(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
   UInt16x16 parts[2] = {};
@@ -81,8 +81,8 @@ inline UInt32x16 row_words(const T* in, int64_t ld, int64_t rows, int64_t cols, 
   return words;
 }
 
-// A matrix in tiles: panels of BLOCK rows (left factor) or columns (right factor), each a sequence of depths, each of
-// these two tiles.
+// A matrix in tiles: panels of BLOCK rows (left factor) or columns (right factor). A panel is a sequence of depths, and
+// a depth is two tiles.
 class PackedMatrix {
  public:
   const int64_t panels, depths;
@@ -111,11 +111,11 @@ class PackedMatrix {
   static int64_t bytes(int64_t panels, int64_t depths) { return panels * depths * 2 * TILE_BYTES; }
 
   at::Tensor memory_;
-  uint8_t* tiles_;  // the data of memory_, which takes longer to tell it
+  uint8_t* tiles_;  // the data pointer of memory_, kept because asking the tensor for it takes longer
 };
 
-// Writes depths first .. last - 1 of all panels of a matrix (rows, cols) whose rows lie `ld` apart. PAIRED tiles are
-// those of a right factor.
+// Writes depths first .. last - 1 of all panels of a matrix (rows, cols) whose rows lie `ld` apart. Tiles of a right
+// factor are PAIRED.
 template <bool PAIRED, InnerAxis INNER, typename T>
 void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const PackedMatrix& packed, int64_t first,
                int64_t last) {

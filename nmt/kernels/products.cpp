@@ -1,4 +1,4 @@
-// Matrix products of training in bfloat16, on the tiles of AMX, and the vocabulary loss that is made of them.
+// Matrix products of training in bfloat16, on the tiles of AMX, and the vocabulary loss, which is built on them.
 //
 // `nmt/kernels/fused.py` is the only caller. It asks has_tiles() before it multiplies.
 //
@@ -116,7 +116,7 @@ Tensor sums_of_columns(const Tensor& x) {
 }
 
 // Gradients of x, weight and bias, the last two float32. With a `rate` x is dropout(relu(y)), and the first gradient is
-// that of y: where x is above 0, y was neither cut off nor dropped.
+// the gradient of y: where x is above 0, y was neither cut off nor dropped.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                    bool needs_x, bool has_bias, std::optional<double> rate) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");

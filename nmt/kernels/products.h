@@ -1,7 +1,7 @@
 // Products of bfloat16 matrices on the tiles of AMX, summed up in float32.
 //
-// A block of 32 x 32 sums is computed at a time. The processor multiplies tiles beside its other work: meanwhile the
-// block before is written, and the numbers that will be read next are fetched.
+// A block of 32 x 32 sums is computed at a time. The processor multiplies tiles beside its other work: meanwhile it
+// writes the previous block and fetches the numbers that will be read next.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace nmt {
 
-constexpr int64_t CACHE_BYTES = 1 << 20;  // of the right factor, or of sums, that stay in the cache of a core
+constexpr int64_t CACHE_BYTES = 1 << 20;  // bytes of the right factor, or of sums, that stay in the cache of a core
 constexpr int64_t PIECE = 4;              // depths that are multiplied between two steps of other work
 
 // Writes blocks of sums, once finish() has been applied, to out (rows, cols): a few rows at each step, while the next
@@ -24,7 +24,7 @@ class BlockWriter {
   BlockWriter(T* out, int64_t rows, int64_t cols, const F& finish)
       : out_(out), rows_(rows), cols_(cols), finish_(finish) {}
 
-  // Takes the block at (top, side) out of the tiles, when all of the one before is written.
+  // Writes the rest of the previous block, then takes the block at (top, side) out of the tiles.
   void take(int64_t top, int64_t side) {
     step(BLOCK);
     rows_ - top > EDGE ? store_sums(sums_) : store_sums<EDGE>(sums_);
@@ -78,7 +78,7 @@ struct Prefetcher {
   }
 };
 
-// For multiply: the sums plus a bias (cols), unless that is null.
+// A `finish` for multiply: the sums plus a bias (cols), unless the bias is null.
 inline auto add_bias(const float* bias) {
   return [bias](int64_t, int64_t c, Vec16 sum, int64_t n) { return bias == nullptr ? sum : sum + load(bias + c, n); };
 }
@@ -102,7 +102,7 @@ void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& ri
     for (int64_t task = begin; task < end; ++task) {
       const int64_t group = task / blocks, top = task % blocks * BLOCK;
       const int64_t first = panels * group / groups, last = panels * (group + 1) / groups;
-      // Whole blocks of bfloat16 are read where they lie; others are copied and filled up with zeros.
+      // Whole blocks of bfloat16 are read in place; others are copied and filled up with zeros.
       const L* block = left + top * inner;
       const bool in_place = std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0;
       if (!in_place && copied != top) {
@@ -137,8 +137,8 @@ void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& ri
 // what `out` holds.
 inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFloat16* right, int64_t cols, int64_t size,
                           float* out, bool adds) {
-  // Tiles of the left factor have to be transposed, which takes longer than to pair rows: the narrower matrix is the
-  // left factor, and where that is `right`, blocks of sums are transposed.
+  // Transposing tiles of the left factor takes longer than pairing rows of the right one. So the narrower matrix is the
+  // left factor, and if that is `right`, the blocks of sums are transposed.
   const bool swapped = cols < rows;
   const int64_t height = std::min(rows, cols), width = std::max(rows, cols);
   const at::BFloat16* wide = swapped ? left : right;

@@ -13,8 +13,8 @@
 
 namespace nmt {
 
-// Whether the kernels are compiled for tiles and Linux lets this process use them. Asking also requests the permission,
-// so it must come before the first use.
+// Returns whether the kernels are compiled for tiles and Linux lets this process use them. The first call requests the
+// permission, so it must come before the first use of tiles.
 inline bool has_tiles() {
 #ifdef NMT_TILES
   constexpr long request_permission = 0x1023, tile_data = 18;  // of arch_prctl
@@ -56,8 +56,8 @@ class Tiles {
 
 constexpr int64_t TILE_BYTES = 1024, TILE_ROW = 64;
 
-// Two tiles of the left factor, one below the other, or of the right factor, side by side, and the way from them to the
-// next two along the inner axis. They are part of a packed matrix, or lie in the rows of a plain one.
+// Two tiles of the left factor, one below the other, or of the right factor, side by side, and the distance to the next
+// two along the inner axis. Both tiles are part of a packed matrix, or of the rows of a plain one.
 struct Panel {
   const void *first, *second;
   int64_t row = TILE_ROW, next = TILE_BYTES;  // bytes from row to row of a tile, and from tile to tile
@@ -82,7 +82,7 @@ inline void load_sums(const float* sums) {
   _tile_loadd(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
 }
 
-// Of a block of EDGE rows, only the upper tiles are computed and stored.
+// With ROWS = EDGE only the two upper tiles are stored.
 template <int64_t ROWS = BLOCK>
 inline void store_sums(float* sums, int64_t stride = BLOCK) {
   _tile_stored(0, sums, stride * 4);
@@ -92,7 +92,8 @@ inline void store_sums(float* sums, int64_t stride = BLOCK) {
   _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
 }
 
-// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for inner = depths * DEPTH.
+// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for inner = depths * DEPTH. With ROWS =
+// EDGE only the two upper tiles are computed.
 template <int64_t ROWS = BLOCK>
 inline void add_products(const Panel& left, const Panel& right, int64_t depths) {
   const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;

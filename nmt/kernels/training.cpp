@@ -1,6 +1,6 @@
 // Fused steps of training on CPU, for float32 and bfloat16: dropout and layer norm.
 //
-// Each function does in one pass over memory what takes torch several. The arithmetic is float32 whatever the type of
+// Each function makes one pass over memory where torch makes several. The arithmetic is float32 whatever the type of
 // the tensors. Dropout masks are never stored: a hash of (seed, i) decides whether element i is kept, so that backward
 // repeats the decision of forward, whatever the number of threads.
 // `nmt/kernels/fused.py` is the only caller, and has the plain torch code that each function is tested against.
@@ -51,7 +51,7 @@ Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t
   return out;
 }
 
-// dropout(x) in the type `dtype`. Of a gradient it is the backward of itself.
+// dropout(x) in the type `dtype`. Applied to a gradient, the function is its own backward.
 Tensor dropout(const Tensor& x, double rate, int64_t seed, at::ScalarType dtype) {
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
   const Dropout drop(rate, seed);

@@ -4,8 +4,8 @@ Knows tensors and shapes; refuses to know a token id, a text or a model family. 
 
     blocks              Dropout, linear maps, feed-forward, norms, residual.
     low_precision       A copy of a model for search that multiplies 16-bit numbers.
-    positions           How a model tells positions apart.
-    relative_positions  How self-attention is told how far a key is from a query.
+    positions           Kinds of positions, and those added to embeddings.
+    relative_positions  Self-attention that knows how far a key is from a query.
     attention           Multi-head attention, and how to see its weights.
     loss                Summed label-smoothed negative log-likelihood.
 """

@@ -23,7 +23,7 @@ from nmt.layers.relative_positions import RelativePositions
 
 
 class AttentionRole(Enum):
-    """Which part of a model attends to which."""
+    """The two sequences that an attention connects."""
 
     encoder = "encoder"
     """The source to itself."""
@@ -34,7 +34,7 @@ class AttentionRole(Enum):
 
 
 class Recorder(nn.Module):
-    """What computes attention weights, and hands them out on request: the base of every kind of attention."""
+    """The base of every kind of attention: a module whose attention weights can be recorded."""
 
     def __init__(self, role: AttentionRole):
         super().__init__()
@@ -49,13 +49,13 @@ class Recorder(nn.Module):
 
 
 class MultiHeadAttention(Recorder):
-    """Multi-head scaled dot-product attention over keys and values that the caller computes and may keep.
+    """Multi-head scaled dot-product attention over keys and values that the caller computes and may cache.
 
-    `keys_values` projects and splits what is attended to; `forward` asks with one query per row of x. In
-    search, the K hypotheses of a sentence ask as K queries over the one stored copy of its source.
+    `keys_values` projects the sequence attended to and splits it into heads; `forward` makes a query of each
+    row of x. In search, the K hypotheses of a sentence are K queries over the one stored copy of its source.
 
     A head has `d_k` channels for queries and keys and `d_v` for values, D / H each unless given; `bias` is
-    that of their projections. `positions`, if given, tell self-attention how far a key is from a query.
+    for the projections to these. `positions`, if given, tell self-attention how far a key is from a query.
     """
 
     def __init__(
@@ -98,8 +98,9 @@ class MultiHeadAttention(Recorder):
     ) -> Tensor:
         """Return (B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
 
-        With `positions`, x is the last T of the S columns. `start` is what `keys_values` counted them from,
-        if that is not the S - T columns before. `is_causal` says that the mask hides just what comes later.
+        With `positions`, the rows of x are the last T of the S columns. `start` is the position of the first
+        row of x, as given to `keys_values`; S - T by default. `is_causal` says that the mask hides the later
+        columns and nothing else.
         """
         num_keys = keys.shape[2]
         start = num_keys - x.shape[1] if start is None else start
@@ -116,17 +117,17 @@ class MultiHeadAttention(Recorder):
 
     @property
     def shows_weights(self) -> bool:
-        """Whether somebody reads the weights, which no fused function shows."""
+        """Whether the weights themselves are needed, which no fused function returns."""
         return self.recorded is not None or self.positions.needs_weights
 
     def attend_cached(
         self, x: Tensor, keys: list[Tensor], values: list[Tensor], rows: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Return (N, 1, D) of x (N, 1, D), the last column of some chunks of keys and values (R, H, L, C).
+        """Return (N, 1, D) of x (N, 1, D), which attends to chunks of keys and values (R, H, L, C).
 
-        Query n attends to row rows[n, i] of each chunk i: `rows` (N, chunks) int32. Of the first chunk,
-        `mask` (R, L) allows some columns. For evaluation where `kernels.usable`, unless it `shows_weights`;
-        the definition is `forward` over the gathered rows.
+        x is the last column. Query n attends to row rows[n, i] of each chunk i: `rows` (N, chunks) int32. In
+        the first chunk `mask` (R, L) allows some columns, in the others all are allowed. For evaluation where
+        `kernels.usable`, unless `shows_weights`; the definition is `forward` over the gathered rows.
         """
         num_keys = sum(chunk.shape[2] for chunk in keys)
         queries = self.positions.rotate(self._split(self.query(x)), num_keys - 1)

@@ -24,21 +24,21 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class NormOrder(Enum):
-    """Where a sublayer normalises: its input (pre) or the sum with its residual (post)."""
+    """The place of a sublayer's norm: on its input (pre), or on the sum with its residual (post)."""
 
     pre = "pre"
     post = "post"
 
 
 class Norm(Enum):
-    """What a norm divides by: the standard deviation around the mean, or the root of the mean square."""
+    """Kind of norm: division by the standard deviation around the mean, or by the root of the mean square."""
 
     layer_norm = "layer_norm"
     rms_norm = "rms_norm"
 
 
 class Activation(Enum):
-    """Non-linearity of the feed-forward block; those that end in glu multiply it with a second linear map."""
+    """Non-linearity of the feed-forward block; names that end in glu multiply it with a second linear map."""
 
     relu = "relu"
     gelu = "gelu"
@@ -52,7 +52,7 @@ class Activation(Enum):
 
 
 class Dropout(nn.Module):
-    """Zero elements with probability `rate` in training and scale the others to keep the mean."""
+    """Dropout: in training, elements become 0 with probability `rate`, others are scaled to keep the mean."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -64,11 +64,11 @@ class Dropout(nn.Module):
         return self.rate if self.training else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Return `x`, of any shape, after dropout."""
         return fused.dropout(x, self.current_rate)
 
     def extra_repr(self) -> str:
-        """Shown by `print(model)`."""
+        """Return what `print(model)` shows of this module."""
         return f"rate={self.rate}"
 
 
@@ -88,13 +88,13 @@ GATES: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def _gated(activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return activation(gate) * value: (..., d_ff) of x (..., 2 d_ff), which is both side by side."""
+    """Return activation(gate) * value: (..., d_ff) of x (..., 2 d_ff), gate and value side by side."""
     gate, value = x.chunk(2, dim=-1)
     return activation(gate) * value
 
 
 def initialise(*layers: Linear) -> None:
-    """Start each matrix, packed ones by themselves, from Xavier's uniform distribution, and biases from 0."""
+    """Initialise matrices, packed ones separately, from Xavier's uniform distribution, and biases with 0."""
     for layer in layers:
         for weight in torch.split(layer.weight, layer.sizes):
             nn.init.xavier_uniform_(weight)
@@ -110,7 +110,7 @@ def module_list(modules: Iterable[AnyModule]) -> Sequence[AnyModule]:
 class FeedForward(nn.Module):
     """Two linear maps with a non-linearity between them, applied to every position alone.
 
-    A gated block has a third one, from D to d_ff, that the non-linearity is multiplied with.
+    In a gated block the output of the non-linearity is multiplied with a third map, from D to d_ff.
     """
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation, *, dropout: float, bias: bool = True):

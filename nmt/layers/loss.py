@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from nmt.kernels import fused
 
 LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_CPU = 1 << 26, 1 << 23
-"""Logits of one product, so that a large vocabulary does not limit the batch."""
+"""Most logits of one matrix product, so that a large vocabulary does not limit the batch."""
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
 
@@ -30,7 +30,7 @@ def projected_nll(
 ) -> tuple[Tensor, Tensor]:
     """Return the sums of `smoothed_nll` for the logits that `output` makes of hidden states (M, D).
 
-    Few logits exist at a time, except in fp16. A graph can be gone through backwards once.
+    Few logits exist at a time, except in fp16. `backward` can be called once.
     """
     bias = cast("Tensor | None", output.bias)
     if bias is None and fused.can_project_nll(hidden, output.weight):
@@ -45,7 +45,7 @@ def projected_nll(
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss, and the plain negative log-likelihood, which has no gradient.
 
-    Both are float32 sums over the tokens. A graph can be gone through backwards once.
+    Both are float32 sums over the tokens. `backward` can be called once.
 
     Args:
         logits: (M, V), any floating type.
@@ -63,7 +63,7 @@ class _Sums(NamedTuple):
     uniform: Tensor
     """Cross-entropy against the even distribution."""
     gradient: Tensor
-    """(M, V): of the smoothed loss with respect to the logits; empty where no gradient is wanted."""
+    """(M, V), of the smoothed loss with respect to the logits; empty where no gradient is wanted."""
 
     def loss(self, smoothing: float) -> Tensor:
         """Return the label-smoothed loss."""
@@ -129,15 +129,15 @@ class _ProjectedNLL(fused.OnceDifferentiable):
         size = max(1, most // len(weight))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), size):
-                rows = inputs[start : start + size]
-                logits = F.linear(rows, weights, biases)
+                rows = inputs[start : start + size]  # (size, D)
+                logits = F.linear(rows, weights, biases)  # (size, V)
                 chunk = _sums(logits, targets[start : start + size], smoothing, needs_gradient=needs_gradient)
                 sums += torch.stack([chunk.loss(smoothing), chunk.nll])
                 if needs_gradient:
                     gradients[0][start : start + size] = chunk.gradient @ weights
                     gradients[1] += chunk.gradient.T @ rows
-                    for of_bias in gradients[2:]:
-                        of_bias += chunk.gradient.sum(0, dtype=torch.float32)
+                    for grad_bias in gradients[2:]:
+                        grad_bias += chunk.gradient.sum(0, dtype=torch.float32)
         ctx.save_for_backward(*gradients)
         loss, nll = (x.clone() for x in sums)
         ctx.mark_non_differentiable(nll)
@@ -145,5 +145,5 @@ class _ProjectedNLL(fused.OnceDifferentiable):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        of_hidden, of_weight, *of_bias = (x.mul_(grad_outputs[0]) for x in ctx.saved_tensors)
-        return of_hidden, of_weight, of_bias[0] if of_bias else None, None, None, None
+        grad_hidden, grad_weight, *grad_bias = (x.mul_(grad_outputs[0]) for x in ctx.saved_tensors)
+        return grad_hidden, grad_weight, grad_bias[0] if grad_bias else None, None, None, None

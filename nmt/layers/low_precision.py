@@ -22,14 +22,14 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 class LowPrecisionLinear(nn.Module):
     """`linear` with its weights and its inputs rounded to `dtype`; float32 in and out.
 
-    With `tiles` the products are those of the kernel for AMX, which sums up and returns float32; without,
-    those of torch, which round their results, too.
+    With `tiles` the kernel for AMX multiplies, which sums up and returns float32; without, torch multiplies,
+    which rounds the results, too. Shapes: I inputs, O outputs.
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype, *, tiles: bool):
         super().__init__()
         self.relu = False
-        """Whether to return the positive part of the result, in the same pass."""
+        """Whether ReLU is applied to the result, in the same pass."""
         self.tiles = tiles
         self.num_outputs = linear.out_features
         weight: Tensor = linear.weight.detach()
@@ -54,8 +54,8 @@ class LowPrecisionLinear(nn.Module):
 def in_low_precision(model: AnyModule, precision: Precision) -> AnyModule:
     """Return `model` with its linear maps in `precision`; all other weights are shared.
 
-    For fp32, and for what this function has returned before, that is `model` itself. `precision` is one that
-    `resolve_precision` returned. For use without gradients, in eval mode.
+    For fp32, and for a model that this function has returned before, return `model` itself. `precision` is a
+    result of `resolve_precision`. For use without gradients, in eval mode.
     """
     if precision is Precision.fp32 or any(
         isinstance(module, LowPrecisionLinear) for module in model.modules()

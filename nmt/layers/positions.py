@@ -1,4 +1,4 @@
-"""How a model tells positions apart, and the two kinds that are added to its embeddings.
+"""Kinds of positions, and the two kinds that are added to the embeddings.
 
 Nothing here knows a vocabulary, a batch or a model family. Shapes: T positions, D d_model.
 
@@ -18,7 +18,7 @@ from nmt.errors import UserError
 
 
 class Positions(Enum):
-    """How a model tells positions apart: by vectors added to the embeddings, or in self-attention."""
+    """Kind of positions: sinusoidal and learned are added to embeddings, others act in self-attention."""
 
     sinusoidal = "sinusoidal"
     learned = "learned"
@@ -30,7 +30,7 @@ class Positions(Enum):
 
 
 def sinusoids(length: int, d_model: int, *, device: torch.device | None = None) -> Tensor:
-    """(length, D): sines in even and cosines in odd channels, wavelengths from 2 pi to 10000 * 2 pi.
+    """Return (length, D): sines in even, cosines in odd channels, wavelengths from 2 pi to 10000 * 2 pi.
 
     The angles are float64: in float32 they lose three digits by position 1000.
     """
@@ -48,18 +48,18 @@ class PositionTable(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, length: int) -> Tensor:
-        """(length, D): positions 0 .. length - 1."""
+        """Return (length, D): positions 0 .. length - 1."""
 
     @property
     @abstractmethod
     def rows(self) -> Tensor:
-        """All of them that there are: (at least the longest `length` so far, D)."""
+        """The whole table (L, D), where L is at least the longest `length` so far."""
 
     def at(self, start: int | Tensor, num: int, padding: Tensor | None = None) -> Tensor:
         """Return (num, D): the positions of `num` columns from `start` on.
 
-        With `padding` (B,) it is (B, num, D): rows that begin with so many columns of nothing count their
-        positions from there. A tensor `start` (), which the host does not read, must lie within `rows`.
+        With `padding` (B,), return (B, num, D): a sentence that begins with so many columns of padding counts
+        its positions after these. A tensor `start` (), which the host does not read, must lie within `rows`.
         """
         rows = self(start + num) if isinstance(start, int) else self.rows
         if isinstance(start, int) and padding is None:
@@ -81,7 +81,7 @@ class SinusoidalPositions(PositionTable):
 
     def forward(self, length: int) -> Tensor:
         if length > len(self.table):
-            with torch.inference_mode(False):  # what search makes, training may use
+            with torch.inference_mode(False):  # training may use a table that search has made
                 self.table = sinusoids(2 * length, self.d_model, device=self.table.device)
         return self.table[:length]
 
@@ -93,8 +93,8 @@ class SinusoidalPositions(PositionTable):
 class LearnedPositions(PositionTable):
     """One trained vector per position; sequences may not be longer than `max_length`.
 
-    They start from a normal distribution with standard deviation `std`, which should be that of the vectors
-    that they are added to: much smaller ones are drowned for a long time.
+    The vectors start from a normal distribution with standard deviation `std`, which should equal that of the
+    embeddings: positions much smaller than the embeddings are drowned for a long time.
     """
 
     def __init__(self, d_model: int, max_length: int, *, std: float):
@@ -104,7 +104,7 @@ class LearnedPositions(PositionTable):
         nn.init.normal_(self.table.weight, std=std)
 
     def forward(self, length: int) -> Tensor:
-        """(length, D): positions 0 .. length - 1; raises `UserError` beyond `max_length`."""
+        """Return (length, D): positions 0 .. length - 1; raise `UserError` beyond `max_length`."""
         if length > self.max_length:
             raise UserError(
                 f"a sequence of {length} tokens exceeds model.max_positions={self.max_length}; "

@@ -1,4 +1,4 @@
-"""How self-attention is told how far a key is from a query.
+"""Relative positions: self-attention that knows how far a key is from a query.
 
 The queries are the last T of the S columns of the keys, so one definition serves a full pass (T = S) and a
 step over a cache (T = 1). An offset is the column of the key minus that of the query: negative before it.
@@ -21,25 +21,25 @@ from nmt.layers.positions import SinusoidalPositions
 
 
 class RelativePositions(nn.Module):
-    """The three places where self-attention can be told a distance; each kind overrides what it changes."""
+    """The three places where distances enter self-attention; a kind of positions overrides some of them."""
 
     needs_weights = False
-    """Whether `weighted_sum` is more than a product, which attention cannot leave to a fused function."""
+    """Whether `weighted_sum` is more than a product, so that no fused function can compute the attention."""
 
     def rotate(self, x: Tensor, start: int | Tensor) -> Tensor:
-        """Queries or keys x (B, H, T, C) of the columns from `start` on, as they are multiplied."""
+        """Return queries or keys x (B, H, T, C), which begin at column `start`, as they are multiplied."""
         return x
 
     def bias(self, queries: Tensor, num_keys: int) -> Tensor | None:
-        """What is added to the scores of queries (B, H, T, C), expands to (B, H, T, S); None for nothing."""
+        """Return the bias on the scores of queries (B, H, T, C), which expands to (B, H, T, S), or None."""
         return None
 
     def weighted_sum(self, weights: Tensor, values: Tensor) -> Tensor:
-        """(B, H, T, C): the values (B, H, S, C) summed with weights (B, H, T, S)."""
+        """Return (B, H, T, C): the values (B, H, S, C) summed with weights (B, H, T, S)."""
         return weights @ values
 
     def masked_bias(self, queries: Tensor, num_keys: int, mask: Tensor | None) -> Tensor | None:
-        """The bias, minus infinity where the boolean mask forbids to attend; the mask where there is none."""
+        """Return the bias, -inf where the boolean mask forbids to attend; without a bias, the mask itself."""
         bias = self.bias(queries, num_keys)
         if bias is None:
             return mask
@@ -48,15 +48,15 @@ class RelativePositions(nn.Module):
 
 
 def offsets(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-    """(T, S): the column of each key minus that of each query; the queries are the last T columns."""
+    """Return (T, S): the column of each key minus that of each query; the queries are the last T columns."""
     columns = torch.arange(num_keys, device=device)
     return columns - columns[num_keys - num_queries :, None]
 
 
 class RotaryPositions(RelativePositions):
-    """Channels 2i and 2i + 1 are turned by the angle position / 10000^(2i / C), an even C.
+    """Rotation of channels 2i and 2i + 1 by the angle position / 10000^(2i / C), for an even C.
 
-    The product of a turned query and a turned key then depends on their offset alone.
+    The product of a rotated query and a rotated key then depends on their offset alone.
     """
 
     def __init__(self, size: int):
@@ -64,14 +64,14 @@ class RotaryPositions(RelativePositions):
         self.angles = SinusoidalPositions(size)
 
     def rotate(self, x: Tensor, start: int | Tensor) -> Tensor:
-        """(B, H, T, C), each pair of channels as a point that is turned around the origin."""
+        """Return x (B, H, T, C), each pair of channels rotated as a point around the origin."""
         return fused.rotate(x, self.angles.at(start, x.shape[2]))
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """One slope per head, 2^(-8/H), 2^(-16/H), ..., 2^-8 where H is a power of two.
+    """Return one slope per head: 2^(-8/H), 2^(-16/H), ..., 2^-8 where H is a power of two.
 
-    Other numbers take those of the power of two below, then every other one of the power of two above.
+    Other H take the slopes of the power of two below, then every other slope of the power of two above.
     """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
@@ -79,7 +79,7 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 class AlibiPositions(RelativePositions):
-    """A score falls with the distance, at a fixed slope for each head; the same in both directions."""
+    """A bias that falls with the distance, at a fixed slope for each head, alike in both directions."""
 
     def __init__(self, num_heads: int):
         super().__init__()
@@ -87,16 +87,17 @@ class AlibiPositions(RelativePositions):
         self.slopes: Tensor
 
     def bias(self, queries: Tensor, num_keys: int) -> Tensor:
-        """(1, H, T, S)."""
+        """Return (1, H, T, S)."""
         distance = offsets(queries.shape[2], num_keys, queries.device).abs()
         return (-self.slopes * distance)[None]
 
 
 def offset_buckets(offset: Tensor, *, num_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
-    """The bucket of each offset: half of them for one distance each, then ever wider up to `max_distance`.
+    """Return the bucket of each offset.
 
-    The last one takes all distances beyond. With `bidirectional`, the second half of the buckets is for keys
-    after the query; otherwise those count as distance 0 (a causal mask hides them).
+    The first half of the buckets holds one distance each, the second half ever wider ranges up to
+    `max_distance`, and the last bucket all distances beyond. With `bidirectional`, keys after the query have
+    as many buckets of their own; otherwise they count as distance 0 (a causal mask hides them).
     """
     if bidirectional:
         num_buckets //= 2
@@ -110,9 +111,9 @@ def offset_buckets(offset: Tensor, *, num_buckets: int, max_distance: int, bidir
 
 
 class BucketPositions(RelativePositions):
-    """A trained bias for each head and bucket of offsets, as in T5, but in every layer its own.
+    """A trained bias for each head and bucket of offsets, as in T5, but with a table in every layer.
 
-    Unlike T5's, the scores that it is added to are divided by sqrt(C).
+    Unlike in T5, the scores that the bias is added to are divided by sqrt(C).
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class BucketPositions(RelativePositions):
         self.bucket_of: Tensor
 
     def bias(self, queries: Tensor, num_keys: int) -> Tensor:
-        """(1, H, T, S)."""
+        """Return (1, H, T, S)."""
         furthest = self.max_distance
         clipped = offsets(queries.shape[2], num_keys, queries.device).clamp(-furthest, furthest)
         biases: Tensor = self.table(self.bucket_of[clipped + furthest])
@@ -142,8 +143,8 @@ class BucketPositions(RelativePositions):
 class ClippedPositions(RelativePositions):
     """Trained vectors for each offset up to `max_distance`, added to the keys and to the values.
 
-    The heads of a layer share them. Further keys count as if they were `max_distance` away, and without
-    `bidirectional` keys after the query as if they were at it (a causal mask hides them).
+    The heads of a layer share the vectors. Further keys count as if they were `max_distance` away, without
+    `bidirectional` keys after the query as if they were in its column (a causal mask hides them).
     """
 
     needs_weights = True
@@ -157,15 +158,15 @@ class ClippedPositions(RelativePositions):
             nn.init.xavier_uniform_(table.weight)
 
     def bias(self, queries: Tensor, num_keys: int) -> Tensor:
-        """(B, H, T, S): the products of each query with the vectors added to its keys, divided by sqrt(C)."""
+        """Return (B, H, T, S): products of queries and vectors added to their keys, divided by sqrt(C)."""
         vectors = self.keys(self._rows(queries.shape[2], num_keys, queries.device))
         return torch.einsum("bhtc,tsc->bhts", queries * queries.shape[-1] ** -0.5, vectors.to(queries.dtype))
 
     def weighted_sum(self, weights: Tensor, values: Tensor) -> Tensor:
-        """(B, H, T, C)."""
+        """Return (B, H, T, C), the sum of values and of the vectors added to them."""
         vectors = self.values(self._rows(weights.shape[2], values.shape[2], weights.device))
         return weights @ values + torch.einsum("bhts,tsc->bhtc", weights, vectors.to(weights.dtype))
 
     def _rows(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-        """(T, S): the rows of the tables."""
+        """Return the rows (T, S) of the tables."""
         return offsets(num_queries, num_keys, device).clamp(-self.before, self.after) + self.before

@@ -3,7 +3,7 @@
 Knows token ids; refuses to know text, losses and searches. The modules in import order:
 
     base                The contract that every model fulfils.
-    kv_cache            Keys and values in search: what a step appends to, and looks back at.
+    kv_cache            Keys and values of earlier positions, to which a step of search appends.
     vocabulary          Embeddings and output layer, and which of them are one matrix.
     stack               Residual sublayers and layers that Transformers are stacked from.
     transformer         The encoder-decoder Transformer.
@@ -36,5 +36,5 @@ __all__ = ["MODELS", "ModelConfig", "State", "TranslationModel", "build_model"]
 
 
 def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
-    """A freshly initialised model of the family `cfg` belongs to."""
+    """Return a freshly initialised model of the family that `cfg` belongs to."""
     return MODELS[cfg.name][1](cfg, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)

@@ -1,9 +1,9 @@
 """The contract that every model fulfils: `forward`, `project`, `start`, `advance`, `reorder`, `attention`.
 
 Training calls `forward` and `project`, or reads the weights of `output` in place of `project`, as a kernel of
-search does. Beam search calls `start`, `advance`, `project` and `reorder`; sampling calls `step`, which is
-`advance` and `project`, for the two in the middle. `attention` shows what a model looks at. The rest of the
-package knows a model by nothing else, and nothing here knows a family of models, a token id or text.
+search does. Beam search calls `start`, `advance`, `project` and `reorder`; sampling calls `start`, `step`,
+which is `advance` and then `project`, and `reorder`. `attention` returns attention weights. The rest of the
+package asks no model for its family; nothing here knows a family of models, a token id or text.
 
 Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
 The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ModelConfig:
-    """What the configs of all models have in common."""
+    """The keys that all models have."""
 
     name: str = ""
     """Family of the model; chosen together with its other fields by `model=...`."""
@@ -37,11 +37,11 @@ class ModelConfig:
         self.require_positive("d_model")
 
     def require_positive(self, *keys: str) -> None:
-        """Refuse sizes below 1; null is a size that the others decide."""
+        """Raise `UserError` unless the sizes `keys` are at least 1, or null: derived from other sizes."""
         at_least(self, "model", 1, *keys)
 
     def require_rates(self, *keys: str) -> None:
-        """Refuse what is no probability to drop something."""
+        """Raise `UserError` unless the dropout rates `keys` are in [0, 1)."""
         within(self, "model", "[0, 1)", *keys)
 
     @property
@@ -56,7 +56,7 @@ class ModelConfig:
 
     @property
     def needs_source(self) -> bool:
-        """Whether there must be a source; a model that needs none is a language model, too."""
+        """Whether there must be a source; a model that needs none can be a language model."""
         return True
 
     @property
@@ -72,11 +72,11 @@ class ModelConfig:
 
 @dataclass
 class State:
-    """What a model remembers between two steps of search: tensors whose rows can be moved, and the position.
+    """The memory of a model between two steps of search: tensors whose rows can be moved, and the position.
 
-    What a sentence has once goes into `source`, whose rows are only touched when a sentence leaves the batch;
-    `step` may write there, too (a cache that the beams of a sentence share, say). What each hypothesis has
-    for itself goes into `target` and follows the beams.
+    Tensors that a sentence has once belong in `source`, whose rows only move when a sentence leaves the
+    batch; `advance` may write there, too (to a cache that the beams of a sentence share, say). Tensors that
+    each hypothesis has for itself belong in `target`, whose rows follow the beams.
     """
 
     source: dict[str, Tensor] = field(default_factory=dict)
@@ -117,18 +117,18 @@ class TranslationModel(nn.Module, ABC):
     gains_from_compiling = True
     """Whether `runtime.compile` compiles `forward`."""
     output: nn.Linear
-    """From hidden states to logits; apart from `forward`, so that a loss may pick positions first."""
+    """The map from hidden states to logits; not in `forward`, so that a loss may pick positions first."""
 
     @abstractmethod
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Return the hidden states (B, T, D) of every target position at once (teacher forcing).
 
-        `src` (B, S) ids, `src_mask` (B, S) bool, `tgt_in` (B, T) ids from BOS on; none sees a later one. A
-        model that needs no source takes one without columns: S = 0.
+        `src` (B, S) ids, `src_mask` (B, S) bool, `tgt_in` (B, T) ids from BOS on; no position sees a later
+        one. A model that needs no source takes a source without columns: S = 0.
         """
 
     def reads_source_alone(self, name: str) -> bool:
-        """Return whether the parameter `name` meets source tokens only: names of encoders begin so."""
+        """Return whether the parameter `name` is applied to source tokens only: the encoder's are."""
         return name.startswith("encoder")
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -141,10 +141,10 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def advance(self, last: Tensor, state: Any) -> Tensor:
-        """Consume `last` (N,), one token per hypothesis, and return the hidden states (N, D) of the next.
+        """Consume `last` (N,), one token per hypothesis; return hidden states (N, D) that predict the next.
 
         `state`, of the kind that `start` returns, is changed in place and its position advanced by one.
-        K = N // B is what the last `reorder` made it. The result equals `forward(...)` at that position.
+        K = N // B follows from the last `reorder`. The result equals `forward(...)` at that position.
         """
 
     def step(self, last: Tensor, state: State) -> Tensor:
@@ -152,10 +152,10 @@ class TranslationModel(nn.Module, ABC):
         return self.project(self.advance(last, state))
 
     def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
-        """Keep the hypotheses `rows` (N',) in that order: a beam has moved, or a sentence is finished.
+        """Return the state of the hypotheses `rows` (N',): beams have moved, or sentences are finished.
 
-        `sentences` (B',) names the sentences kept, where some leave; rows b' * K + k of `rows` then belong to
-        `sentences[b']`. None keeps all of them as they are.
+        `sentences` (B',) are the sentences that stay, where some leave; `rows[b' * K + k]` then belongs to
+        `sentences[b']`. None keeps all rows, or all sentences, as they are.
         """
         return state.select(rows, sentences)
 

@@ -1,8 +1,8 @@
 """Convolutional sequence to sequence learning (Gehring et al. 2017).
 
 Encoder and decoder are stacks of convolutions with gated linear units; every layer of the decoder has an
-attention of its own (multi-step attention). Every sum of two is multiplied by sqrt(0.5), which keeps its
-variance (section 3.4); there are no other norms, but every linear map is weight-normalised (Salimans and
+attention of its own (multi-step attention). Every sum of two tensors is multiplied by sqrt(0.5), which keeps
+the variance (section 3.4); there are no norms, but every linear map is weight-normalised (Salimans and
 Kingma 2016). The paper's mappings between the width of the embeddings and that of the convolutions are kept,
 here with one width for both.
 
@@ -76,29 +76,29 @@ class ConvolutionalConfig(ModelConfig):
 
 
 class Memory(NamedTuple):
-    """What the decoder attends to, the same in every layer and at every target position."""
+    """The encoded source, to which every layer of the decoder attends at every target position."""
 
     keys: Tensor
     """(B, S, D): the output of the encoder."""
     values: Tensor
-    """(B, S, D): the same plus the embeddings, scaled by the length of the sentence."""
+    """(B, S, D): keys plus embeddings, scaled by the square root of the sentence's length."""
     mask: Tensor
     """(B, S) bool."""
 
 
 def merged(x: Tensor, y: Tensor) -> Tensor:
-    """Their sum, with the variance of one of them."""
+    """Return the sum of x and y, scaled to the variance of one of them."""
     return (x + y) * math.sqrt(0.5)
 
 
 def with_gradient_scaled(x: Tensor, scale: float) -> Tensor:
-    """`x` itself, whose gradient is multiplied by `scale` on its way back."""
+    """Return `x`, whose gradient is multiplied by `scale` in backward."""
     constant = x.detach()
     return constant + (x - constant) * scale
 
 
 def normed_linear(num_inputs: int, num_outputs: int, *, gain: float = 1.0, dropout: float = 0.0) -> nn.Linear:
-    """A weight-normalised linear map that starts with standard deviation sqrt(gain * p / num_inputs).
+    """Return a weight-normalised linear map that starts with standard deviation sqrt(gain * p / num_inputs).
 
     p = 1 - `dropout` is the probability with which its inputs are retained (section 3.5).
     """
@@ -110,7 +110,7 @@ def normed_linear(num_inputs: int, num_outputs: int, *, gain: float = 1.0, dropo
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors of width D: embeddings plus positions of the same size (section 3.1), dropout."""
+    """Map from tokens to vectors of width D: embeddings plus positions of the same size (3.1), dropout."""
 
     def __init__(self, cfg: ConvolutionalConfig, tokens: nn.Embedding):
         super().__init__()
@@ -126,7 +126,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(cfg.dropout)
 
     def forward(self, ids: Tensor, start: int | Tensor = 0) -> Tensor:
-        """(B, T, D) of ids (B, T) at the positions from `start` on."""
+        """Return (B, T, D) of ids (B, T) at the positions from `start` on."""
         positions = self.positions.at(start, ids.shape[1])
         return self.dropout(self.tokens(ids) + positions * self.position_scale)
 
@@ -135,7 +135,7 @@ class GatedConvolution(nn.Module):
     """Dropout, a convolution and gated linear units (section 3.2).
 
     The convolution is one matrix product over windows of k positions side by side, which on a CPU with AMX
-    trains in two thirds of the time of `nn.Conv1d`. It pads nothing: callers say what lies around x.
+    trains in two thirds of the time of `nn.Conv1d`. Padding is left to callers: x has k - 1 more positions.
     """
 
     def __init__(self, cfg: ConvolutionalConfig):
@@ -147,10 +147,10 @@ class GatedConvolution(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) of x (B, T + k - 1, D)."""
+        """Return (B, T, D) of x (B, T + k - 1, D)."""
         x = self.dropout(x)
         length = x.shape[1] - self.kernel_size + 1
-        windows = torch.cat([x[:, i : i + length] for i in range(self.kernel_size)], dim=-1)
+        windows = torch.cat([x[:, i : i + length] for i in range(self.kernel_size)], dim=-1)  # (B, T, k * D)
         return F.glu(self.linear(windows), dim=-1)
 
 
@@ -163,7 +163,7 @@ class EncoderLayer(nn.Module):
         self.reach = cfg.kernel_size // 2
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        """x (B, S, D); `padding` (B, S, 1) is True where there is no token, which reads as zeros."""
+        """Return (B, S, D) of x (B, S, D), which counts as 0 where `padding` (B, S, 1) is True."""
         windows = F.pad(x.masked_fill(padding, 0.0), (0, 0, self.reach, self.reach))
         return merged(x, self.convolution(windows))
 
@@ -176,7 +176,7 @@ class ConvAttention(Recorder):
         self.query = normed_linear(d_model, d_model)
 
     def forward(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """(B, T, D): what x (B, T, D), at the tokens `embedded` (B, T, D), reads from the memory."""
+        """Return contexts (B, T, D), given x (B, T, D) and the embedded target tokens (B, T, D)."""
         scores = merged(self.query(x), embedded) @ memory.keys.transpose(1, 2)
         weights = scores.masked_fill(~memory.mask[:, None, :], -torch.inf).softmax(dim=-1)
         self.record(weights)
@@ -193,18 +193,18 @@ class DecoderLayer(nn.Module):
         self.reach = cfg.kernel_size - 1
 
     def forward(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """x and embedded (B, T, D)."""
+        """Return (B, T, D) of x and the embedded target tokens, both (B, T, D)."""
         hidden = self.convolution(F.pad(x, (0, 0, self.reach, 0)))
         return self.read(x, hidden, embedded, memory)
 
     def read(self, x: Tensor, hidden: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """The output for input x and its convolution `hidden`, all (B, T, D)."""
+        """Return the output for input x and its convolution `hidden`, all (B, T, D)."""
         return merged(x, merged(hidden, self.attention(hidden, embedded, memory)))
 
     def step(self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor) -> tuple[Tensor, Tensor]:
-        """Output for x and embedded (N, 1, D) after the inputs `past` (N, k - 1, D), and the next `past`.
+        """Return the output for x and embedded (N, 1, D) after `past` (N, k - 1, D), and the next `past`.
 
-        The hypotheses of a sentence ask as K queries over the one copy of its memory.
+        `past` are earlier x. The hypotheses of a sentence are K queries over the one copy of its memory.
         """
         window = torch.cat([past, x], dim=1)
         hidden = self.convolution(window)
@@ -236,11 +236,11 @@ class Convolutional(TranslationModel):
         self.encoder_gradient_scale = 1.0 / (2 * cfg.decoder_layers)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Hidden states (B, T, D) of every target position, given the reference before it."""
+        """Return the hidden states (B, T, D) of every target position, given the reference before it."""
         memory = self.encode(src, src_mask)
         embedded = self.tgt_embedding(tgt_in)
         x = self.decoder_input(embedded)
-        for layer in self.decoder:  # padding stands at the end, where no real position looks
+        for layer in self.decoder:  # padding is at the end, which no real position sees
             x = layer(x, embedded, memory)
         return self.dropout(self.decoder_output(x))
 
@@ -256,7 +256,7 @@ class Convolutional(TranslationModel):
         )
 
     def advance(self, last: Tensor, state: State) -> Tensor:
-        """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
+        """Return the hidden states (N, D) that predict the token after `last` (N,)."""
         memory = Memory(**state.source)
         embedded = self.tgt_embedding(last[:, None], start=state.position)
         x = self.decoder_input(embedded)
@@ -266,7 +266,7 @@ class Convolutional(TranslationModel):
         return self.dropout(self.decoder_output(x[:, 0]))
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
-        """Keys and values of source ids (B, S)."""
+        """Return the memory of source ids (B, S)."""
         embedded = self.src_embedding(src)
         x = self.encoder_input(embedded)
         for layer in self.encoder:

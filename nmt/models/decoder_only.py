@@ -1,8 +1,8 @@
 """The decoder-only Transformer (Radford et al. 2018): one causal stack over the source and the target.
 
-A sentence pair is one sequence, BOS source EOS BOS target EOS; what stands before the target is its prefix.
-A language model is the same without a prefix: the source has no columns. Prefixes end in one column, so that
-every target begins in the same one; a shorter row begins with padding, and its positions count from its end.
+A sentence pair is one sequence, BOS source EOS BOS target EOS; the part before the second BOS is the prefix.
+A language model has no prefix: its source has no columns. All prefixes of a batch end in the same column, so
+that all targets begin in the same one; a shorter row begins with padding, after which positions are counted.
 
 Knows token ids and nothing of text, batches or loss. Shapes: B sentences, S source length, P = S + 1 columns
 of the prefix (0 where S is 0), T target length, D d_model, H heads, N = B * K hypotheses, V vocabulary.
@@ -36,7 +36,7 @@ from nmt.models.vocabulary import Tying, build_vocabulary
 
 
 class Prefix(Enum):
-    """What a position of the source may attend to."""
+    """The part of a pair that a position of the source may attend to."""
 
     bidirectional = "bidirectional"
     """The whole source."""
@@ -45,7 +45,7 @@ class Prefix(Enum):
 
 
 class LossOn(Enum):
-    """Which tokens of a pair the model learns to predict."""
+    """The tokens of a pair that the model learns to predict."""
 
     target = "target"
     both = "both"
@@ -59,11 +59,11 @@ class DecoderOnlyConfig(StackConfig):
     num_layers: int = 6
     """Depth of the stack."""
     positions: Positions = Positions.learned
-    """How positions are told apart."""
+    """learned, sinusoidal, rotary, alibi, relative (clipped vectors), t5 (buckets) or none."""
     activation: Activation = Activation.gelu
     """Non-linearity of the feed-forward blocks."""
     prefix: Prefix = Prefix.bidirectional
-    """bidirectional or causal: what a position of the source may attend to."""
+    """bidirectional: each source position attends to the whole source; causal: to the source up to itself."""
     loss_on: LossOn = LossOn.target
     """target, or both: the source is then predicted, too, which needs model.prefix=causal."""
     tying: Tying = Tying.all
@@ -131,11 +131,11 @@ class DecoderOnly(TranslationModel):
         self.norm = build_final_norm(cfg)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Return the hidden states (B, T, D) of every target position, given all before it."""
+        """Return the hidden states (B, T, D) of every target position, given all tokens before it."""
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
         x = self.embedding(torch.cat([prefix, tgt_in], dim=1), padding=padding)
-        # Padding of the target stands at its end, where the causal mask hides it from every real position.
+        # Padding of the target is at its end, where the causal mask hides it from every real position.
         mask = self._mask(padding, columns, x.shape[1])
         for layer in self.layers:
             x = layer(x, mask, is_causal=not columns)
@@ -156,7 +156,7 @@ class DecoderOnly(TranslationModel):
         return cache
 
     def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
-        """Return the hidden states (N, D) of what follows `last` (N,)."""
+        """Return the hidden states (N, D) that predict the token after `last` (N,)."""
         padding = state.target["padding"]
         x, mask = self.embedding(last[:, None], start=state.columns, padding=padding), state.mask(padding)
         for i, layer in enumerate(self.layers):
@@ -167,39 +167,39 @@ class DecoderOnly(TranslationModel):
     def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
         """Return the weights of each layer, cut into the parts of the contract, without the first BOS.
 
-        A target position divides its attention between both, so that its rows in `cross` and `decoder` sum to
-        1 only together, and to less where it attends to that BOS.
+        A target position divides its attention between source and target, so that its rows in `cross` and
+        `decoder` sum to 1 only together, and to less where the position attends to the first BOS.
         """
         layers = super().attention(src, src_mask, tgt_in).decoder
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
-        place = (padding[:, None] + 1 + torch.arange(src.shape[1], device=src.device)).clamp(max=columns - 1)
+        index = (padding[:, None] + 1 + torch.arange(src.shape[1], device=src.device)).clamp(max=columns - 1)
         maps = AttentionMaps()
-        for weights in layers:
-            cols = place[:, None, None, :].expand(-1, *weights.shape[1:3], -1)
+        for weights in layers:  # (B, H, P + T, P + T)
+            cols = index[:, None, None, :].expand(-1, *weights.shape[1:3], -1)  # (B, H, P + T, S)
             to_source = weights.gather(3, cols) * src_mask[:, None, None, :]
-            rows = place[:, None, :, None].expand(-1, weights.shape[1], -1, src.shape[1])
+            rows = index[:, None, :, None].expand(-1, weights.shape[1], -1, src.shape[1])  # (B, H, S, S)
             maps.encoder.append(to_source.gather(2, rows))
             maps.cross.append(to_source[:, :, columns:])
             maps.decoder.append(weights[:, :, columns:, columns:])
         return maps
 
     def _prefix(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """BOS and source as ids (B, P) that end in the last column, and how many columns (B,) are padding."""
+        """Return BOS and source as ids (B, P) that end in the last column, and the width (B,) of padding."""
         length = src.shape[1]
         padding = length - src_mask.sum(1)
         if not length:
             return src, padding
-        place = torch.arange(-1, length, device=src.device) - padding[:, None]
-        ids = src.gather(1, place.clamp(min=0))
-        return ids.where(place >= 0, torch.full_like(ids, BOS_ID)), padding
+        index = torch.arange(-1, length, device=src.device) - padding[:, None]  # (B, P)
+        ids = src.gather(1, index.clamp(min=0))
+        return ids.where(index >= 0, torch.full_like(ids, BOS_ID)), padding
 
     def _mask(self, padding: Tensor, columns: int, length: int) -> Tensor:
-        """(B, 1, length, length), the first `columns` being the prefix; padding attends to itself alone."""
-        place = torch.arange(length, device=padding.device)
-        allowed = place[None, :] <= place[:, None]
+        """Return (B, 1, length, length); the first `columns` are the prefix, padding attends to itself."""
+        index = torch.arange(length, device=padding.device)
+        allowed = index[None, :] <= index[:, None]
         if self.bidirectional:
-            allowed = allowed | (place < columns)[:, None] & (place < columns)[None, :]
-        real = place[None, None, :] >= padding[:, None, None]
-        itself = place[None, :] == place[:, None]
+            allowed = allowed | (index < columns)[:, None] & (index < columns)[None, :]
+        real = index[None, None, :] >= padding[:, None, None]
+        itself = index[None, :] == index[:, None]
         return (allowed & real | itself)[:, None]

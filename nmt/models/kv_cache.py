@@ -1,8 +1,8 @@
-"""What attention in search looks back at: keys and values of earlier positions, and those of the source.
+"""Keys and values that attention reuses in search: those of earlier positions, and those of the source.
 
 A `KeyValueCache` moves the tensors of each hypothesis with the beams. Where the kernels can be used, a
 `ChunkedCache` leaves keys and values where they were written, one chunk of columns at a time, and only the
-places of a hypothesis, a row in each chunk, follow the beams. Which it is, is decided when a search starts.
+row numbers of a hypothesis, one for each chunk, follow the beams. `new_cache` chooses when a search starts.
 
 The last column of the keys is the newest in every cache, which is all that attention relies on.
 
@@ -40,9 +40,9 @@ class KeyValueCache(State):
         return self.prefix + self.position
 
     def mask(self, padding: Tensor | None = None) -> Tensor | None:
-        """Return where keys may be attended to with the next column, (N, 1, 1, S); None for everywhere.
+        """Return the mask (N, 1, 1, S) of keys for the step that adds the next column; None allows all.
 
-        Rows begin with `padding` (N,) columns of nothing.
+        The first `padding` (N,) columns of a row are no tokens.
         """
         return None if padding is None else mask_after(padding, self.prefix + int(self.position) + 1)
 
@@ -51,15 +51,15 @@ class KeyValueCache(State):
     ) -> Tensor:
         """Append the keys and values of x (N, T, D), most often T = 1, and return (N, T, D).
 
-        All columns S are attended to, or those that `mask`, which broadcasts to (N, H, T, S), allows. With
-        T > 1 there are no columns before.
+        All columns S are attended to, or those that `mask`, which broadcasts to (N, H, T, S), allows. T > 1
+        is for an empty cache only.
         """
         new = attention.keys_values(x, self.columns)
         keys, values = map(self._append, (f"{layer}.keys", f"{layer}.values"), new)
         return attention(x, keys, values, mask, self.columns)
 
     def _append(self, name: str, new: Tensor) -> Tensor:
-        """Return the tensor `name` (N, H, S, C), which is stored, with the columns `new` at its end."""
+        """Append the columns `new` to the stored tensor `name`, and return that (N, H, S, C)."""
         if name in self.target:
             new = torch.cat([self.make_room(self.target[name]), new], dim=2)
         self.target[name] = new
@@ -85,10 +85,10 @@ class KeyValueCache(State):
 
 @dataclass
 class ChunkedCache(KeyValueCache):
-    """A cache of tensors that never move, for the kernels of search: rows of them belong to a hypothesis.
+    """A cache of tensors that never move, for the kernels of search: each hypothesis knows its rows.
 
     `target["places"]` (N, chunks) int32 is the row of a hypothesis in each chunk of columns, and
-    `target["sentences"]` (N, 1) int32 that in the keys and values of the source.
+    `target["sentences"]` (N, 1) int32 its row in the keys and values of the source.
     """
 
     chunks: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class ChunkedCache(KeyValueCache):
         return attention(x, *new, mask)
 
     def _append_chunk(self, name: str, new: Tensor) -> list[Tensor]:
-        """Return all chunks of `name` with the one that is new; the first of a step gives out its rows."""
+        """Append the chunk `new` to those of `name`, return all; the first of a step numbers its rows."""
         chunks, places = self.chunks.setdefault(name, []), self.target["places"]
         chunks.append(new)
         if len(chunks) > places.shape[1]:
@@ -135,7 +135,7 @@ class ChunkedCache(KeyValueCache):
 
 
 def new_cache(attentions: Iterable[MultiHeadAttention], like: Tensor) -> KeyValueCache:
-    """Return an empty cache for keys and values like `like` (B, ...), for kernels where they can be used."""
+    """Return an empty cache for tensors such as `like` (B, ...), for the kernels where these can be used."""
     if not kernels.usable(like) or any(layer.training or layer.shows_weights for layer in attentions):
         return KeyValueCache()
     return ChunkedCache(target={"places": torch.empty(len(like), 0, dtype=torch.int32)})

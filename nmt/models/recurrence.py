@@ -1,7 +1,7 @@
 """Layers of recurrent cells, over a whole sequence in one kernel or one position at a time.
 
 Knows vectors, not tokens, and nothing of attention. Shapes: N sequences, T positions, L layers, E input
-width, D d_model, M state vectors of a cell: the hidden state, and for the LSTM its cell. Padding stands at
+width, D d_model, M state vectors of a cell: the hidden state, and for the LSTM its cell. Padding is at
 the end.
 
 Recurrent matrices start orthogonal (Saxe et al. 2014), the others from Xavier's uniform distribution, each
@@ -23,7 +23,7 @@ from nmt.layers.blocks import Dropout, module_list
 
 
 class Cell(Enum):
-    """What a recurrent layer computes at each position."""
+    """Kind of recurrent cell."""
 
     rnn = "rnn"
     gru = "gru"
@@ -31,12 +31,12 @@ class Cell(Enum):
 
     @property
     def num_states(self) -> int:
-        """M: the vectors that a cell hands from one position to the next."""
+        """The number M of vectors that a cell hands from one position to the next."""
         return 2 if self is Cell.lstm else 1
 
 
 UNFIT = {"cuda": torch.bfloat16, "cpu": torch.float16}
-"""Where autocast is left: it would give cuDNN fp16 instead, and oneDNN has no kernel for that."""
+"""Where layers run in float32 instead: autocast gives cuDNN fp16 for bf16, and oneDNN has no fp16 kernel."""
 KERNELS: dict[Cell, Callable[..., nn.RNNBase]] = {Cell.rnn: nn.RNN, Cell.gru: nn.GRU, Cell.lstm: nn.LSTM}
 
 
@@ -44,7 +44,7 @@ class RecurrentLayer(nn.Module):
     """One layer of cells, in one direction."""
 
     is_stepped_through = True
-    """A forward pass of a model may call `step` for every position, past hooks on the call of the layer."""
+    """Whether a model may call `step` at every position, which passes by hooks on the call of the layer."""
 
     def __init__(self, cell: Cell, input_size: int, hidden_size: int):
         super().__init__()
@@ -53,7 +53,10 @@ class RecurrentLayer(nn.Module):
         self._initialise()
 
     def forward(self, x: Tensor, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Hidden states (N, T, D) over x (N, T, E), and the states (N, M, D) after; None is zeros."""
+        """Return hidden states (N, T, D) over x (N, T, E), and the states (N, M, D) after the last.
+
+        `states` (N, M, D) are those before the first position; None stands for zeros.
+        """
         device = x.device.type
         if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is UNFIT.get(device):
             with torch.autocast(device, enabled=False):
@@ -69,7 +72,7 @@ class RecurrentLayer(nn.Module):
         return hidden, torch.cat([last_hidden, last_cell]).transpose(0, 1)
 
     def step(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The M states (N, D) after x (N, E), the hidden state first.
+        """Return the M states (N, D) after x (N, E), the hidden state first.
 
         The cells of torch are fused on CUDA. Multiplying all words of a target at once, before the loop over
         its positions, would need cells of our own; on CPU it saves nothing for the GRU, a tenth for the LSTM.
@@ -98,9 +101,9 @@ class RecurrentLayer(nn.Module):
 class RecurrentEncoder(nn.Module):
     """Layers that read each sequence from its start, or half of every layer from its end.
 
-    In two directions each has D / 2 of the D channels of every layer, so that both kinds of encoder have one
-    width. Instead of packing, which needs the lengths on the host, every sequence is reversed within itself:
-    padding stays at the end, where no real position sees it.
+    With two directions each has D / 2 of the D channels of every layer, so that both kinds of encoder are
+    equally wide. Instead of packing, which needs the lengths on the host, every sequence is reversed within
+    itself: padding stays at the end, where no real position sees it.
     """
 
     def __init__(self, cell: Cell, d_model: int, num_layers: int, *, bidirectional: bool, dropout: float):
@@ -113,7 +116,7 @@ class RecurrentEncoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory (N, T, D) of x (N, T, D), and what each direction ends with (N, D); mask (N, T)."""
+        """Return memory (N, T, D) of x (N, T, D), and the last hidden states (N, D); mask (N, T)."""
         lengths = mask.sum(1)
         rows = torch.arange(len(x), device=x.device)
         if not self.reverse_layers:
@@ -134,7 +137,7 @@ class RecurrentEncoder(nn.Module):
 
 
 def _reorder(x: Tensor, order: Tensor) -> Tensor:
-    """The positions (N * T,) of x (N, T, D) in another order."""
+    """Return x (N, T, D) with its N * T positions in the given order (N * T,)."""
     return x.flatten(0, 1).index_select(0, order).view_as(x)
 
 
@@ -148,7 +151,7 @@ class RecurrentStack(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states (N, T, D) of the top layer over x (N, T, E), and the states after the last."""
+        """Return hidden states (N, T, D) of the top layer over x (N, T, E), and the states after the last."""
         after = []
         for i, (layer, before) in enumerate(zip(self.layers, states.unbind(1), strict=True)):
             x, last = layer(self.dropout(x) if i else x, before)
@@ -156,7 +159,7 @@ class RecurrentStack(nn.Module):
         return x, torch.stack(after, dim=1)
 
     def step(self, x: Tensor, states: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """The states of every layer, each M of (N, D), after x (N, E); the top hidden state is [-1][0]."""
+        """Return the M states (N, D) of every layer after x (N, E); the top hidden state is [-1][0]."""
         after: list[tuple[Tensor, ...]] = []
         for layer, before in zip(self.layers, states, strict=True):
             after.append(layer.step(self.dropout(after[-1][0]) if after else x, before))
@@ -164,10 +167,10 @@ class RecurrentStack(nn.Module):
 
 
 def split_states(states: Tensor) -> list[tuple[Tensor, ...]]:
-    """States (N, L, M, D) as `RecurrentStack.step` takes them: for each layer M of (N, D)."""
+    """Return states (N, L, M, D) as `RecurrentStack.step` takes them: for each layer M of (N, D)."""
     return [layer.unbind(1) for layer in states.unbind(1)]
 
 
 def join_states(states: Sequence[tuple[Tensor, ...]]) -> Tensor:
-    """The opposite of `split_states`."""
+    """Return the states (N, L, M, D) that `split_states` would take apart into `states`."""
     return torch.stack([torch.stack(layer, dim=1) for layer in states], dim=1)

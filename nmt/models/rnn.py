@@ -1,18 +1,19 @@
 """The recurrent encoder-decoder: without attention, with that of Bahdanau, or with that of Luong.
 
-The order of things in a step of the decoder belongs to the score of its attention:
+The score of the attention decides the order of a step of the decoder:
 
-    none            The state of the encoder after the source is all that the decoder knows of it
-                    (Sutskever et al. 2014). With input feeding it is part of every input (Cho et al. 2014).
-    additive        The state before asks; the context enters the cell together with the word
+    none            The last state of the encoder, the summary, is all that the decoder knows of the source
+                    (Sutskever et al. 2014). With input feeding the summary is part of every input (Cho et al.
+                    2014).
+    additive        The state before the step is the query; the context enters the cell together with the word
                     (Bahdanau et al. 2015).
-    dot, general    The state after asks; context and state make the attentional vector. With input feeding
-                    that vector is part of the next input (Luong et al. 2015).
+    dot, general    The state after the step is the query; context and state make the attentional vector. With
+                    input feeding that vector is part of the next input (Luong et al. 2015).
 
-Whatever a step has at hand goes through one more tanh layer, from which words are predicted. Where an input
-depends on the step before, the target is a loop over positions, else one kernel a layer. Words, hidden states
-of the decoder and memory have D channels; a bidirectional encoder has D / 2 in each direction. The decoder
-starts from a tanh layer over what the encoder ends with, whatever the cell and the depths.
+Words are predicted from one more tanh layer over the vectors of a step. Where an input depends on the step
+before, the target is a loop over positions, otherwise one kernel a layer. Words, hidden states of the decoder
+and memory have D channels; a bidirectional encoder has D / 2 in each direction. The decoder starts from a
+tanh layer over the last states of the encoder, whatever the cell and the depths.
 Knows token ids and nothing of text, batches or loss. Shapes: B sentences, S source length, T target length,
 D d_model, L decoder layers, M states of a cell, K beams, N = B * K hypotheses, V target vocabulary.
 """
@@ -47,7 +48,7 @@ class RnnConfig(ModelConfig):
     cell: Cell = Cell.gru
     """rnn, gru or lstm."""
     bidirectional: bool = True
-    """Let half of the encoder read the source from its end."""
+    """Whether half of every encoder layer reads the source from its end."""
     encoder_layers: int = 1
     """Depth of the encoder."""
     decoder_layers: int = 1
@@ -55,7 +56,8 @@ class RnnConfig(ModelConfig):
     attention: AttentionScore = AttentionScore.additive
     """none, additive (Bahdanau), dot or general (Luong)."""
     input_feeding: bool = True
-    """Feed each step what the step before saw of the source; for additive it is always so."""
+    """Whether the input of a step includes the last attentional vector (dot, general) or a summary of the
+    source (none); additive needs true, as its context is always an input."""
     dropout: float = 0.1
     """On the embeddings, between layers and on the output of the decoder."""
     tying: Tying = Tying.all
@@ -82,7 +84,7 @@ class RnnConfig(ModelConfig):
 
 
 class Decoder(nn.Module, ABC):
-    """Consumes target words and advances a state, by a whole target in training and by one word in search."""
+    """The base of the decoders, which read a whole target in training and word after word in search."""
 
     def __init__(self, cfg: RnnConfig, *, num_inputs: int):
         super().__init__()
@@ -93,21 +95,21 @@ class Decoder(nn.Module, ABC):
         )
 
     def start(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> State:
-        """The state before the first word, after memory (B, S, D) that ends with summary (B, D)."""
+        """Return the state before the first word, given memory (B, S, D) and its summary (B, D)."""
         states = torch.tanh(self.bridge(summary)).view(-1, *self.shape)
         return State(source=self.read(memory, summary, src_mask), target={"states": states})
 
     @abstractmethod
     def read(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
-        """What the decoder keeps of the source: tensors with B rows."""
+        """Return the tensors, with B rows, that the decoder stores of the source."""
 
     @abstractmethod
     def forward(self, words: Tensor, state: State) -> Tensor:
-        """Outputs (N, T, D) after each of the words (N, T, D); moves `state` past them in place."""
+        """Return outputs (N, T, D) after each of the words (N, T, D); advance `state` in place."""
 
 
 class PlainDecoder(Decoder):
-    """Sutskever et al. 2014; with the summary of the source in every input: Cho et al. 2014, section 2.2."""
+    """A decoder without attention: Sutskever et al. 2014; with input feeding Cho et al. 2014, section 2.2."""
 
     def __init__(self, cfg: RnnConfig):
         super().__init__(cfg, num_inputs=2 if cfg.input_feeding else 1)
@@ -129,7 +131,7 @@ class PlainDecoder(Decoder):
 
 
 class AttentiveDecoder(Decoder):
-    """What decoders with attention have in common: what they keep of the source, and how they look at it."""
+    """The base of decoders with attention: the stored source, and attention to it."""
 
     def __init__(self, cfg: RnnConfig, attention: RecurrentAttention, *, num_inputs: int):
         super().__init__(cfg, num_inputs=num_inputs)
@@ -139,21 +141,21 @@ class AttentiveDecoder(Decoder):
         return {"memory": memory, "keys": self.attention.keys(memory), "mask": src_mask}
 
     def look(self, queries: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Contexts (N, T, D) and weights (N, T, S) of queries (N, T, D).
+        """Return contexts (N, T, D) and weights (N, T, S) of queries (N, T, D).
 
-        The K hypotheses of a sentence ask as K * T queries over the one stored copy of its source.
+        The K hypotheses of a sentence are K * T queries over the one stored copy of its source.
         """
         source = state.source
-        grouped = queries.reshape(len(source["mask"]), -1, queries.shape[-1])
+        grouped = queries.reshape(len(source["mask"]), -1, queries.shape[-1])  # (B, K * T, D)
         contexts, weights = self.attention(grouped, source["keys"], source["memory"], source["mask"])
         return contexts.view_as(queries), weights.view(*queries.shape[:2], -1)
 
 
 class BahdanauDecoder(AttentiveDecoder):
-    """The state before looks, and the cell reads what it saw: Bahdanau et al. 2015, section 3.1 and A.2.2.
+    """A decoder whose last state is the query and whose context enters the cell: Bahdanau et al. 2015.
 
-    The state that looks is that of the top layer. State, context and word make the output; for the maxout
-    layer of the paper stands one of tanh.
+    Section 3.1 and appendix A.2.2. The query is the state of the top layer. State, context and word make the
+    output, by a tanh layer in place of the paper's maxout layer.
     """
 
     def __init__(self, cfg: RnnConfig):
@@ -176,7 +178,10 @@ class BahdanauDecoder(AttentiveDecoder):
 
 
 class LuongDecoder(AttentiveDecoder):
-    """The state after looks; tanh(W [context; state]) is the output: Luong et al. 2015, sections 3, 3.3."""
+    """A decoder whose new state is the query: Luong et al. 2015, sections 3 and 3.3.
+
+    The output is the attentional vector, tanh(W [context; state]).
+    """
 
     def __init__(self, cfg: RnnConfig):
         general = cfg.attention is AttentionScore.general
@@ -211,7 +216,7 @@ class LuongDecoder(AttentiveDecoder):
         return torch.cat(all_outputs, dim=1)
 
     def attend(self, hidden: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Attentional vectors (N, T, D) of hidden states (N, T, D), and the weights (N, T, S)."""
+        """Return attentional vectors (N, T, D) of hidden states (N, T, D), and the weights (N, T, S)."""
         contexts, weights = self.look(hidden, state)
         return torch.tanh(self.combine(torch.cat([contexts, hidden], dim=-1))), weights
 
@@ -264,7 +269,7 @@ class Rnn(TranslationModel):
         return self.decoder.start(memory, summary, src_mask)
 
     def advance(self, last: Tensor, state: State) -> Tensor:
-        """Hidden states (N, D) of what follows `last` (N,); those of a sentence are adjacent rows."""
+        """Return the hidden states (N, D) that predict the token after `last` (N,)."""
         hidden = self._decode(last[:, None], state)
         state.position += 1
         return hidden[:, 0]

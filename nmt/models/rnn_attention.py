@@ -18,7 +18,7 @@ from nmt.layers.attention import AttentionRole, Recorder
 
 
 class AttentionScore(Enum):
-    """How a recurrent decoder looks at its source."""
+    """Score between a query of the decoder and a source position; none: no attention."""
 
     none = "none"
     additive = "additive"
@@ -37,14 +37,14 @@ class RecurrentAttention(Recorder, ABC):
 
     @abstractmethod
     def keys(self, memory: Tensor) -> Tensor:
-        """What queries are compared with: (B, S, D) of memory (B, S, D)."""
+        """Return the keys (B, S, D) of memory (B, S, D), which queries are compared with."""
 
     @abstractmethod
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """(B, Q, S) of queries (B, Q, D) and keys (B, S, D)."""
+        """Return the scores (B, Q, S) of queries (B, Q, D) and keys (B, S, D)."""
 
     def forward(self, queries: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Contexts (B, Q, D) and weights (B, Q, S); mask (B, S)."""
+        """Return contexts (B, Q, D) and weights (B, Q, S); mask (B, S)."""
         scores = self.scores(queries, keys).masked_fill(~mask[:, None], -torch.inf)
         weights = scores.softmax(dim=-1)
         return weights.to(memory.dtype) @ memory, weights

@@ -1,7 +1,7 @@
 """The layers of attention and feed-forward that Transformers with and without an encoder are stacked from.
 
-Each is a residual sublayer with its norm, post-norm (Vaswani et al. 2017) or pre-norm (Xiong et al. 2020).
-docs/models.md lists the variations with their papers.
+A layer consists of residual sublayers, each with a norm, post-norm (Vaswani et al. 2017) or pre-norm (Xiong
+et al. 2020). docs/models.md lists the variations with their papers.
 Shapes: B sentences, T positions of the queries, S positions of the keys, D d_model, H heads, C channels of a
 head, N = B * K hypotheses.
 """
@@ -43,7 +43,7 @@ from nmt.models.vocabulary import EmbeddingInit
 
 
 class Init(Enum):
-    """How the matrices of the layers start; biases start from zero."""
+    """Initialisation of the matrices of the layers; biases start from zero."""
 
     xavier = "xavier"
     """Uniform, by the fan-in and fan-out of each matrix (Glorot and Bengio 2010)."""
@@ -83,7 +83,7 @@ class StackConfig(ModelConfig):
     max_positions: int = 1024
     """Longest sequence in tokens, for learned positions only."""
     max_distance: int | None = None
-    """Distances from here on count as one, for positions=relative (null: 16) and t5 (null: 128) only."""
+    """Distances from here on are alike, for positions=relative (null: 16) and t5 (null: 128) only."""
     num_buckets: int = 32
     """Number of buckets of distances, for positions=t5 only."""
     activation: Activation = Activation.relu
@@ -117,23 +117,23 @@ class StackConfig(ModelConfig):
 
     @property
     def sees_ahead(self) -> bool:
-        """Whether a decoder, too, has positions that attend to later ones."""
+        """Whether positions of a decoder, too, may attend to later ones."""
         return False
 
     @property
     def head_widths(self) -> tuple[int, int]:
-        """Channels of a head: those of its queries and keys, and those of its values."""
+        """Channels of a head: of its queries and keys, and of its values."""
         share = self.d_model // self.num_heads
         return self.d_k or share, self.d_v or share
 
     @property
     def embedding_factor(self) -> float:
-        """What the embeddings of tokens are multiplied by."""
+        """The factor of the embeddings of tokens."""
         return math.sqrt(self.d_model) if self.embedding_scale else 1.0
 
     @property
     def furthest(self) -> int:
-        """The distance that those beyond count as: that of the papers unless set."""
+        """The distance from which on distances are not told apart: `max_distance`, or that of the papers."""
         return self.max_distance or (16 if self.positions is Positions.relative else 128)
 
 
@@ -149,7 +149,7 @@ def _check_heads(cfg: StackConfig) -> None:
     if cfg.positions is Positions.rotary and width % 2:
         name = "model.d_model / model.num_heads" if cfg.d_k is None else "model.d_k"
         raise UserError(
-            f"{name} must be even with model.positions=rotary, which turns pairs of channels, "
+            f"{name} must be even with model.positions=rotary, which rotates pairs of channels, "
             f"but is {width}; try model.d_k={width + 1}"
         )
 
@@ -175,7 +175,7 @@ class SelfAttentionSublayer(nn.Module):
         self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
-        """x (B, T, D); mask broadcasts to (B, H, T, T), and may be just causal."""
+        """Return (B, T, D) of x (B, T, D); mask broadcasts to (B, H, T, T), and may be causal alone."""
 
         def attend(y: Tensor) -> Tensor:
             return self.attention(y, *self.attention.keys_values(y), mask, is_causal=is_causal)
@@ -183,7 +183,7 @@ class SelfAttentionSublayer(nn.Module):
         return self.residual(x, attend)
 
     def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None = None) -> Tensor:
-        """Do the same for x (N, T, D) after the columns in `cache`; see `KeyValueCache.attend_to_past`."""
+        """Do what `forward` does after the columns in `cache`; see `KeyValueCache.attend_to_past`."""
         return self.residual(x, lambda y: cache.attend_to_past(self.attention, y, layer, mask))
 
 
@@ -196,11 +196,11 @@ class CrossAttentionSublayer(nn.Module):
         self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """x (B, T, D), keys and values (B, H, S, C), mask broadcasts to (B, H, T, S)."""
+        """Return (B, T, D) of x (B, T, D), keys and values (B, H, S, C); mask as (B, H, T, S)."""
         return self.residual(x, lambda y: self.attention(y, keys, values, mask))
 
     def step(self, x: Tensor, cache: KeyValueCache, layer: str) -> Tensor:
-        """Do the same for x (N, 1, D), one of every hypothesis; see `KeyValueCache.attend_to_source`."""
+        """Do what `forward` does for x (N, 1, D) of every hypothesis; see `attend_to_source` of the cache."""
         return self.residual(x, lambda y: cache.attend_to_source(self.attention, y, layer))
 
 
@@ -219,7 +219,7 @@ class FeedForwardSublayer(nn.Module):
         self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., D)."""
+        """Return (..., D) of x (..., D)."""
         return self.residual(x, self.block)
 
 
@@ -232,16 +232,16 @@ class SelfAttentionLayer(nn.Module):
         self.feed_forward = FeedForwardSublayer(cfg)
 
     def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
-        """x (B, S, D); mask broadcasts to (B, H, S, S), and may be just causal."""
+        """Return (B, S, D) of x (B, S, D); mask broadcasts to (B, H, S, S), and may be causal alone."""
         return self.feed_forward(self.self_attention(x, mask, is_causal=is_causal))
 
     def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None) -> Tensor:
-        """Do the same for x (N, T, D) after the columns in `cache`."""
+        """Do what `forward` does, for x (N, T, D) after the columns in `cache`."""
         return self.feed_forward(self.self_attention.step(x, cache, layer, mask))
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors of width D: embeddings times sqrt(D) (section 3.4), positions, norm, dropout."""
+    """Map from tokens to vectors of width D: embeddings times sqrt(D) (3.4), positions, norm, dropout."""
 
     def __init__(self, cfg: StackConfig, tokens: nn.Embedding):
         super().__init__()
@@ -254,7 +254,7 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, start: int | Tensor = 0, padding: Tensor | None = None) -> Tensor:
         """Return (B, T, D) of ids (B, T) in the columns from `start` on.
 
-        Rows that begin with `padding` (B,) columns of nothing count their positions from there.
+        A row that begins with `padding` (B,) columns of padding counts its positions after these.
         """
         x = self.tokens(ids) * self.scale
         if self.positions is not None:
@@ -263,7 +263,7 @@ class Embedding(nn.Module):
 
 
 def build_stack(cfg: StackConfig, layers: Iterable[AnyModule]) -> Sequence[AnyModule]:
-    """Return the layers one above the other, initialised as a stack of their number."""
+    """Return the layers as modules, scaled down by the depth of the stack where `cfg.init` says so."""
     stack = module_list(layers)
     if cfg.init is Init.depth_scaled:
         modules = [module for layer in stack for module in layer.modules()]
@@ -275,7 +275,7 @@ def build_stack(cfg: StackConfig, layers: Iterable[AnyModule]) -> Sequence[AnyMo
 
 
 def build_final_norm(cfg: StackConfig) -> nn.Module:
-    """Return the norm at the end of a stack, where it has one."""
+    """Return the norm at the end of a stack, the identity where there is none."""
     by_default = cfg.norm_order is NormOrder.pre  # post-norm stacks end in the norm of their last sublayer
     return build_norm(cfg) if (by_default if cfg.final_norm is None else cfg.final_norm) else nn.Identity()
 
@@ -286,7 +286,7 @@ def build_norm(cfg: StackConfig) -> nn.Module:
 
 
 def build_residual(cfg: StackConfig) -> Residual:
-    """Return what surrounds a sublayer."""
+    """Return the norm, dropout and residual connection of a sublayer."""
     return Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout, norm=build_norm(cfg))
 
 
@@ -307,11 +307,11 @@ def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention
 
 
 def build_positions(cfg: StackConfig) -> PositionTable | None:
-    """Return the table that is added to the embeddings, if one is."""
+    """Return the table of positions that are added to the embeddings, None for other kinds."""
     if cfg.positions is Positions.sinusoidal:
         return SinusoidalPositions(cfg.d_model)
     if cfg.positions is Positions.learned:
-        std = cfg.embedding_factor * cfg.d_model**-0.5  # that of embeddings which start normal
+        std = cfg.embedding_factor * cfg.d_model**-0.5  # as embeddings that start normal, once scaled
         return LearnedPositions(cfg.d_model, cfg.max_positions, std=std)
     return None
 
@@ -334,7 +334,7 @@ RELATIVE_POSITIONS: dict[Positions, Callable[[StackConfig, bool], RelativePositi
 
 
 def build_relative_positions(cfg: StackConfig, role: AttentionRole) -> RelativePositions | None:
-    """Return what the self-attention of a layer is told about distances; cross-attention is never told."""
+    """Return the relative positions of a self-attention; None for cross-attention and for other kinds."""
     if role is AttentionRole.cross or cfg.positions not in RELATIVE_POSITIONS:
         return None
     return RELATIVE_POSITIONS[cfg.positions](cfg, role is AttentionRole.encoder or cfg.sees_ahead)

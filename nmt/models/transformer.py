@@ -58,7 +58,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForwardSublayer(cfg)
 
     def forward(self, x: Tensor, memory: Tensor, causal: Tensor, src_mask: Tensor) -> Tensor:
-        """x (B, T, D), memory (B, S, D); the masks broadcast to (B, H, T, T) and (B, H, T, S)."""
+        """Return (B, T, D) of x (B, T, D), memory (B, S, D), masks as (B, H, T, T) and (B, H, T, S)."""
         x = self.self_attention(x, causal, is_causal=True)
         x = self.cross_attention(x, *self.read(memory), src_mask)
         return self.feed_forward(x)
@@ -68,7 +68,7 @@ class DecoderLayer(nn.Module):
         return self.cross_attention.attention.keys_values(memory)
 
     def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None) -> Tensor:
-        """Do the same for x (N, 1, D), one position of every hypothesis; the mask is that of `cache`."""
+        """Do what `forward` does for x (N, 1, D), one position of every hypothesis; mask from `cache`."""
         x = self.self_attention.step(x, cache, layer, mask)
         return self.feed_forward(self.cross_attention.step(x, cache, layer))
 
@@ -100,7 +100,7 @@ class Transformer(TranslationModel):
         memory = self.encode(src, src_mask)
         length = tgt_in.shape[1]
         x = self.tgt_embedding(tgt_in)
-        # Padding stands at the end, where the causal mask hides it from every real position.
+        # Padding is at the end, where the causal mask hides it from every real position.
         causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
         for layer in self.decoder:
             x = layer(x, memory, causal, src_mask[:, None, None, :])
@@ -114,7 +114,7 @@ class Transformer(TranslationModel):
         return cache
 
     def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
-        """Return the hidden states (N, D) of what follows `last` (N,)."""
+        """Return the hidden states (N, D) that predict the token after `last` (N,)."""
         x, mask = self.tgt_embedding(last[:, None], start=state.position), state.mask()
         for i, layer in enumerate(self.decoder):
             x = layer.step(x, state, str(i), mask)

@@ -16,7 +16,7 @@ from nmt.errors import UserError
 
 
 class Tying(Enum):
-    """Which of the source embedding, the target embedding and the output layer are one matrix."""
+    """The matrices that are one, among source embedding, target embedding and output layer."""
 
     none = "none"
     src_tgt = "src_tgt"
@@ -31,7 +31,7 @@ class Tying(Enum):
 
 
 class EmbeddingInit(Enum):
-    """How the three matrices start."""
+    """Initialisation of the three matrices."""
 
     normal = "normal"
     """With standard deviation D^-0.5."""
@@ -40,7 +40,7 @@ class EmbeddingInit(Enum):
 
 
 class Vocabulary(NamedTuple):
-    """The three matrices (V, D) that know how many tokens there are."""
+    """The three matrices (V, D), one row for each token."""
 
     src: nn.Embedding
     tgt: nn.Embedding

@@ -102,7 +102,7 @@ def test_a_stream_holds_what_a_download_does(
 
 @pytest.fixture
 def two_configs(tmp_path: Path) -> Path:
-    """A dataset that declares its configurations, as wmt/* does: languages in one order only."""
+    """Return a dataset that declares its configurations, as wmt/* does: languages in one order only."""
     for config in ("de-en", "fr-en"):
         write_parquet(tmp_path / config / "test-00000.parquet", [{"translation": {**PAIR, "fr": config}}])
     configs = "".join(
@@ -227,7 +227,7 @@ def test_a_dataset_must_be_named() -> None:
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A hub address at which nothing listens, and an empty cache."""
+    """Set a hub address at which nothing listens, and an empty cache."""
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
     yield

@@ -35,7 +35,7 @@ FR = [
 
 @pytest.fixture
 def two_languages(tmp_path: Path) -> MixtureData:
-    """The same nine sources with German and with French targets; German has a test split, too."""
+    """Return nine sources with German and with French targets; German has a test split, too."""
     for tgt, lines in (("de", DE), ("fr", FR)):
         for name, text in (("en", SRC), (tgt, lines)):
             (tmp_path / f"train-{tgt}.{name}").write_text("".join(f"{line}\n" for line in text))

@@ -282,7 +282,7 @@ def test_any_other_complaint_is_quoted() -> None:
 
 
 def pieces(model: bytes) -> list[str]:
-    """The pieces of a model but the special ones, in the order of their ids."""
+    """Return the pieces of a model but the special ones, in the order of their ids."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(i) for i in range(EOS_ID + 1, processor.get_piece_size())]
 

@@ -98,7 +98,7 @@ def enumerate_all(model: TableModel, src: Tensor, cfg: BeamConfig, limit: int) -
 
 
 def plain_beam_search(model: TableModel, src: Tensor, cfg: BeamConfig, limit: int) -> list[Scored]:
-    """The same rule without batches, caches, early stop or tensors of hypotheses."""
+    """Search by the same rule without batches, caches, early stop or tensors of hypotheses."""
     open_beams: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[Scored] = []
     src_mask = torch.ones_like(src, dtype=torch.bool)

@@ -52,7 +52,7 @@ class Recorder:
         def replay(step: Callable[[], None]) -> None:
             loop: Loop = step.func.__self__  # type: ignore[attr-defined]
             step()
-            tensors = (*contents(loop.beams, loop.state), loop.waiting, loop.news)
+            tensors = (*contents(loop.beams, loop.state), loop.active, loop.newly_done)
             found = [(x.data_ptr(), x.shape) for x in tensors]
             places[:] = places or found
             assert found == places
@@ -104,7 +104,7 @@ def test_batches_shrink_and_windows_grow(
     for _ in range(2):  # the first time, the memory is replaced by a larger one
         assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
     used = list(loops.loops.values())
-    assert {len(loop.waiting) for loop in used} == {64, 32, 16, 8}
+    assert {len(loop.active) for loop in used} == {64, 32, 16, 8}
     assert {loop.beams.open.ids.shape[2] for loop in used} == {32, 64}
     assert {x.untyped_storage().data_ptr() for loop in used for x in contents(loop.beams, loop.state)} == {
         loops.memory.untyped_storage().data_ptr()

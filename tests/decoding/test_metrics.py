@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from nmt.demo.toy import PAIRS
 
 from nmt.cli import main, score
 from nmt.decoding.evaluate import score_text
@@ -23,7 +24,6 @@ from nmt.decoding.metrics import (
     labelled_scores,
     require_metrics,
 )
-from nmt.demo.toy import PAIRS
 from nmt.errors import UserError
 from nmt.files import write_lines
 
@@ -46,7 +46,7 @@ HYPS = [
 def sacrebleu_command(
     tmp_path: Path, hyps: list[str], refs: list[str], langs: str
 ) -> list[dict[str, object]]:
-    """What the command reports on the written files, one object per metric."""
+    """Return what the command reports on the written files, one object per metric."""
     write_lines(tmp_path / "hyp", hyps)
     write_lines(tmp_path / "ref", refs)
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", langs]

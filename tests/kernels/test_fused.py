@@ -158,7 +158,9 @@ def test_feed_forward_is_made_of_its_parts(shape: tuple[int, int, int], bias: bo
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(3, 7, 2, 8), (2, 17, 4, 64), (1, 1, 1, 2), (5, 40, 3, 34)])
-def test_points_are_turned_as_torch_turns_them(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+def test_points_are_rotated_as_torch_rotates_them(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
     num, length, heads, width = sizes
     (wide,) = leaves((num, length, 2 * heads * width), dtype=dtype)
     x = wide[..., : heads * width].view(num, length, heads, width).transpose(1, 2)  # as packed maps leave it
@@ -243,7 +245,7 @@ def test_projected_nll_is_that_of_its_logits(rows: int, smoothing: float) -> Non
 
 
 def assert_blocks_agree(block: Callable[[], Tensor], parameters: list[Tensor]) -> None:
-    """A block in bf16 with kernels, and in float32 without."""
+    """Compare a block in bf16 with kernels, and in float32 without."""
     with torch.autocast("cpu", torch.bfloat16):
         out = block()
     with kernels.disabled():

@@ -130,7 +130,7 @@ def test_the_best_continuations(tiles: bool, num_beams: int, vocab_size: int) ->
 
 
 def peaked(model: TranslationModel) -> TranslationModel:
-    """The model with larger weights, so that its translations are not all alike, and end sometimes."""
+    """Return the model with larger weights, so that its translations are not all alike, and end sometimes."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.mul_(1.5)

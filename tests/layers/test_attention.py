@@ -54,7 +54,7 @@ def naive_attention(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: 
 
 
 def score(layer: MultiHeadAttention, head: int, query: Tensor, key: Tensor, t: int, s: int) -> Tensor:
-    """The score of a query in column t and a key in column s, as the papers define it."""
+    """Return the score of a query in column t and a key in column s, as the papers define it."""
     positions, bias = layer.positions, torch.zeros(())
     if isinstance(positions, RotaryPositions):
         query, key = rotated(query, t), rotated(key, s)
@@ -85,7 +85,7 @@ def clipped_row(t: int, s: int) -> int:
 
 
 def check_all_ways(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> None:
-    """The written-out way of training, the fused and the recorded way give what the definition gives."""
+    """Compare the written-out way of training, the fused and the recorded way with the definition."""
     for parameter in layer.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
     expected = naive_attention(layer, x, source, mask)

@@ -216,7 +216,7 @@ CASES = [
 
 @pytest.fixture(params=CASES)
 def model(request: pytest.FixtureRequest) -> TranslationModel:
-    """A model in eval mode: dropout must not show."""
+    """Return a model in eval mode: dropout must not show."""
     return build(request.param()).eval()
 
 

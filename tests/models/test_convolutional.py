@@ -35,7 +35,7 @@ def config(**fields: Any) -> ConvolutionalConfig:
 
 
 def tiny(**fields: Any) -> Convolutional:
-    """A small model whose biases and gains make a difference."""
+    """Return a small model whose biases and gains make a difference."""
     model = Convolutional(config(**fields), src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE)
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -43,7 +43,7 @@ def tiny(**fields: Any) -> Convolutional:
 
 
 def conv1d_of(convolution: GatedConvolution, *, padding: int) -> nn.Conv1d:
-    """The convolution of torch with the same weights."""
+    """Return the convolution of torch with the same weights."""
     linear, k = convolution.linear, convolution.kernel_size
     twin = nn.Conv1d(linear.in_features // k, linear.out_features, k, padding=padding)
     twin.weight.data = linear.weight.detach().view(linear.out_features, k, -1).transpose(1, 2)

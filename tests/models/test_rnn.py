@@ -45,7 +45,7 @@ ATTENTIVE = [attention for attention in AttentionScore if attention is not Atten
 
 
 def build(**fields: Any) -> Rnn:
-    """A small model in eval mode, with biases that make a difference."""
+    """Return a small model in eval mode, with biases that make a difference."""
     cfg = RnnConfig(**({"d_model": 16, "dropout": 0.0} | fields))
     model = Rnn(cfg, src_vocab_size=23, tgt_vocab_size=23).eval()
     for parameter in model.parameters():
@@ -54,7 +54,7 @@ def build(**fields: Any) -> Rnn:
 
 
 def twin_of(layers: Iterable[Any], reverse_layers: Iterable[Any] = ()) -> nn.RNNBase:
-    """The module of torch, of several layers and directions, with the weights of these."""
+    """Return the module of torch, of several layers and directions, with the weights of these."""
     forth, back = list(layers), list(reverse_layers)
     sizes = forth[0].kernel.input_size, forth[0].kernel.hidden_size, len(forth)
     twin = TORCH_MODULES[forth[0].cell](*sizes, batch_first=True, bidirectional=bool(back))
@@ -138,7 +138,7 @@ class NaiveCells:
 
 
 def naive(model: Rnn, cfg: RnnConfig, src: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs (T, D) and attention weights (T, S) of one sentence without padding, by the equations."""
+    """Return outputs (T, D) and weights (T, S) of one sentence without padding, by the equations."""
     encoded = model.encoder(model.src_embedding(src)[None], torch.ones(1, len(src), dtype=torch.bool))
     (memory,), (summary,) = encoded
     decoder: Any = model.decoder

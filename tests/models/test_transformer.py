@@ -262,12 +262,12 @@ def test_two_vocabularies_cannot_share_a_matrix(tying: Tying) -> None:
         ),
         (
             {"d_model": 24, "positions": Positions.rotary},
-            "model.d_model / model.num_heads must be even with model.positions=rotary, which turns pairs of "
-            "channels, but is 3; try model.d_k=4",
+            "model.d_model / model.num_heads must be even with model.positions=rotary, which rotates pairs "
+            "of channels, but is 3; try model.d_k=4",
         ),
         (
             {"d_k": 15, "positions": Positions.rotary},
-            "model.d_k must be even with model.positions=rotary, which turns pairs of channels, but is 15; "
+            "model.d_k must be even with model.positions=rotary, which rotates pairs of channels, but is 15; "
             "try model.d_k=16",
         ),
         ({"num_buckets": 7}, "model.num_buckets must be even and at least 4, but is 7"),
