@@ -2,7 +2,7 @@
 
 The only module with autocast and loss scaling: `MixedPrecisionStep` scales the loss, unscales and clips the
 gradients and updates the weights, unless its caller says that the update is unusable. Knows no model and no
-batch; whether a loss or a norm is finite is judged in `nmt.training.statistics`.
+batch; `nmt.training.statistics` judges whether a loss or a norm is finite.
 
 Mixed precision: Micikevicius et al. 2018.
 """

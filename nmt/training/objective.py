@@ -28,8 +28,7 @@ from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
 
 OpenModel = Callable[[str], TranslationModel]
-"""A function that opens the model of a run directory with the same tokenizer: on the device, in eval mode,
-without gradients."""
+"""A function that opens the model of a run with the same tokenizer: on the device, in eval mode, frozen."""
 
 
 @dataclass
@@ -41,7 +40,7 @@ class ObjectiveConfig:
 
 
 class Objective(ABC):
-    """The quantity that an update minimises; no `nn.Module`, so that models it opens are never trained."""
+    """The quantity that an update minimises; no `nn.Module`, so that models it opens stay as they are."""
 
     def __init__(self, cfg: Any, open_model: OpenModel):
         self.cfg = cfg

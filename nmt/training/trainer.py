@@ -3,7 +3,6 @@
 Knows batches, a model's contract, the optimizer and checkpoints; knows no text, no BLEU and no loss: the
 objective computes the loss, and a function computes the scores of a validation, which the trainer compares by
 name. A step is one update of the weights, counted from 1.
-
 All that a training must remember is in `TrainState` and in the tensors of a checkpoint; the random state of a
 step is a function of (seed, step, rank). So a resumed run repeats the interrupted one.
 

@@ -43,9 +43,7 @@ def run(trial: Composed) -> dict[str, Any]:
     with distributed.joined() as world:
         with world.main_first():  # the first rank may download the corpus
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
-        if (
-            opened.cfg.data.tags and not cfg.data.tags
-        ):  # another corpus than that of the run, read without tags
+        if opened.cfg.data.tags and not cfg.data.tags:  # another corpus than the run's, without tags
             text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
         scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
