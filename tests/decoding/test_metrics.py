@@ -129,7 +129,7 @@ TOY = [
     *("experiment=none", "data=toy", "tokenizer=word", "model=transformer_tiny", "model.d_model=16"),
     *("model.d_ff=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"),
     *(
-        "optimizer=constant",
+        "schedule=constant",
         "data.max_tokens=16",
         "trainer.batch_tokens=32",
         "trainer.eval_every_steps=2",

@@ -423,7 +423,7 @@ class Collector(Sink):
 TOY = [
     *("experiment=none", "data=toy", "tokenizer=word", "model=transformer_tiny", "model.d_model=16"),
     *("model.d_ff=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"),
-    *("optimizer=constant", "data.max_tokens=16", "trainer.batch_tokens=32", "trainer.eval_every_steps=2"),
+    *("schedule=constant", "data.max_tokens=16", "trainer.batch_tokens=32", "trainer.eval_every_steps=2"),
     *("trainer.save_every_steps=2", "trainer.log_every_steps=2", "trainer.num_samples=1"),
     *("runtime.device=cpu", "runtime.kernels=false", "decoding=greedy"),
 ]
