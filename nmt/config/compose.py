@@ -156,12 +156,9 @@ def _known_runs(wanted: str = "") -> str:
 
 
 @functools.cache
-def _register_choices() -> None:
-    """Give Hydra the schema of every choice."""
-    for part, (_, classes) in VARIANTS.items():
-        for name, cls in classes.items():
-            node = _with_open_mappings(cls)
-            ConfigStore.instance().store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=node)
+def _register_choice(part: str, name: str, cls: type) -> None:
+    """Give Hydra the schema of one choice."""
+    ConfigStore.instance().store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=_with_open_mappings(cls))
 
 
 def _register(verb: Verb, stored: TrainConfig | None) -> None:
@@ -196,7 +193,9 @@ def _with_open_mappings(component: object) -> DictConfig:
 @contextmanager
 def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
     """Set Hydra up for `verb` and the config of its run; turn the errors of Hydra into `UserError`."""
-    _register_choices()
+    for part, (_, classes) in VARIANTS.items():
+        for name, cls in classes.items():
+            _register_choice(part, name, cls)
     _register(verb, stored)
     try:
         with hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"):

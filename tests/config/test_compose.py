@@ -168,7 +168,7 @@ def test_a_trial_that_is_out_of_range_stops_no_other() -> None:
         (("seed=range(1,4)",), ["seed-1", "seed-2", "seed-3"]),
         (("seed=choice(2,1)",), ["seed-2", "seed-1"]),
         (("model=glob(rnn_*,exclude=*_plain)",), ["model-rnn_bahdanau", "model-rnn_luong"]),
-        (("optimizer=glob([c*,n*])",), ["optimizer-constant", "optimizer-cosine", "optimizer-noam"]),
+        (("schedule=glob([c*,n*])",), ["schedule-constant", "schedule-cosine", "schedule-noam"]),
         (("metrics=[bleu],[bleu,chrf]",), ["metrics-_bleu_-", "metrics-_bleu_chrf_-"]),
         (("seed=1,2", "seed=7"), ["trial"]),
         ((), ["trial"]),

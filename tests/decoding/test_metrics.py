@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
-from nmt.demo.toy import PAIRS
 
 from nmt.cli import main, score
+from nmt.data.pairs import Split
+from nmt.data.sources import ToyData, load
 from nmt.decoding.evaluate import score_text
 from nmt.decoding.metrics import (
     METRICS,
@@ -168,9 +169,10 @@ def test_a_metric_is_one_row(
     assert results["signatures"]["echo"] == "sources:10|fr"
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["valid/echo"] for line in logged if "valid/echo" in line] == values
+    toy = load(ToyData(), Split.train)
     for sources, hypotheses, references in asked:
-        assert list(zip(sources, references, strict=True)) == PAIRS
-        assert len(hypotheses) == len(PAIRS)
+        assert (sources, references) == (toy.src, toy.tgt)
+        assert len(hypotheses) == len(toy)
     assert main(["evaluate", f"run={run}"]) == 0
     shown = capsys.readouterr().out
     assert "  Echo 7.50  perplexity" in shown

@@ -125,7 +125,7 @@ def test_a_decay_without_an_end(schedule: str) -> None:
         (
             PlateauConfig,
             {"reduce_factor": 1.0},
-            "schedule.reduce_factor must be between 0 and 1, but is 1.0",
+            "schedule.reduce_factor must be in (0, 1), but is 1.0",
         ),
         (
             PlateauConfig,
