@@ -20,24 +20,6 @@ from nmt.data.hub import HubData
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.errors import UserError, suggest
 
-__all__ = [
-    "SOURCES",
-    "DataConfig",
-    "DemoData",
-    "FilesData",
-    "HubData",
-    "MixtureData",
-    "PairStream",
-    "ParallelText",
-    "Split",
-    "TextData",
-    "ToyData",
-    "has_split",
-    "load",
-    "stream",
-    "streams",
-]
-
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 

@@ -28,7 +28,6 @@ from nmt.data.pairs import ParallelText, one_line
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import (
     SPACE,
-    Normalization,
     TokenizerConfig,
     TokenizerKind,
     prepare,
@@ -38,16 +37,6 @@ from nmt.data.tokenizer_training import (
 from nmt.errors import UserError
 from nmt.files import write_atomically
 from nmt.runtime import derive_seed
-
-__all__ = [
-    "BOS",
-    "EOS",
-    "Normalization",
-    "Piece",
-    "Tokenizer",
-    "TokenizerConfig",
-    "TokenizerKind",
-]
 
 JOINT_FILE = "tokenizer.model"
 SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"

@@ -28,8 +28,8 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.streaming import StreamedText
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig
-from nmt.data.tokenizer_training import TRAINING_THREADS
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
@@ -153,10 +153,6 @@ class RunFiles(Protocol):
 
     def require_same_data(self, text: TrainingText) -> None: ...
 
-    def has_tokenizer(self) -> bool: ...
-
-    def tokenizer(self, cfg: TokenizerConfig) -> Tokenizer: ...
-
 
 class TrainingData(NamedTuple):
     """The data of a training."""
@@ -187,11 +183,11 @@ def prepare(
         run.keep_text(Split(name), kept, cfg)
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
-    if not run.has_tokenizer():
+    if not Tokenizer.exists(run.path):
         log(f"training a {tokenizer.kind.value} tokenizer")
         tags = list(cfg.tags.values())
         train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir()).save(run.path)
-    trained = run.tokenizer(tokenizer)
+    trained = Tokenizer.load(tokenizer, run.path)
     return TrainingData(training, trained, examples.epochs(training, trained, log))
 
 

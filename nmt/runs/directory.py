@@ -21,8 +21,8 @@ import torch
 from nmt import __version__
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config, refuse_difference, save_config
-from nmt.data.sources import DataConfig, ParallelText, Split
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig
+from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
 from nmt.files import locked, read_json, write_json, write_lines, written_lines
@@ -69,7 +69,7 @@ class RunDirectory:
         """
         trained = bool(self.checkpoints.steps())
         if not self.config_file.exists():
-            if trained or self.has_tokenizer():
+            if trained or Tokenizer.exists(self.path):
                 raise UserError(
                     f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
                     "so it is not a run directory; nothing there was touched; choose another run=..."
@@ -100,14 +100,6 @@ class RunDirectory:
             "precision": precision,
         }
         write_json(self.path / "environment.json", facts)
-
-    def tokenizer(self, cfg: TokenizerConfig) -> Tokenizer:
-        """Load the tokenizer of this run, whose config is `cfg`; raise `UserError` when there is none."""
-        return Tokenizer.load(cfg, self.path)
-
-    def has_tokenizer(self) -> bool:
-        """Return whether the tokenizer has been trained."""
-        return Tokenizer.exists(self.path)
 
     def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
         """Copy an evaluation split, as it was read, so that the run can be scored without its corpus.

@@ -16,7 +16,7 @@ from nmt.config.roots import Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.mixture import tagged
-from nmt.data.sources import DataConfig, ParallelText, Split
+from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.decoding.metrics import labelled_scores
@@ -116,7 +116,7 @@ def open_run(
     directory = RunDirectory(Path(path))
     cfg = load_config(directory.config_file)
     device = runtime.prepare(runtime_cfg or runtime.RuntimeConfig())
-    tokenizer = directory.tokenizer(cfg.tokenizer)
+    tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
     return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
