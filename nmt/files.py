@@ -1,4 +1,4 @@
-"""Files and folders that appear whole: a reader sees the old content or the new, never half of it.
+"""Files and folders that appear whole: a reader sees the old content or the new, never a part.
 
 Knows no config, no model and no corpus. Text is UTF-8 with line feeds on every system.
 """
@@ -22,13 +22,13 @@ from nmt.errors import TrainingStopped, UserError
 
 @contextlib.contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which is renamed to `path` when the block ends and is gone when the block fails.
+    """Open a file that is renamed to `path` when the block ends, and removed when the block fails.
 
-    The folder is made if need be.
+    The folder is made if it is missing.
 
     Raises:
         TrainingStopped: the disk is full.
-        UserError: the place cannot be written.
+        UserError: the file cannot be written.
     """
     draft = path.with_name(f".tmp-{path.name}.{os.getpid()}")
     try:
@@ -48,7 +48,7 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, which then holds all of it or is unchanged; like `written_atomically`."""
+    """Write `content` to `path`, all of it or, on an error, nothing; see `written_atomically`."""
     with written_atomically(path) as file:
         file.write(content)
 
@@ -59,7 +59,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def written_lines(path: Path) -> list[str]:
-    """The strings that `write_lines` was given."""
+    """Return the strings that `write_lines` wrote."""
     return path.read_bytes().decode().split("\n")[:-1]
 
 
@@ -89,12 +89,12 @@ def digest(path: Path) -> str:
 
 
 def publish(draft: Path, final: Path) -> None:
-    """Rename the folder `draft`, which is complete, to `final` beside it; an older `final` is replaced.
+    """Rename the complete folder `draft` to `final` in the same folder, where it replaces an older `final`.
 
-    A crash leaves `final` whole, new or old, the old one perhaps under the name `.old-NAME`.
+    A crash leaves a whole folder, new or old, the old one perhaps under the name `.old-NAME`.
 
     Raises:
-        OSError: it cannot be renamed; another process was faster, perhaps.
+        OSError: `draft` cannot be renamed, perhaps because another process was faster.
     """
     old = final.with_name(f".old-{final.name}")
     sync(draft)
@@ -106,7 +106,7 @@ def publish(draft: Path, final: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make the names in `folder` last: a rename is on the disk only when its folder is."""
+    """Flush the names in `folder` to the disk: a rename is on the disk only when its folder is."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -116,10 +116,10 @@ def sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, other: str) -> Iterator[None]:
-    """Keep every other process out of `folder`, which is made if need be.
+    """Lock `folder` against all other processes; it is made if it is missing.
 
     Raises:
-        UserError: another process is in it, or it cannot be written; `other` names the way out.
+        UserError: another process has the lock, or `folder` cannot be written; `other` names the way out.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -31,9 +31,11 @@ from sentencepiece import SentencePieceProcessor
 from nmt.data.batching import collate, plan_epoch
 from nmt.data.encode import EncodingOptions, encode_stream
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
-from nmt.data.sources import DemoData, FilesData, Split, load, stream
-from nmt.data.tokenizer import TokenizerConfig
+from nmt.data.pairs import Split
+from nmt.data.sources import DemoData, load, stream
+from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import TrainingText, scan, train_tokenizer
 
 BATCH_TOKENS = 4096

@@ -45,9 +45,9 @@ from sacrebleu.metrics.bleu import BLEU
 
 from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
-from nmt.data.sources import Split
+from nmt.data.pairs import Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import TokenizerKind
+from nmt.data.tokenizer_training import TokenizerKind
 from nmt.errors import UserError
 from nmt.files import write_lines
 from nmt.layers.blocks import Activation, Norm, NormOrder

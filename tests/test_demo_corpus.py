@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from nmt.data.sources import BUNDLED, DemoData, Split, load
+from nmt.data.pairs import Split
+from nmt.data.sources import BUNDLED, DemoData, load
 from scripts import demo_corpus as demo
 from scripts.demo_corpus import Pair, compose, generate, split_words
 from scripts.demo_corpus import lexicon as lex

@@ -21,7 +21,8 @@ from nmt import cli
 from nmt.data.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.pairs import ParallelText
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import BeamConfig
 from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.translate import translate

@@ -17,10 +17,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.checks import not_negative
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
-from nmt.data.pairs import Split
-from nmt.data.sources import DataConfig, has_split
-from nmt.data.tokenizer import TokenizerConfig
-from nmt.data.tokenizer_training import prepare
+from nmt.data.pairs import DataConfig, Split
+from nmt.data.sources import has_split
+from nmt.data.tokenizer_training import TokenizerConfig, prepare
 from nmt.decoding import DecodingConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import UserError, suggest

@@ -1,7 +1,7 @@
-"""From encoded pairs to batches: which pairs stand together, in which order, and as which tensors.
+"""Make batches of encoded pairs: which pairs share a batch, in which order, and as which tensors.
 
 The plan of an epoch is a pure function of (seed, epoch, lengths, options): no iterator is ever stored, and a
-resumed run continues at (epoch, batch). Pairs of similar length share a batch, so that little of it is
+resumed run continues at (epoch, batch). Pairs of similar length share a batch, so that little of the batch is
 padding. The budget counts tokens with padding: sentences times the longest one, on the longer side. Lengths
 include EOS.
 
@@ -12,22 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.data.encoded_pairs import EncodedPairs, SampleCounts
+from nmt.data.encoded_pairs import EncodedPairs, Lengths, SampleCounts
 from nmt.data.special_ids import BOS_ID, PAD_ID
 from nmt.runtime import derive_seed
 
 POOL_PAIRS = 1_000_000
 """Pairs that are sorted by length together."""
 
-Lengths = npt.NDArray[Any]
-"""Tokens of every pair, on one side; integers."""
 Indices = npt.NDArray[np.int64]
 """Numbers of pairs."""
 
@@ -49,15 +47,15 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """Target tokens that count for the loss: padding does not."""
+        """Target tokens without padding: those that count for the loss."""
         return len(self.rows)
 
     def real(self, x: Tensor) -> Tensor:
-        """(num_tokens, ...) of x (B, T, ...): the target positions that are no padding."""
+        """Return x (B, T, ...) at the target positions that are not padding: (num_tokens, ...)."""
         return x.flatten(0, 1).index_select(0, self.rows)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on `device`; the copy to a GPU does not make the host wait."""
+        """Return the batch on `device`; the host does not wait for the copy to a GPU."""
         if device.type == "cpu":
             return self
         tensors = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.rows)
@@ -67,26 +65,24 @@ class Batch:
 class Plan(Sequence[Indices]):
     """Batches of pair numbers, in the order in which they are trained on."""
 
-    def __init__(self, order: npt.NDArray[np.int32], ends: Indices, turns: Indices | None = None):
-        """Batch `turns[i]` of those that end at `ends` in `order` is the one at place i."""
-        self._order, self._ends = order, ends
-        self._starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        self._turns = np.arange(len(ends)) if turns is None else turns
+    def __init__(self, order: npt.NDArray[np.int32], ends: Indices, visits: Indices | slice = slice(None)):
+        """Cut `order` into batches at `ends`; `visits` lists the batches as they are trained on."""
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        self._order, self._starts, self._ends = order, starts[visits], ends[visits]
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._ends)
 
     @overload
-    def __getitem__(self, place: int) -> Indices: ...
+    def __getitem__(self, index: int) -> Indices: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Indices]: ...
+    def __getitem__(self, index: slice) -> list[Indices]: ...
 
-    def __getitem__(self, place: int | slice) -> Indices | list[Indices]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(len(self))[place]]
-        turn = self._turns[place]
-        return self._order[self._starts[turn] : self._ends[turn]].astype(np.int64)
+    def __getitem__(self, index: int | slice) -> Indices | list[Indices]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        return self._order[self._starts[index] : self._ends[index]].astype(np.int64)
 
 
 def plan_epoch(
@@ -100,15 +96,15 @@ def plan_epoch(
 ) -> Plan:
     """Split all pairs into batches of at most `max_tokens` padded tokens on either side, in random order.
 
-    Every pair stands in exactly one batch, unless `draws` says how often to take those of each corpus. A pair
+    Every pair is in exactly one batch, unless `draws` says how many pairs to take of each corpus. A pair
     longer than the budget gets a batch of its own. Pairs that share a batch come from one pool of
-    `POOL_PAIRS` pairs, drawn at random if there are more: to sort a pool takes little memory, and its batches
-    are as little padded as those of a larger one.
+    `POOL_PAIRS` pairs, sampled at random if there are more: sorting a pool takes little memory, and its
+    batches have as little padding as those of a larger pool.
     """
     draws_rng, pools_rng, pairs_rng, batches_rng = (
         np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("draws", "pools", "pairs", "batches")
     )
-    order = _drawn(draws, draws_rng) if draws else np.arange(len(tgt_lengths), dtype=np.int32)
+    order = _sampled_order(draws, draws_rng) if draws else np.arange(len(tgt_lengths), dtype=np.int32)
     if len(order) > POOL_PAIRS:
         pools_rng.shuffle(order)
     ends = []
@@ -122,8 +118,8 @@ def plan_epoch(
     return Plan(order, all_ends, batches_rng.permutation(len(all_ends)))
 
 
-def _drawn(draws: Sequence[SampleCounts], rng: np.random.Generator) -> npt.NDArray[np.int32]:
-    """The numbers of the pairs that an epoch takes of corpora that follow each other."""
+def _sampled_order(draws: Sequence[SampleCounts], rng: np.random.Generator) -> npt.NDArray[np.int32]:
+    """Return the numbers of the pairs that an epoch takes; they count through all corpora."""
     order: list[npt.NDArray[np.int32]] = []
     first = 0
     for size, taken in draws:
@@ -137,17 +133,17 @@ def _drawn(draws: Sequence[SampleCounts], rng: np.random.Generator) -> npt.NDArr
 
 
 def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, max_tokens: int) -> Plan:
-    """The same for evaluation: no randomness, batches from short to long."""
+    """Split all pairs into batches for evaluation: no randomness, from short to long."""
     order = np.lexsort((src_lengths, tgt_lengths)).astype(np.int32)
     return Plan(order, _cut(np.maximum(src_lengths, tgt_lengths)[order], max_tokens))
 
 
 def _cut(lengths: Lengths, max_tokens: int) -> Indices:
-    """Where runs of pairs end whose padded size stays within `max_tokens`; `lengths` are in order."""
+    """Return where batches end: each has at most `max_tokens` padded tokens, or is one longer pair."""
     ends: list[int] = []
     start = 0
     while start < len(lengths):
-        most = max(max_tokens // max(int(lengths[start]), 1), 1)  # of pairs as long as the first
+        most = max(max_tokens // max(int(lengths[start]), 1), 1)  # pairs as long as the first
         longest = np.maximum.accumulate(lengths[start : start + most]).astype(np.int64)
         fitting = np.searchsorted(longest * np.arange(1, len(longest) + 1), max_tokens, side="right")
         start += max(int(fitting), 1)
@@ -166,7 +162,7 @@ def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices, multiple: int
 def pad(
     sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]], multiple: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """(B, longest) ids and their mask from B sequences of ids; `longest` is rounded up to a `multiple`."""
+    """Return B sequences as padded ids (B, longest) and mask; `longest` is rounded up to a `multiple`."""
     lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
     longest = -(-lengths.max() // multiple) * multiple
     mask = np.arange(longest)[None, :] < lengths[:, None]
@@ -176,6 +172,6 @@ def pad(
 
 
 def groups(batches: Sequence[Indices], size: int, start: int = 0) -> Iterator[Sequence[Indices]]:
-    """The batches of each update, from number `start` on: `size`, fewer maybe at the end of an epoch."""
+    """Yield the batches of each update from batch `start` on: `size`, or fewer at the end of an epoch."""
     for first in range(start, len(batches), size):
         yield batches[first : first + size]

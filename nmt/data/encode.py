@@ -1,7 +1,7 @@
-"""From text to ids: a split is encoded chunk by chunk into flat files, which the cache keeps.
+"""Encode text as ids, chunk by chunk, into flat files that are cached by content.
 
-An entry of the cache is named after the content: a hash of every line, the tokenizer and the options, so that
-it is never stale. Where a corpus is in the cache, its text is not read. Batches are unknown here.
+An entry of the cache is named by a hash of every line, the tokenizer and the options, so that the entry is
+never stale. The text of a cached corpus is not read. Batches are unknown here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nmt.errors import UserError
 from nmt.runtime import derive_seed
 
 FORMAT_VERSION = 4
-"""Raised when the meaning of an entry changes."""
+"""Increased when the format of a cache entry changes."""
 IN_MEMORY_BYTES = 1 << 26
 """The ids of one side are held in memory up to this size; beyond it a batch reads what it needs."""
 
@@ -40,14 +40,14 @@ Chunks = Callable[[], Iterator[ParallelText]]
 
 
 class EncodingOptions(NamedTuple):
-    """Which pairs are left out, and accounted for, and how the others are laid out."""
+    """Options of encoding: which pairs are left out, and reported, and how the others are laid out."""
 
     max_tokens: int | None = None
-    """Pairs with a side of more ids are left out; None: none."""
+    """Pairs with a side of more ids, EOS included, are left out; None: no limit."""
     drop_empty: bool = False
-    """So are those with a side of which only EOS is left."""
+    """Whether pairs are left out of which one side is EOS alone."""
     joined: bool = False
-    """Source, BOS and target are one target without a source: both are to be predicted."""
+    """Whether source, BOS and target become one target, with an empty source: the model predicts both."""
 
 
 UNLIMITED = EncodingOptions()
@@ -57,47 +57,44 @@ def encode_pairs(
     text: ParallelText, tokenizer: Tokenizer, options: EncodingOptions = UNLIMITED
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a split that is in memory."""
-    return _throwaway(_encoded(lambda: _chunks(text), tokenizer), tokenizer, options)
+    return _encode_uncached(_encoded(_chunks(text), tokenizer), tokenizer, options)
 
 
 def encode_stream(
     chunks: Chunks, content: str, tokenizer: Tokenizer, options: EncodingOptions, cache: Path
 ) -> tuple[EncodedPairs, FilterReport]:
-    """Encode a stream, or open what an earlier call has left in `cache`; `content` is a hash of its text.
+    """Encode a stream, or open the entry of an earlier call in `cache`; `content` is a hash of the text.
 
-    A cache that cannot be written is done without.
+    A cache that cannot be written is not used.
     """
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
     entry = cache / entry_name("ids", *versions, content, tokenizer.fingerprint, tuple(options))
     metadata = open_entry(entry)
     if metadata is None:
-        write_entry(entry, lambda draft: _lay_out(_encoded(chunks, tokenizer), tokenizer, options, draft))
+        write_entry(entry, lambda draft: _lay_out(_encoded(chunks(), tokenizer), tokenizer, options, draft))
         metadata = open_entry(entry)
     if metadata is None:
-        return _throwaway(_encoded(chunks, tokenizer), tokenizer, options)
+        return _encode_uncached(_encoded(chunks(), tokenizer), tokenizer, options)
     return _opened(entry, metadata)
 
 
 def sample_pairs(
     chunks: Chunks, tokenizer: Tokenizer, options: EncodingOptions, *, alpha: float, seed: int, epoch: int
 ) -> tuple[EncodedPairs, FilterReport]:
-    """Encode pairs with segmentations drawn anew for each epoch: a pure function of the arguments."""
-    drawn = (
-        (
-            RaggedIds.of(
-                tokenizer.sample_src(chunk.src, alpha=alpha, seed=derive_seed("src", seed, epoch, number))
-            ),
-            RaggedIds.of(
-                tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=derive_seed("tgt", seed, epoch, number))
-            ),
-        )
-        for number, chunk in enumerate(chunks())
-    )
-    return _throwaway(drawn, tokenizer, options)
+    """Encode pairs with segmentations sampled anew for each epoch: a pure function of the arguments."""
+
+    def sampled() -> Iterator[tuple[RaggedIds, RaggedIds]]:
+        for number, chunk in enumerate(chunks()):
+            src_seed, tgt_seed = (derive_seed(side, seed, epoch, number) for side in ("src", "tgt"))
+            src = tokenizer.sample_src(chunk.src, alpha=alpha, seed=src_seed)
+            tgt = tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=tgt_seed)
+            yield RaggedIds.of(src), RaggedIds.of(tgt)
+
+    return _encode_uncached(sampled(), tokenizer, options)
 
 
-def _encoded(chunks: Chunks, tokenizer: Tokenizer) -> Iterator[tuple[RaggedIds, RaggedIds]]:
-    for chunk in chunks():
+def _encoded(chunks: Iterable[ParallelText], tokenizer: Tokenizer) -> Iterator[tuple[RaggedIds, RaggedIds]]:
+    for chunk in chunks:
         yield tokenizer.flat_src(chunk.src), tokenizer.flat_tgt(chunk.tgt)
 
 
@@ -106,10 +103,10 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
         yield ParallelText(text.src[first : first + CHUNK_PAIRS], text.tgt[first : first + CHUNK_PAIRS])
 
 
-def _throwaway(
+def _encode_uncached(
     encoded: Iterable[tuple[RaggedIds, RaggedIds]], tokenizer: Tokenizer, options: EncodingOptions
 ) -> tuple[EncodedPairs, FilterReport]:
-    """Lay ids out in files without names: they go when nobody reads them any more."""
+    """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
     with tempfile.TemporaryDirectory(prefix="nmt-ids-") as folder:
         return _opened(Path(folder), _lay_out(encoded, tokenizer, options, Path(folder)))
 
@@ -120,49 +117,49 @@ def _lay_out(
     options: EncodingOptions,
     folder: Path,
 ) -> Metadata:
-    """Write ids and lengths into `folder`, without the pairs to leave out; return the metadata."""
+    """Write ids and lengths into `folder`, without pairs that `options` leave out; return the metadata."""
     vocabularies = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
     longest = 2 * (options.max_tokens or SHORT) + 1
     types = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
-    read = empty = left = 0
+    num_read = num_empty = num_kept = 0
     with ExitStack() as stack:
         files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
         for src, tgt in encoded:
             shorter, longer = np.minimum(src.lengths, tgt.lengths), np.maximum(src.lengths, tgt.lengths)
             kept = shorter > 1 if options.drop_empty else np.ones(len(shorter), bool)
-            read, empty = read + len(kept), empty + int((~kept).sum())
+            num_read, num_empty = num_read + len(kept), num_empty + int((~kept).sum())
             if options.max_tokens is not None:
                 kept &= longer <= options.max_tokens
-            left += int(kept.sum())
+            num_kept += int(kept.sum())
             sides = _only(src, kept), _only(tgt, kept)
             if options.joined:
                 sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
             arrays = [array for side in sides for array in (side.ids, side.lengths)]
             for file, array, kind in zip(files, arrays, types, strict=True):
                 file.write(array.astype(kind).data)
-    dropped = {"empty to the tokenizer": empty} if options.drop_empty else {}
-    dropped |= {f"over {options.max_tokens} pieces": read - empty - left} if options.max_tokens else {}
-    report = FilterReport(read, dropped)
-    if read and not left:
+    dropped = {"empty to the tokenizer": num_empty} if options.drop_empty else {}
+    if options.max_tokens:
+        dropped[f"over {options.max_tokens} pieces"] = num_read - num_empty - num_kept
+    report = FilterReport(num_read, dropped)
+    if num_read and not num_kept:
         way_out = "raise data.max_tokens or model.max_positions"
-        if empty:
+        if num_empty:
             way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
         raise UserError(f"no pair is left: {report}; {way_out}")
     return {"report": dataclasses.asdict(report), "types": types}
 
 
 def _type(largest: int) -> str:
-    """The type that numbers up to `largest` are stored as, in the byte order of every machine in use."""
+    """Return the little-endian type in which numbers up to `largest` are stored."""
     return "<u2" if largest < SHORT else "<i4"
 
 
 def _only(side: RaggedIds, kept: NDArray[np.bool_]) -> RaggedIds:
-    """The sentences that are kept."""
     return side if kept.all() else RaggedIds(side.ids[np.repeat(kept, side.lengths)], side.lengths[kept])
 
 
 def _joined(src: RaggedIds, tgt: RaggedIds) -> RaggedIds:
-    """Source, BOS and target of each pair."""
+    """Concatenate source, BOS and target of each pair."""
     lengths = src.lengths + 1 + tgt.lengths
     starts = np.cumsum(lengths) - lengths
     ids = np.full(lengths.sum(), BOS_ID, np.int32)

@@ -1,8 +1,8 @@
-"""The ids of many sentences, in memory or in files of which only what a batch asks for is read.
+"""The ids of many sentences, in memory or in files; of a file, only the ids of each batch are read.
 
 A corpus is two flat arrays per side: all ids end to end, and the length of each sentence. Where a sentence
-begins is computed from the lengths, so that beside them a corpus of any size takes next to no memory. Files
-are read, not mapped: pages of a mapped file would count as memory of the process. Text is unknown here.
+begins is computed from the lengths, so that a corpus of any size takes little more memory than its lengths.
+Files are read, not mapped: pages of a mapped file would count as memory of the process. Text is unknown here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STRIDE = 64
-"""Of so many sentences, the place of one is stored."""
+"""The beginning of every sentence with a multiple of this number is stored."""
 
 Ids = NDArray[Any]
 """Ids of any integer type."""
@@ -28,7 +28,7 @@ Lengths = NDArray[Any]
 
 
 class IdsLike(Protocol):
-    """Ids end to end: an array, or what reads like one."""
+    """Ids end to end: an array, or an object that is sliced like one."""
 
     def __len__(self) -> int: ...
 
@@ -36,7 +36,7 @@ class IdsLike(Protocol):
 
 
 class FileIds:
-    """The ids in a file; a slice of them is read when it is asked for."""
+    """The ids in a file; each slice is read from disk anew."""
 
     def __init__(self, path: Path, kind: str):
         self._file = os.open(path, os.O_RDONLY)
@@ -53,7 +53,7 @@ class FileIds:
 
 
 class JoinedIds:
-    """The ids of several corpora, end to end; a slice is of one of them."""
+    """The ids of several corpora, end to end; a slice must lie within one corpus."""
 
     def __init__(self, parts: Sequence[IdsLike]):
         self._parts = parts
@@ -64,9 +64,9 @@ class JoinedIds:
 
     def __getitem__(self, part: slice, /) -> Ids:
         start, stop, _ = part.indices(len(self))
-        place = min(int(np.searchsorted(self._starts, start, side="right")), len(self._parts)) - 1
-        first = int(self._starts[place])
-        return self._parts[place][start - first : stop - first]
+        corpus = min(int(np.searchsorted(self._starts, start, side="right")), len(self._parts)) - 1
+        first = int(self._starts[corpus])
+        return self._parts[corpus][start - first : stop - first]
 
 
 class RaggedIds:
@@ -84,18 +84,18 @@ class RaggedIds:
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """Where every `STRIDE`th sentence begins."""
+        """The index of the first id of every `STRIDE`th sentence."""
         sums = np.add.reduceat(self.lengths, np.arange(0, len(self.lengths), STRIDE), dtype=np.int64)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sums)])
 
     def __getitem__(self, i: int) -> Ids:
-        """The ids of sentence `i`."""
+        """Return the ids of sentence `i`."""
         return self.take([i])[0]
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> list[Ids]:
-        """The ids of the sentences `indices`."""
-        rows = np.asarray(indices, np.int64)
-        near = rows[:, None] // STRIDE * STRIDE + np.arange(STRIDE)
+        """Return the ids of the sentences `indices`."""
+        rows = np.asarray(indices, np.int64)  # (B,)
+        near = rows[:, None] // STRIDE * STRIDE + np.arange(STRIDE)  # (B, STRIDE)
         before = near < rows[:, None]
         lengths = self.lengths[np.where(before, near, rows[:, None])].astype(np.int64)
         starts = self._starts[rows // STRIDE] + (lengths * before).sum(1)
@@ -104,22 +104,22 @@ class RaggedIds:
 
 
 class SampleCounts(NamedTuple):
-    """How many pairs of a corpus an epoch takes."""
+    """The number of pairs of a corpus that an epoch takes."""
 
     size: int
-    """Pairs that there are."""
+    """Pairs in the corpus."""
     taken: int
-    """Pairs to take: each as often as any other, or once more."""
+    """Pairs to take; no pair is taken more than once more often than another."""
 
 
 class EncodedPairs:
     """The ids of sentence pairs, EOS included."""
 
     digest = ""
-    """What tells these pairs from others, where nobody has made sure yet that they are those of before."""
+    """A hash by which a resumed run recognises the pairs; empty where the run directory has checked them."""
 
     def __init__(self, src: RaggedIds, tgt: RaggedIds, *, draws: Sequence[SampleCounts] = ()):
-        """`draws` are those of the corpora that the pairs consist of, in order; without, every pair once."""
+        """Hold both sides; `draws` are the counts of each corpus, in order; by default every pair once."""
         self.src, self.tgt, self.draws = src, tgt, draws
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class EncodedPairs:
 
 
 def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedPairs:
-    """Return several corpora as one; an epoch takes as many pairs as there are, of each corpus its share."""
+    """Return several corpora as one; an epoch has as many pairs as all corpora, of each corpus its share."""
     if len(corpora) == 1:
         return corpora[0]
     sizes = list(map(len, corpora))
@@ -150,7 +150,7 @@ def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedP
 
 
 def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:
-    """The targets as one text, cut after `first` tokens and then after every `length`, without a source."""
+    """Return the targets as one text, cut after `first` tokens and then every `length`; sources are empty."""
     ids = pairs.tgt.ids
     cuts = np.arange(first, len(ids), length, dtype=np.int64)
     lengths = np.diff(np.unique(np.concatenate([[0], cuts, [len(ids)]])))

@@ -1,13 +1,12 @@
-"""What each task trains on: sentence pairs, or windows of one long text.
+"""The training examples of each task: sentence pairs, or windows of one long text.
 
-Each is a pure function of the text, the tokenizer, the options and the number of the epoch. Batches are
-unknown here.
+The examples of an epoch are a pure function of the text, the tokenizer, the options and the number of the
+epoch. Batches are unknown here.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,17 +31,17 @@ class SentencePairs(Examples):
     cfg: DataConfig
     seed: int
     sampling_alpha: float = 0.0
-    """Above 0, another segmentation is drawn for each epoch."""
+    """Above 0, segmentations are sampled anew for each epoch."""
     joined: bool = False
-    """Source and target are one text, and both are to be predicted."""
+    """Whether source and target are one text, and both are to be predicted."""
 
     @property
     def options(self) -> EncodingOptions:
-        """How the pairs are encoded."""
+        """The options with which the pairs are encoded."""
         return EncodingOptions(self.cfg.max_tokens, drop_empty=True, joined=self.joined)
 
     def view(self, text: ParallelText) -> ParallelText:
-        """Return all of a text."""
+        """Return the whole text."""
         return text
 
     @property
@@ -58,18 +57,18 @@ class SentencePairs(Examples):
             encode = functools.partial(self._encode_buffer, tokenizer, log)
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
         if self.sampling_alpha:
-            return functools.partial(self._sampled, text, tokenizer, log)
+
+            def sampled(epoch: int) -> EncodedPairs:
+                encoded = [self._sample(part.chunks, tokenizer, epoch) for part in text.parts]
+                return self._whole(encoded, f"segmented for epoch {epoch}", log)
+
+            return sampled
         encoded = [
             encode_stream(part.chunks, part.sha256, tokenizer, self.options, cache_dir())
             for part in text.parts
         ]
         once = self._whole(encoded, "encoded", log)
         return lambda epoch: once
-
-    def _sampled(self, text: TrainingText, tokenizer: Tokenizer, log: Log, epoch: int) -> EncodedPairs:
-        """Return the pairs of an epoch, segmented for it alone."""
-        fresh = [self._sample(part.chunks, tokenizer, epoch) for part in text.parts]
-        return self._whole(fresh, f"segmented for epoch {epoch}", log)
 
     def _sample(self, chunks: Chunks, tokenizer: Tokenizer, epoch: int) -> tuple[EncodedPairs, FilterReport]:
         return sample_pairs(
@@ -79,9 +78,9 @@ class SentencePairs(Examples):
     def _whole(
         self, encoded: Sequence[tuple[EncodedPairs, FilterReport]], done: str, log: Log
     ) -> EncodedPairs:
-        """Join the corpora, each with its share."""
+        """Join the corpora, each with its share, and log what was `done`."""
         corpora = [pairs for pairs, _ in encoded]
-        report = functools.reduce(operator.add, (report for _, report in encoded))
+        report = sum((report for _, report in encoded), FilterReport(0))
         tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
         log(f"{done}: {report}, {tokens:,} target tokens")
         return joined(corpora, self.cfg.shares(list(map(len, corpora))))
@@ -89,19 +88,19 @@ class SentencePairs(Examples):
     def _encode_buffer(
         self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
     ) -> EncodedPairs:
-        """Encode a buffer of a stream."""
+        """Encode a buffer of a stream; `read` reports the pairs that were read for it."""
         if self.sampling_alpha:
-            pairs, left = self._sample(lambda: iter([buffer]), tokenizer, number)
+            pairs, report = self._sample(lambda: iter([buffer]), tokenizer, number)
         else:
-            pairs, left = encode_pairs(buffer, tokenizer, self.options)
-        source = f"; for it, {read}" if read.read else ""  # else of a chunk that was read before
-        log(f"buffer {number}: {left}{source}")
+            pairs, report = encode_pairs(buffer, tokenizer, self.options)
+        source = f"; for it, {read}" if read.read else ""  # else the chunk was read for an earlier buffer
+        log(f"buffer {number}: {report}{source}")
         return pairs
 
 
 @dataclass
 class TextWindows(Examples):
-    """The targets as one long text, cut into windows that begin elsewhere in each epoch."""
+    """Windows of the targets as one long text, cut at other places in each epoch."""
 
     cfg: DataConfig
     seed: int

@@ -1,6 +1,6 @@
 """Sentence pairs from files of the user: parallel plain text, TSV and JSONL, also gzip-compressed.
 
-What a line is, `nmt.data.lines` says. What cannot be read exactly is an error that names file and line.
+`nmt.data.lines` splits a file into lines. A line that is not a pair is an error with file and line.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.checks import at_least, within
-from nmt.data.lines import read_lines
+from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import (
-    CHUNK_PAIRS,
     ColumnsConfig,
     DataConfig,
     PairStream,
@@ -28,15 +27,15 @@ from nmt.data.pairs import (
     one_line,
     stamp_of_files,
 )
-from nmt.errors import UserError, suggest
+from nmt.errors import UserError
 
 
 @dataclass
 class FilesData(ColumnsConfig):
-    """Files on disk. A path stands for two plain text files or for one .tsv or .jsonl file, each also as .gz.
+    """Files on disk. A path means two plain text files, or one .tsv or .jsonl file, each also as .gz.
 
-    Plain text: `{lang}` in the path stands for the language, as in corpus/train.{lang}.txt; a path without it
-    is a prefix, so that corpus/train means corpus/train.en and corpus/train.de.
+    Plain text: `{lang}` in the path stands for the language, as in corpus/train.{lang}.txt; a path without
+    `{lang}` is a prefix, so that corpus/train means corpus/train.en and corpus/train.de.
     """
 
     name: str = "files"
@@ -47,10 +46,10 @@ class FilesData(ColumnsConfig):
     test: str | None = None
     """Path of the pairs scored at the end."""
     src_column: str | None = None
-    """What the source side is called: the word for `{lang}`, the name in the TSV header (in a file without
-    one the number of the column, from 1) or the JSON key (`a.b` for a nested one); null: the language."""
+    """Name of the source side: the word for `{lang}`, the name in the TSV header (in a file without header
+    the number of the column, from 1) or the JSON key (`a.b` for a nested key); null: the language."""
     tgt_column: str | None = None
-    """The same for the target side."""
+    """Name of the target side."""
 
 
 @dataclass
@@ -82,18 +81,18 @@ class TextData(DataConfig):
 
     @property
     def has_source(self) -> bool:
-        """There is none."""
+        """Always False."""
         return False
 
     def place(self, split: Split) -> str | None:
-        """Return the path of the split; a validation text that is held out is in the training text."""
+        """Return the path of the split; held-out validation text has that of the training text."""
         if split is Split.validation and self.validation is None:
-            return self.train or "held out"  # what is missing then is the training text
+            return self.train or "held out"  # so that the error asks for the training text
         return super().place(split)
 
 
 def stream(cfg: FilesData, split: Split) -> PairStream:
-    """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
+    """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     suffixes = Path(place).name.removesuffix(".gz")
     if suffixes.endswith((".tsv", ".jsonl")):
@@ -113,7 +112,7 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
 
 
 def stream_text(cfg: TextData, split: Split) -> PairStream:
-    """One split of a text without a source."""
+    """Return one split of a text, with empty sources."""
     held_out = split is Split.validation and cfg.validation is None
     key = cfg.key(Split.train if held_out else split)
     place = cfg.train if held_out else cfg.place(split)
@@ -123,14 +122,14 @@ def stream_text(cfg: TextData, split: Split) -> PairStream:
 
     def chunks() -> Iterator[ParallelText]:
         lines = read_lines(file, key)
-        for tgt in chunked(_share(lines, _ranges(file, cfg, held_out)) if shared else lines):
+        for tgt in chunked(_within(lines, _ranges(file, cfg, held_out)) if shared else lines):
             yield ParallelText([""] * len(tgt), tgt)
 
     return PairStream(lambda: stamp_of_files([file], *options), chunks)
 
 
-def _share(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
-    """The lines whose numbers, from 0, are in one of the ranges."""
+def _within(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
+    """Yield the lines whose numbers, from 0, are in one of the ranges."""
     before = 0
     for first, end in ranges:
         yield from itertools.islice(lines, first - before, end - before)
@@ -138,7 +137,7 @@ def _share(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator[
 
 
 def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
-    """Where the heads of the blocks are, or the tails that are held out for validation."""
+    """Return the ranges of lines, from 0, to train on, or those that are held out for validation."""
     count = sum(1 for _ in read_lines(file, cfg.key(Split.train)))
     ranges = []
     for block in range(cfg.blocks):
@@ -156,19 +155,12 @@ def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
 
 
 def _find(place: str, key: str) -> Path:
-    """The file at `place`, or its compressed twin."""
-    path = Path(place)
-    if path.is_dir():
-        raise UserError(
-            f"{key}: {path} is a directory, not a file; data=hub data.path={path} reads dataset folders"
-        )
-    for candidate in (path, Path(f"{place}.gz")):
-        if candidate.exists():
-            return candidate
-    if not path.parent.is_dir():
-        raise UserError(f"{key}: there is no file {path}, nor a directory {path.parent}")
-    near = [file.name for file in path.parent.iterdir()]
-    raise UserError(f"{key}: there is no file {path}{suggest(path.name, near)}")
+    """Return the path of the file `place`, or of `place`.gz; raise `UserError` when neither is there."""
+    path, compressed = Path(place), Path(f"{place}.gz")
+    if not path.exists() and compressed.exists():
+        return compressed
+    require_file(path, key, f"; data=hub data.path={path} reads dataset folders")
+    return path
 
 
 def _parallel_chunks(src_path: Path, tgt_path: Path, key: str) -> Iterator[ParallelText]:
@@ -189,10 +181,10 @@ def _misaligned(src_path: Path, tgt_path: Path, key: str) -> UserError:
 
 
 def parting_line(src: NDArray[np.int32], tgt: NDArray[np.int32]) -> int:
-    """The line, from 1, at which lines of the longer side most probably lack their partner, by their lengths.
+    """Return the line, from 1, from which lines are missing in the shorter side, judging by the lengths.
 
-    Translations have similar lengths, so a pair costs the difference of its log lengths. The answer minimises
-    the cost of pairing the lines before it as they stand and those after it shifted by the missing lines.
+    Translations have similar lengths, so a pair costs the difference of its log lengths. The line minimises
+    the cost of pairing the lines before it as they are and the lines after it shifted by the missing lines.
     """
     short, long = sorted((src, tgt), key=len)
     logs, others = np.log1p(short), np.log1p(long)
@@ -204,13 +196,12 @@ def parting_line(src: NDArray[np.int32], tgt: NDArray[np.int32]) -> int:
 
 
 def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[ParallelText]:
-    while chunk := list(itertools.islice(rows, CHUNK_PAIRS)):
-        src, tgt = map(list, zip(*chunk, strict=True))
-        yield ParallelText(src, tgt)
+    for chunk in chunked(rows):
+        yield ParallelText(*map(list, zip(*chunk, strict=True)))
 
 
 def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
-    """Columns are named by the header, or by number in a file without one. There is no quoting."""
+    """Yield pairs; columns have the names of the header, or numbers without a header; nothing is quoted."""
     rows = (line.split("\t") for line in read_lines(path, key))
     header = first = next(rows)
     by_number = all(column.isdecimal() for column in cfg.columns)
@@ -218,7 +209,9 @@ def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]
         header = [str(number) for number in range(1, len(header) + 1)]
     for column in cfg.columns:
         if column not in header:
-            raise _no_tsv_column(cfg, column, path, header, by_number)
+            error = cfg.missing_column(column, str(path), [cell[:30] for cell in header])
+            keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
+            raise error if by_number else UserError(f"{error}; without a header, give numbers: {keys}")
     src, tgt = (header.index(column) for column in cfg.columns)
     if by_number:
         yield first[src], first[tgt]
@@ -226,14 +219,6 @@ def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
         yield row[src], row[tgt]
-
-
-def _no_tsv_column(cfg: FilesData, column: str, path: Path, header: list[str], by_number: bool) -> UserError:
-    error = cfg.missing_column(column, str(path), [cell[:30] for cell in header])
-    if by_number:
-        return error
-    keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
-    return UserError(f"{error}; without a header, give numbers: {keys}")
 
 
 def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
@@ -259,7 +244,7 @@ def _text_of(column: str, values: dict[str, object], cfg: FilesData, where: str,
 
 
 def _leaves(record: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of nested JSON objects under dotted names."""
+    """Yield the values of nested JSON objects with their dotted names."""
     if not isinstance(record, dict):
         return
     for name, value in record.items():

@@ -1,6 +1,6 @@
-"""What is dropped of training pairs, with a report, and which pairs of other splits are among them.
+"""The filters of training pairs, with a report, and the count of evaluation pairs among training pairs.
 
-Evaluation splits are never filtered: a score counts every sentence. What the filter drops it accounts for by
+Evaluation splits are never filtered: a score counts every sentence. A report counts the dropped pairs by
 reason, so that kept plus dropped is always what was read. Tokenisation is unknown here.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 from nmt.data.pairs import DataConfig, ParallelText
 
 MIN_UNEVEN_CHARS = 20
-"""A pair is never uneven while its longer side is within this: short pairs such as "No." differ by chance."""
+"""A pair whose longer side has at most so many characters is never uneven: short pairs differ by chance."""
 
 
 @dataclass
 class FilterReport:
-    """How many pairs were read, and how many of them were dropped for which reason."""
+    """The number of pairs that were read, and of those that were dropped, by reason."""
 
     read: int
     dropped: dict[str, int] = field(default_factory=dict)
@@ -31,9 +31,8 @@ class FilterReport:
         return self.read - sum(self.dropped.values())
 
     def __add__(self, other: FilterReport) -> FilterReport:
-        reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
-        dropped = {reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons}
-        return FilterReport(self.read + other.read, dropped)
+        added = {reason: self.dropped.get(reason, 0) + count for reason, count in other.dropped.items()}
+        return FilterReport(self.read + other.read, self.dropped | added)
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.dropped.items() if count)
@@ -51,7 +50,7 @@ def targets_alone(text: ParallelText) -> ParallelText:
 
 
 def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
-    """Drop the training pairs that are empty, too long or uneven, with an account; order is kept."""
+    """Drop the training pairs that are empty, too long or uneven, and report them; the order stays."""
     src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
     shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
     faults = {
@@ -61,9 +60,9 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
     }
     kept = np.ones(len(text), bool)
     dropped = {}
-    for reason, has_it in faults.items():
-        dropped[reason] = int((kept & has_it).sum())
-        kept &= ~has_it
+    for reason, faulty in faults.items():
+        dropped[reason] = int((kept & faulty).sum())
+        kept &= ~faulty
     if kept.all():
         return text, FilterReport(len(text), dropped)
     sides = (list(itertools.compress(side, kept)) for side in (text.src, text.tgt))
@@ -71,7 +70,7 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
 
 
 class TrainTestOverlap:
-    """Counts how many pairs of a split occur in chunks of other pairs, word for word."""
+    """A counter of the pairs of a split that occur, word for word, in chunks of other pairs."""
 
     def __init__(self, text: ParallelText):
         self._pairs = list(zip(text.src, text.tgt, strict=True))
@@ -81,7 +80,7 @@ class TrainTestOverlap:
         self._seen: set[tuple[str, str]] = set()
 
     def add(self, chunk: ParallelText) -> None:
-        """Look for the pairs in `chunk`."""
+        """Look for the pairs of the split in `chunk`."""
         for row in [row for row, src in enumerate(chunk.src) if src in self._wanted]:
             src, tgt = chunk.src[row], chunk.tgt[row]
             if tgt in self._wanted[src]:
@@ -89,9 +88,9 @@ class TrainTestOverlap:
 
     @property
     def count(self) -> int:
-        """Pairs that occurred in what was added."""
+        """Pairs of the split that occurred in the chunks so far."""
         return sum(pair in self._seen for pair in self._pairs)
 
 
 Filter = Callable[[ParallelText, DataConfig], tuple[ParallelText, FilterReport]]
-"""What chooses the pairs to train on; its name is part of what the cache remembers about them."""
+"""A function that chooses the pairs to train on; its name is part of the key of cache entries."""

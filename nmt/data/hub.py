@@ -1,9 +1,9 @@
 """Sentence pairs from Hugging Face datasets: on the hub, or in a local folder of the same layout.
 
-Columns may be flat (`en`, `de`) or nested (`translation: {en, de}`, as in wmt/*). What is missing - a
-configuration, a split, a column - is an error that lists what there is. No code of a dataset is ever run. The
-library caches what it downloads; what it makes of a local folder is thrown away with the streams that read
-it, so that nothing read from a folder is stale.
+Columns may be flat (`en`, `de`) or nested (`translation: {en, de}`, as in wmt/*). A missing configuration,
+split or column is an error that lists the existing ones. No code of a dataset is ever run. The library caches
+its downloads; its copy of a local folder is deleted with the streams that read the folder, so that it is
+never stale.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder, IterableDataset
 
 PROBE_SECONDS = 5.0
+"""Time that the hub has to answer before only cached copies are used."""
 
 
 @dataclass
 class HubData(ColumnsConfig):
-    """A dataset of the Hugging Face hub, or a folder in the layout of one."""
+    """A dataset on the Hugging Face hub, or a local folder of the same layout."""
 
     name: str = "hub"
     dataset: str = ""
@@ -55,13 +56,13 @@ class HubData(ColumnsConfig):
     """Configuration of the dataset, or a folder inside it. `{src}` and `{tgt}` stand for the languages, in
     the order in which the dataset has them. A local folder without configurations ignores it."""
     revision: str | None = None
-    """Branch, tag or commit on the hub; null: main. refs/convert/parquet has what was made by a script."""
+    """Branch, tag or commit on the hub; null: main. refs/convert/parquet has the data of script datasets."""
     train_split: str | None = "train"
-    """Name of the training split, or a slice of it such as train[:100000]; null: there is none."""
+    """Name of the training split, or a slice such as train[:100000]; null: there is none."""
     validation_split: str | None = "validation"
-    """The same for the split scored during training."""
+    """Name of the split scored during training, or a slice; null: there is none."""
     test_split: str | None = "test"
-    """The same for the split scored at the end."""
+    """Name of the split scored at the end, or a slice; null: there is none."""
 
     @classmethod
     def split_field(cls, split: Split) -> str:
@@ -75,7 +76,7 @@ class HubData(ColumnsConfig):
 
 
 def stream(cfg: HubData, split: Split) -> PairStream:
-    """One split, aligned and unfiltered; `cfg.place(split)` must be set."""
+    """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
     if not cfg.where:
         raise UserError(
             f"{cfg.key_prefix}.dataset must name a dataset of the hub (owner/name), "
@@ -95,7 +96,7 @@ def stream(cfg: HubData, split: Split) -> PairStream:
 
 
 def stamp_of_folder(cfg: HubData) -> str:
-    """A stamp of all files in a local folder."""
+    """Return a stamp of all files in a local folder."""
     return stamp_of_files(sorted(file for file in Path(cfg.where).rglob("*") if file.is_file()))
 
 
@@ -121,12 +122,12 @@ class _Dataset:
             yield self._builder
 
     def version(self) -> str:
-        """What identifies the data on the hub: the library has a folder of its own for each version."""
+        """Return the cache folder of the library, which has another one for each version of the data."""
         with self._ready() as builder:
             return str(builder.cache_dir)
 
     def chunks(self, cfg: HubData, split: Split) -> Iterator[ParallelText]:
-        """The pairs of a split."""
+        """Yield the pairs of a split."""
         with self._ready() as builder:
             dataset = _open_split(cfg, split, builder, streaming=cfg.streaming and split is Split.train)
         with _readable_errors(cfg):
@@ -138,7 +139,7 @@ _OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()
 
 
 def _open_dataset(cfg: HubData, cache: str | None) -> DatasetBuilder:
-    """The dataset in the first of the configurations that `cfg.config` can mean."""
+    """Open the dataset in the first of the configurations that `cfg.config` can mean."""
     from datasets import load_dataset_builder
     from datasets.exceptions import DatasetNotFoundError
 
@@ -154,7 +155,7 @@ def _open_dataset(cfg: HubData, cache: str | None) -> DatasetBuilder:
 
 
 def _config_choices(cfg: HubData) -> Iterator[dict[str, str]]:
-    """Arguments that select a configuration by its name or by its folder, languages in either order."""
+    """Yield arguments that select a configuration by its name or its folder, languages in either order."""
     if cfg.config is None:
         yield {}
         return
@@ -179,7 +180,7 @@ def _no_config(cfg: HubData) -> UserError:
 def _open_split(
     cfg: HubData, split: Split, builder: DatasetBuilder, *, streaming: bool
 ) -> Dataset | IterableDataset:
-    """The rows of one split: downloaded when they are not cached, or read where they are."""
+    """Return the rows of one split: downloaded unless they are cached, or read from where they are."""
     wanted = cfg.place(split) or ""
     known = builder.info.splits or getattr(builder.config, "data_files", None) or ()
     names = [str(name) for name in known]
@@ -200,7 +201,7 @@ def _open_split(
 
 
 def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
-    """Both sides of all rows; line breaks inside a sentence become spaces."""
+    """Yield both sides of all rows; line breaks inside a sentence become spaces."""
     before = 0
     for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
         while table.column_names != table.flatten().column_names:
@@ -211,7 +212,7 @@ def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[
 
 
 def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:
-    """The values of a column of an Arrow table, which must be strings; `before` rows come before these."""
+    """Return a column of an Arrow table, which must hold strings; `before` rows precede the table."""
     names = table.column_names
     name = column if column in names else f"translation.{column}"
     if name not in names:
@@ -228,7 +229,7 @@ def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:
 
 @contextlib.contextmanager
 def _readable_errors(cfg: HubData) -> Iterator[None]:
-    """Restate what the datasets library raises; our own errors pass."""
+    """Restate errors of the datasets library as `UserError`."""
     from datasets.exceptions import DatasetsError
 
     prefix = cfg.key_prefix
@@ -256,7 +257,7 @@ def _readable_errors(cfg: HubData) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _offline_when_unreachable() -> Iterator[None]:
-    """Look in the cache only when the hub does not answer, instead of retrying for half a minute."""
+    """Use only the cache while the hub does not answer, instead of retrying for half a minute."""
     import datasets.config
     from huggingface_hub import constants
 
@@ -281,7 +282,7 @@ def _answers(url: str) -> bool:
 
 
 def _be_quiet(local: bool) -> None:
-    """Errors are ours to tell; progress bars are for people who wait for a download."""
+    """Silence the log of the libraries, and their progress bars unless a person waits for a download."""
     import datasets
     from huggingface_hub import utils
 

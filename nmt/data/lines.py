@@ -1,9 +1,9 @@
-"""The lines of text files, plain or gzip-compressed, block by block; the one reader of text.
+"""The one reader of text files, plain or gzip-compressed: lines, block by block.
 
 Files are read as bytes and must be UTF-8. A line ends at a line feed and nowhere else: U+2028, U+0085 and a
 lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
-and so is a byte order mark. The last line needs no line feed. What cannot be read exactly is an error that
-names file and line. Pairs and columns are unknown here.
+and so is a byte order mark. The last line needs no line feed. Bytes that cannot be read exactly are an error
+with file and line. Pairs and columns are unknown here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from nmt.errors import UserError
+from nmt.errors import UserError, suggest
 
 BLOCK_BYTES = 1 << 22
 """Bytes that are read at a time."""
@@ -28,10 +28,11 @@ _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @contextmanager
 def open_bytes(path: Path, key: str) -> Iterator[BinaryIO]:
-    """Open a file, plain or gzip-compressed, and restate what goes wrong while it is read.
+    """Open a file, plain or gzip-compressed, to read its uncompressed bytes.
 
     Raises:
-        UserError: the file is unreadable, or damaged; names `key`, the config key of the path.
+        UserError: the file is unreadable or damaged, found out at any time until the block ends; names
+            `key`, the config key of the path.
     """
     try:
         with path.open("rb") as raw:
@@ -54,16 +55,27 @@ def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input
 
 
 def read_lines(path: Path, key: str, *, may_be_empty: bool = False) -> Iterator[str]:
-    """Yield the lines of a file, of which one block is in memory; errors name `key`, its config key.
+    """Yield the lines of a file, with one block of it in memory; errors name `key`, the config key.
 
     Raises:
-        UserError: the file is empty (unless it may be), unreadable or no text.
+        UserError: the file is empty (unless it may be), unreadable or not text.
     """
     return itertools.chain.from_iterable(_blocks(path, key, may_be_empty))
 
 
+def require_file(path: Path, key: str, way_out: str = "") -> None:
+    """Raise `UserError` when `path` is a directory, or is not there; a directory has a `way_out`."""
+    if path.is_dir():
+        raise UserError(f"{key}: {path} is a directory, not a file{way_out}")
+    if not path.parent.is_dir():
+        raise UserError(f"{key}: there is no file {path}, nor a directory {path.parent}")
+    if not path.exists():
+        near = [file.name for file in path.parent.iterdir()]
+        raise UserError(f"{key}: there is no file {path}{suggest(path.name, near)}")
+
+
 def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
-    """Yield the lines as lists, one for each block."""
+    """Yield one list of lines for each block."""
     read = 0
     for raw in _whole_lines(path, key):
         text = _decode(raw, f"{key}: {path}", read)
@@ -77,7 +89,7 @@ def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
 
 
 def _whole_lines(path: Path, key: str) -> Iterator[bytes]:
-    """Yield the bytes of a file in blocks that end where a line does."""
+    """Yield the bytes of a file in blocks that end with a line feed, or with the file."""
     with open_bytes(path, key) as file:
         rest = b""
         while block := file.read(BLOCK_BYTES):
@@ -97,7 +109,7 @@ def _is_gzip(file: BinaryIO, path: Path, key: str) -> bool:
 
 
 def _decode(raw: bytes, where: str, before: int) -> str:
-    """Decode strict UTF-8 without a byte order mark and without NUL; `before` lines come before these."""
+    """Decode UTF-8 strictly and refuse NUL; `before` lines precede `raw`, 0 at the start of a file."""
     if not before:
         if raw.startswith(_GZIP_MAGIC):
             raise UserError(f"{where} is gzip-compressed twice; decompress it once")

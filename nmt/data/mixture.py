@@ -1,10 +1,10 @@
-"""How often each of several corpora is drawn from, and the tags that ask for a target language.
+"""The shares of several corpora in an epoch, and the tags that ask for a target language.
 
-In an epoch a corpus has a share in proportion to weight * pairs^(1 / temperature): with a temperature of 1
-that of its size, with a higher one more for the small corpora, with `null` that of its weight alone
-(Arivazhagan et al. 2019, section 4.2). A tag such as <2de> in front of a source says which language is
-wanted, so that one model translates into several (Johnson et al. 2017). Knows neither files nor tokens; which
-corpora there are is up to `nmt.data.sources`.
+The share of a corpus is in proportion to weight * pairs^(1 / temperature): a temperature of 1 follows the
+sizes of the corpora, a higher one favours small corpora, and `null` follows the weights alone (Arivazhagan et
+al. 2019, section 4.2). A tag such as <2de> in front of a source asks for a target language, so that one model
+translates into several (Johnson et al. 2017). Knows neither files nor tokens; `nmt.data.sources` has the
+corpora.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nmt.data.pairs import PairStream, ParallelText
 
 
 def shares(weights: Sequence[float], sizes: Sequence[int], temperature: float | None) -> list[float]:
-    """Return which part of what is drawn comes from each corpus; the parts add up to 1."""
+    """Return the share of each corpus in an epoch; the shares add up to 1."""
     power = 0.0 if temperature is None else 1.0 / temperature
-    largest = max(sizes)  # sizes matter by their ratios, and powers of those do not overflow
-    drawn = [weight * (size / largest) ** power for weight, size in zip(weights, sizes, strict=True)]
-    return [x / sum(drawn) for x in drawn]
+    largest = max(sizes)  # powers of ratios do not overflow
+    parts = [weight * (size / largest) ** power for weight, size in zip(weights, sizes, strict=True)]
+    return [part / sum(parts) for part in parts]
 
 
 def tagged(lines: Iterable[str], tag: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""Sentence pairs, and what every data config states.
+"""Sentence pairs, and the config fields that all sources of pairs share.
 
-Knows neither files nor datasets: the sources of pairs (`nmt.data.files`, `nmt.data.hub`) build on this, and
-`nmt.data.sources` chooses among them. A split is a stream of chunks, so that a corpus may be larger than
-memory; only what is small, a split to evaluate on, is ever read whole. No line holds a line feed or a NUL,
-so that one sentence is one line in every file written.
+Knows neither files nor datasets: `nmt.data.files` and `nmt.data.hub` read pairs, and `nmt.data.sources`
+chooses between them. A split is a stream of chunks, so that a corpus may be larger than memory; only splits
+to evaluate on, which are small, are read whole. No line contains a line feed or a NUL, so that one sentence
+is one line in every file that is written.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from nmt.checks import at_least
 from nmt.errors import UserError, suggest
 
 CHUNK_PAIRS = 50_000
 """Pairs of a stream that exist as Python strings at a time."""
+
+T = TypeVar("T")
 
 _UNUSUAL = re.compile("[\r\n\0\ud800-\udfff]")
 _LINE_BREAKS = re.compile("[\r\n\0]+")
@@ -56,11 +58,11 @@ class DataConfig:
     """Training pairs with a longer side, in pieces with the end of sentence, are dropped; for
     task=language_model the length of a window."""
     streaming: bool = False
-    """Read the training pairs while training goes on, again and again, and keep nothing of them."""
+    """Read the training pairs during training, again and again, without storing them."""
     buffer_pairs: int = 200_000
     """With data.streaming: pairs that are shuffled together; an epoch is one such buffer."""
     key_prefix: str = field(default="data", compare=False, repr=False, metadata={"omegaconf_ignore": True})
-    """What errors put in front of a key: `data`, or `data.corpora.NAME` in a mixture. Is itself no key."""
+    """Prefix of keys in errors: `data`, or `data.corpora.NAME` in a mixture. Not a config key itself."""
 
     def __post_init__(self) -> None:
         if not self.src or not self.tgt or self.src == self.tgt:
@@ -79,22 +81,22 @@ class DataConfig:
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """The pairs of source and target language that there are."""
+        """Source and target language of each corpus."""
         return [(self.src, self.tgt)]
 
     @property
     def scored_language(self) -> str:
-        """The language of what is scored, by whose rules BLEU finds words."""
+        """The target language of the scored splits, by whose rules BLEU splits words."""
         return self.tgt
 
     @property
     def tags(self) -> dict[str, str]:
-        """Target language -> what asks for it in front of a source; nothing where nothing does."""
+        """Target language -> tag in front of the source that asks for the language; empty without tags."""
         return {}
 
     @property
     def has_source(self) -> bool:
-        """Whether there are pairs, and not text in one language."""
+        """Whether the data is pairs, and not text in one language."""
         return True
 
     @property
@@ -104,15 +106,15 @@ class DataConfig:
 
     @classmethod
     def split_field(cls, split: Split) -> str:
-        """Return the name of the field that says where `split` is; a mixture calls it like the split."""
+        """Return the name of the field with the place of `split`; in a mixture its key is `split` itself."""
         return split.value
 
     def key(self, split: Split) -> str:
-        """Return the config key that says where `split` is."""
+        """Return the full config key of the place of `split`."""
         return f"{self.key_prefix}.{self.split_field(split) if self.key_prefix == 'data' else split.value}"
 
     def place(self, split: Split) -> str | None:
-        """Return where `split` is, a name or a path; None when this data has no such split."""
+        """Return the name or path of `split`, or None when the data has no such split."""
         return getattr(self, self.split_field(split), split.value)
 
     def parts(self, split: Split) -> dict[str, DataConfig]:
@@ -120,18 +122,18 @@ class DataConfig:
         return {self.name: self} if self.place(split) is not None else {}
 
     def shares(self, sizes: Sequence[int]) -> list[float]:
-        """Return which part of what is drawn comes from each corpus with so many pairs; they add up to 1."""
+        """Return the share of each corpus in an epoch, given their numbers of pairs; shares add up to 1."""
         return [1.0]
 
 
 @dataclass
 class ColumnsConfig(DataConfig):
-    """What the sources have in common that name the two sides."""
+    """The fields of sources whose two sides have names."""
 
     src_column: str | None = None
-    """Where the source side is called otherwise than `src`: the name of its column or key."""
+    """Name of the column or key of the source side; null: the language."""
     tgt_column: str | None = None
-    """The same for the target side."""
+    """Name of the column or key of the target side; null: the language."""
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -139,7 +141,7 @@ class ColumnsConfig(DataConfig):
         return self.src_column or self.src, self.tgt_column or self.tgt
 
     def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
-        """The error for a column that `where` lacks; `columns` are those it has."""
+        """Return the error for a `column` that `where` lacks; `columns` are there."""
         side = "src" if column == self.columns[0] else "tgt"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return UserError(
@@ -151,7 +153,7 @@ class ColumnsConfig(DataConfig):
 
 @dataclass
 class ParallelText:
-    """Line i of `src` and line i of `tgt` are translations of each other."""
+    """Sentence pairs: line i of `src` and line i of `tgt` are translations of each other."""
 
     src: list[str] = field(default_factory=list)
     tgt: list[str] = field(default_factory=list)
@@ -164,30 +166,35 @@ class PairStream(NamedTuple):
     """One split as chunks of pairs, aligned and unfiltered, that can be read any number of times."""
 
     stamp: Callable[[], str]
-    """Names the content without reading it: as long as the stamp is the same, so are the pairs."""
+    """A function that names the content without reading it: equal stamps mean equal pairs."""
     chunks: Callable[[], Iterator[ParallelText]]
-    """The pairs from the first to the last, some of them at a time."""
+    """A function that yields the pairs from the first to the last, chunk by chunk."""
 
     def read(self) -> ParallelText:
-        """All pairs at once."""
-        text = ParallelText()
-        for chunk in self.chunks():
-            text.src += chunk.src
-            text.tgt += chunk.tgt
-        return text
+        """Read all pairs at once."""
+        return concatenated(self.chunks())
 
 
-def chunked(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The lines, `CHUNK_PAIRS` at a time."""
-    remaining = iter(lines)
+def concatenated(texts: Iterable[ParallelText]) -> ParallelText:
+    """Return the pairs of all `texts`, one after the other."""
+    whole = ParallelText()
+    for text in texts:
+        whole.src += text.src
+        whole.tgt += text.tgt
+    return whole
+
+
+def chunked(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield lists of `CHUNK_PAIRS` items, the last one perhaps shorter."""
+    remaining = iter(items)
     while chunk := list(itertools.islice(remaining, CHUNK_PAIRS)):
         yield chunk
 
 
 def stamp_of_files(files: Iterable[Path], *options: object) -> str:
-    """A stamp made of where files are, how large they are and when they changed, and of how they are read.
+    """Return a hash of the paths, sizes and times of change of files, and of the `options` of reading them.
 
-    The time of the last change of the inode is among that, which no program can set back.
+    It covers the time of the last change of the inode, which no program can set back.
     """
     states = [(str(file.resolve()), file.stat()) for file in files]
     described = [(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for path, state in states]
@@ -200,5 +207,5 @@ def one_line(text: str) -> str:
 
 
 def one_line_each(texts: list[str]) -> list[str]:
-    """The same for many texts, of which most need no change."""
+    """Return `one_line` of each text; fast where no text needs a change."""
     return [one_line(text) for text in texts] if _UNUSUAL.search("".join(texts)) else texts

@@ -1,7 +1,7 @@
-"""The table of sources: one row for each kind of corpus, bundled ones and mixtures of several among them.
+"""The table of sources: one row for each kind of corpus, including bundled corpora and mixtures.
 
-An entry of a mixture is a row of the same table with keys of its own, so that whatever can be trained on
-alone can be a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation are unknown here.
+An entry of a mixture names a row of the same table, so that every corpus that can be trained on alone can be
+a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation are unknown here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
@@ -20,51 +20,38 @@ from nmt.data.hub import HubData
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.errors import UserError, suggest
 
-__all__ = [
-    "SOURCES",
-    "DataConfig",
-    "DemoData",
-    "FilesData",
-    "HubData",
-    "MixtureData",
-    "PairStream",
-    "ParallelText",
-    "Split",
-    "TextData",
-    "ToyData",
-    "has_split",
-    "load",
-    "stream",
-    "streams",
-]
-
 BUNDLED = Path(__file__).parent / "bundled"
-"""Files that travel with the package; scripts/demo_corpus wrote those of the demo."""
+"""The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 
 
 @dataclass
 class DemoData(DataConfig):
     """The bundled English-German corpus, in either direction."""
 
+    file: ClassVar[str] = "demo.{split}.tsv.gz"
+    bundled_languages: ClassVar[tuple[str, str]] = "en", "de"
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_languages(self, "en", "de")
+        if {self.src, self.tgt} != set(self.bundled_languages):
+            raise UserError(
+                f"data={self.name} has the languages {' and '.join(self.bundled_languages)}, "
+                f"not {self.key_prefix}.src={self.src} {self.key_prefix}.tgt={self.tgt}"
+            )
 
 
 @dataclass
-class ToyData(DataConfig):
+class ToyData(DemoData):
     """The ten bundled English-French pairs, in either direction; all splits are the same."""
 
     name: str = "toy"
     tgt: str = "fr"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_languages(self, "en", "fr")
+    file: ClassVar[str] = "toy.tsv"
+    bundled_languages: ClassVar[tuple[str, str]] = "en", "fr"
 
 
 def _open_group() -> Any:
-    """Return a group of keys that need not be known, under a config whose other keys must be."""
+    """Return a group that accepts any key, below a config that accepts only known ones."""
     return DictConfig({}, flags={"struct": False})
 
 
@@ -74,14 +61,14 @@ class MixtureData(DataConfig):
 
     name: str = "mixture"
     corpora: dict[str, dict[str, Any]] = field(default_factory=_open_group)
-    """The corpora, by names of your own: the keys of the source that reads each, which name=... chooses,
-    and weight; see docs/data.md."""
+    """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, and weight;
+    see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
     target_tags: bool = False
     """Put the tag of the target language, such as <2de>, in front of every source."""
     scored: list[str] = field(default_factory=list)
-    """The corpora whose validation and test pairs are scored; empty: all that have some."""
+    """Names of the corpora whose validation and test pairs are scored; empty: all that have some."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,12 +97,12 @@ class MixtureData(DataConfig):
 
     @property
     def has_source(self) -> bool:
-        """Whether all corpora have one."""
+        """Whether all corpora are pairs."""
         return all(part.has_source for part in self.parts(Split.train).values())
 
     @property
     def is_mixture(self) -> bool:
-        """There may be several corpora."""
+        """Always True."""
         return True
 
     def place(self, split: Split) -> str | None:
@@ -123,11 +110,11 @@ class MixtureData(DataConfig):
         return ", ".join(self.parts(split)) or None
 
     def key(self, split: Split) -> str:
-        """Return what is to be set to have the split."""
+        """Return the config key to set for the split."""
         return "data.corpora" if split is Split.train else f"data.corpora.NAME.{split.value}"
 
     def parts(self, split: Split) -> dict[str, DataConfig]:
-        """Return the corpora that have `split` and, but for training, are scored."""
+        """Return the corpora that have `split`, by name; but for training, only the scored ones."""
         parts = {name: _entry_config(self, name) for name in self.corpora}
         scored = set(self.scored or parts)
         return {
@@ -137,7 +124,7 @@ class MixtureData(DataConfig):
         }
 
     def shares(self, sizes: Sequence[int]) -> list[float]:
-        """Return which part of what is drawn comes from each corpus with so many pairs; they add up to 1."""
+        """Return the share of each corpus in an epoch, given their numbers of pairs; shares add up to 1."""
         weights = [entry["weight"] for entry in self.corpora.values()]
         return mixture.shares(weights, sizes, self.temperature)
 
@@ -153,14 +140,14 @@ class MixtureData(DataConfig):
 
     @property
     def scored_language(self) -> str:
-        """The target language of the corpora that are scored, if it is one, else `tgt`."""
+        """The target language of the scored corpora if all have the same, else `tgt`."""
         scored = {**self.parts(Split.validation), **self.parts(Split.test)}
         known = {part.tgt for part in scored.values()}
         return known.pop() if len(known) == 1 else self.tgt
 
 
 def _weighted(name: str, entry: Any) -> dict[str, Any]:
-    """Return the keys of an entry that say something, and its weight."""
+    """Return the keys of an entry that are not null, and its weight."""
     if not isinstance(entry, dict):
         raise UserError(
             f"data.corpora.{name} must be a group of keys, such as {{train: PATH}}, but is {entry!r}"
@@ -175,9 +162,9 @@ def _weighted(name: str, entry: Any) -> dict[str, Any]:
 def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     """Return the config of the source that reads an entry of a mixture.
 
-    The source is the row `name=...` of `SOURCES`; without, files, or a dataset where `dataset` or `path` is
-    given. The languages are those of the mixture, and validation and test pairs there are none, unless the
-    entry names them.
+    The source is the row `name=...` of `SOURCES`; by default hub where `dataset` or `path` is given, else
+    files. Unless the entry names them, its languages are those of the mixture, and it has neither validation
+    nor test pairs.
     """
     prefix = f"data.corpora.{name}"
     given = {key: value for key, value in cfg.corpora[name].items() if key != "weight"}
@@ -189,7 +176,7 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
         )
     cls = SOURCES[row][0]
     own = {known.name for known in fields(cls)} - {known.name for known in fields(DataConfig)}
-    keys = {cls.split_field(split): split.value for split in Split}  # a mixture calls them like the splits
+    keys = {cls.split_field(split): split.value for split in Split}  # field -> key in a mixture
     fields_of = {keys.get(known, known): known for known in sorted(own | {"src", "tgt"})}
     for key in given:
         if key not in fields_of:
@@ -212,27 +199,9 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     return part
 
 
-def _require_languages(cfg: DataConfig, one: str, other: str) -> None:
-    if {cfg.src, cfg.tgt} != {one, other}:
-        raise UserError(
-            f"data={cfg.name} has the languages {one} and {other}, "
-            f"not {cfg.key_prefix}.src={cfg.src} {cfg.key_prefix}.tgt={cfg.tgt}"
-        )
-
-
-def stream_demo(cfg: DataConfig, split: Split) -> PairStream:
-    """Return one split of the bundled corpus."""
-    return _bundled(cfg, split, f"demo.{split.value}.tsv.gz")
-
-
-def stream_toy(cfg: DataConfig, split: Split) -> PairStream:
-    """Return the ten pairs, whichever `split` is asked for."""
-    return _bundled(cfg, split, "toy.tsv")
-
-
-def _bundled(cfg: DataConfig, split: Split, name: str) -> PairStream:
-    """Return the pairs of a file of the package, in the direction that `cfg` asks for."""
-    file = str(BUNDLED / name)
+def stream_bundled(cfg: DemoData, split: Split) -> PairStream:
+    """Return one split of a bundled corpus, in the direction of `cfg`."""
+    file = str(BUNDLED / cfg.file.format(split=split.value))
     return files.stream(FilesData(src=cfg.src, tgt=cfg.tgt, train=file, validation=file, test=file), split)
 
 
@@ -242,8 +211,8 @@ def stream_mixture(cfg: DataConfig, split: Split) -> PairStream:
 
 
 SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] = {
-    "demo": (DemoData, stream_demo),
-    "toy": (ToyData, stream_toy),
+    "demo": (DemoData, stream_bundled),
+    "toy": (ToyData, stream_bundled),
     "hub": (HubData, hub.stream),
     "files": (FilesData, files.stream),
     "text": (TextData, files.stream_text),
@@ -252,7 +221,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
 
 
 def has_split(cfg: DataConfig, split: Split) -> bool:
-    """Return whether the config names this split; one that it names and that is missing fails in `stream`."""
+    """Return whether the config names this split, which may still be missing on disk or on the hub."""
     return cfg.place(split) is not None
 
 
@@ -260,7 +229,7 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered, to be read in chunks.
 
     Raises:
-        UserError: the split cannot be read or does not exist; perhaps only once it is read.
+        UserError: the split cannot be read or does not exist; perhaps only when it is read.
     """
     kind, opened = SOURCES.get(cfg.name, (None, None))
     if opened is None or kind is not type(cfg):
@@ -278,7 +247,7 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
 
 
 def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
-    """Return the split of each corpus that has it, by name; sources are tagged where `cfg` wants that."""
+    """Return the split of each corpus that has it, by name; sources have the tags that `cfg` asks for."""
     tags = cfg.tags
     return {
         name: mixture.tagged_stream(stream(part, split), tags.get(part.tgt, ""))
@@ -296,5 +265,5 @@ def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Pa
 
 
 def load(cfg: DataConfig, split: Split) -> ParallelText:
-    """Read one split whole, which is meant for those that models are scored on; see `stream`."""
+    """Read all of one split, which should be one to score on, and so small; see `stream`."""
     return stream(cfg, split).read()

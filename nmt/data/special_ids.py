@@ -1,8 +1,8 @@
 """The ids that stand for no text, the same for every tokenizer.
 
-Who adds them: the tokenizer ends each side with EOS. A batch puts BOS in front of what the decoder reads and
-PAD behind what is shorter than the longest; search and sampling begin with BOS too, and PAD what is finished.
-Where source and target are one text, BOS stands between them. A source that is cut gets its EOS again.
+The tokenizer ends each side with EOS. A batch puts BOS in front of the decoder's input, and PAD behind
+sentences that are shorter than the longest; search and sampling begin with BOS, too, and pad finished
+sentences. Where source and target are one text, BOS is between them. A source that is cut gets EOS again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 PAD_ID = 0
 """Padding: no token; masks hide it, and no loss counts it."""
 UNK_ID = 1
-"""What the vocabulary lacks."""
+"""Text that the vocabulary lacks."""
 BOS_ID = 2
 """In front of the first target token; never predicted."""
 EOS_ID = 3

@@ -1,33 +1,31 @@
-"""Training pairs that are read while training goes on, again and again, and never kept.
+"""Training pairs that are read during training, again and again, and never stored.
 
-What comes first need not wait for what comes last, and no disk has to hold the corpus. A buffer of pairs is
-read, shuffled and trained on while a thread prepares the next one; to the trainer it is an epoch. Buffer
-number n is a function of the source alone, so a resumed run reads up to where it stopped.
+Training begins before the corpus is read to its end, and no disk has to hold the corpus. A buffer of pairs is
+read, shuffled and trained on while a thread prepares the next buffer; to the trainer a buffer is an epoch.
+Buffer number n is a function of the source alone, so a resumed run reads up to where it stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.pairs import ParallelText, concatenated
 from nmt.errors import UserError
 
 Filtered = Callable[[], Iterator[tuple[ParallelText, FilterReport]]]
-"""One pass over a corpus: chunks of the pairs that are kept, with accounts."""
-
-
+"""One pass over a corpus: chunks of filtered pairs, with reports."""
 THREAD = "nmt-stream"
-"""The name of the thread that prepares a buffer."""
+"""How the name of the thread that prepares a buffer begins."""
 
 
 class _Corpus:
-    """The pairs of one corpus, from the first to the last and then from the first again."""
+    """The pairs of one corpus, repeated without end."""
 
     def __init__(self, passes: Filtered):
         self._passes = passes
@@ -36,7 +34,7 @@ class _Corpus:
         self._kept_in_pass = 1
 
     def take(self, count: int) -> tuple[ParallelText, FilterReport]:
-        """The next `count` pairs, with the account of what was read for them."""
+        """Return the next `count` pairs, with a report of what was read for them."""
         text, report = ParallelText(), FilterReport(0)
         while len(text) < count:
             if not self._rest:
@@ -49,40 +47,37 @@ class _Corpus:
         return text, report
 
     def _next_chunk(self) -> tuple[ParallelText, FilterReport]:
-        found = next(self._chunks, None)
-        if found is None:
+        chunk_and_report = next(self._chunks, None)
+        if chunk_and_report is None:
             if not self._kept_in_pass:
                 raise UserError("no training pair is left; see data.max_chars and data.max_ratio")
             self._chunks, self._kept_in_pass = self._passes(), 0
             return self._next_chunk()
-        self._kept_in_pass += len(found[0])
-        return found
+        self._kept_in_pass += len(chunk_and_report[0])
+        return chunk_and_report
 
 
 @dataclass
 class StreamedText:
-    """The corpora to train on, of which nothing is known before they are read."""
+    """The corpora to train on, whose sizes are unknown before they are read."""
 
     corpora: Sequence[Filtered]
     shares: Sequence[float]
-    """How much of what is trained on comes from each corpus."""
+    """The share of each corpus in a buffer; they add up to 1."""
     sha256: str
-    """Of the stamps of the sources, and of what the filter depends on."""
+    """A hash of the stamps of the sources and of the options of the filter."""
 
     def buffers(self, size: int) -> Iterator[tuple[ParallelText, FilterReport]]:
-        """Without end, `size` pairs of all corpora, with the account of what was read for them."""
+        """Yield `size` pairs of all corpora, without end, with a report of what was read for them."""
         corpora = [_Corpus(passes) for passes in self.corpora]
+        counts = [max(1, round(size * share)) for share in self.shares]
         while True:
-            text, report = ParallelText(), FilterReport(0)
-            for corpus, share in zip(corpora, self.shares, strict=True):
-                part, read = corpus.take(max(1, round(size * share)))
-                text.src += part.src
-                text.tgt += part.tgt
-                report += read
-            yield text, report
+            parts = [corpus.take(count) for corpus, count in zip(corpora, counts, strict=True)]
+            report = sum((read for _, read in parts), FilterReport(0))
+            yield concatenated(text for text, _ in parts), report
 
     def sample(self, most: int, seed: int) -> ParallelText:
-        """The first pairs, `most` of them or all there are; nothing is drawn, whatever `seed` is."""
+        """Return the first `most` pairs, or all if there are fewer; `seed` is not used."""
         text = ParallelText()
         for passes, share in zip(self.corpora, self.shares, strict=True):
             wanted = round(most * share)
@@ -95,14 +90,14 @@ class StreamedText:
         return text
 
     def sampling_key(self, most: int, seed: int) -> tuple[object, ...]:
-        """Return what `sample` depends on beside the text."""
+        """Return the values besides the text on which `sample` depends."""
         return (most, *self.shares)
 
 
 class StreamBuffers:
-    """The encoded pairs of one buffer after the other; a thread prepares the next one meanwhile.
+    """The encoded pairs of one buffer after the other; a thread prepares the next buffer in advance.
 
-    The digest of a buffer covers all text up to its end.
+    The digest of a buffer covers all text of the stream up to its end.
     """
 
     def __init__(
@@ -111,34 +106,35 @@ class StreamBuffers:
         size: int,
         prepare: Callable[[ParallelText, FilterReport, int], EncodedPairs],
     ):
-        """`prepare` encodes the pairs of the buffer with the given number, from 1."""
+        """Read buffers of `size` pairs; `prepare` encodes the pairs of a buffer, given report and number."""
         self._text, self._size, self._prepare = text, size, prepare
-        self._number = 0  # of the buffer handed out last
-        self._next: _Task | None = None
-        self._restart(1)
+        self._number = 0  # the number of the buffer that was returned last
+        self._next: Future[EncodedPairs] | None = None
+        self._thread = ThreadPoolExecutor(1, THREAD)
 
     def __call__(self, number: int) -> EncodedPairs:
-        """Buffer `number`, from 1; one after the other is the fast way."""
-        if number != self._number + 1:
-            self._restart(number)
-        pairs = (self._next or _Task(self._read)).result()
+        """Return buffer `number`, from 1; fast only for the buffer after the last one."""
+        upcoming = self._next
+        if upcoming is None or number != self._number + 1:
+            upcoming = self._restart(number)
+        pairs = upcoming.result()
         self._number = number
-        self._next = _Task(self._read)
+        self._next = self._thread.submit(self._read)
         return pairs
 
     def close(self) -> None:
-        """Wait for the thread, which may still be at the next buffer."""
-        if self._next is not None:
-            self._next.finish()
-            self._next = None
+        """Wait for the thread, which may still prepare the next buffer, and end it."""
+        self._thread.shutdown()
+        self._next = None
 
-    def _restart(self, number: int) -> None:
-        self.close()  # it reads from the same stream
+    def _restart(self, number: int) -> Future[EncodedPairs]:
+        self.close()  # the thread reads from the same stream
+        self._thread = ThreadPoolExecutor(1, THREAD)
         self._buffers, self._digest = self._text.buffers(self._size), hashlib.sha256()
-        self._number = 0
-        while self._number < number - 1:
+        for _ in range(number - 1):
             self._take()
-            self._number += 1
+        self._number = number - 1
+        return self._thread.submit(self._read)
 
     def _take(self) -> tuple[ParallelText, FilterReport]:
         text, report = next(self._buffers)
@@ -156,37 +152,9 @@ class StreamBuffers:
 
 @contextmanager
 def closed(pairs_of_epoch: Callable[[int], EncodedPairs]) -> Iterator[None]:
-    """At the end of the block, no thread is left that reads a stream."""
+    """End the thread that reads a stream, if there is one, at the end of the block."""
     try:
         yield
     finally:
         if isinstance(pairs_of_epoch, StreamBuffers):
             pairs_of_epoch.close()
-
-
-class _Task:
-    """What a function returns or raises in a thread; the end of the process waits for it."""
-
-    def __init__(self, function: Callable[[], EncodedPairs]):
-        self._function = function
-        self._result: EncodedPairs | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=THREAD)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._function()
-        except BaseException as error:
-            self._error = error
-
-    def finish(self) -> None:
-        """Wait for the end of it, whatever that is."""
-        self._thread.join()
-
-    def result(self) -> EncodedPairs:
-        self.finish()
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result

@@ -2,9 +2,9 @@
 
 Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`).
 
-A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation when the
-config says so. Then SentencePiece normalises it and cuts it into pieces. What is scored is never prepared:
-translations are compared with references as they were read.
+A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation if the
+config says so. Then SentencePiece normalises the line and splits it into pieces. Scoring never prepares a
+line: translations are compared with references as they were read.
 
 Subword regularisation: Kudo 2018; BPE-dropout: Provilkov et al. 2020.
 """
@@ -28,7 +28,6 @@ from nmt.data.pairs import ParallelText, one_line
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import (
     SPACE,
-    Normalization,
     TokenizerConfig,
     TokenizerKind,
     prepare,
@@ -39,16 +38,6 @@ from nmt.errors import UserError
 from nmt.files import write_atomically
 from nmt.runtime import derive_seed
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "Normalization",
-    "Piece",
-    "Tokenizer",
-    "TokenizerConfig",
-    "TokenizerKind",
-]
-
 JOINT_FILE = "tokenizer.model"
 SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"
 
@@ -56,9 +45,9 @@ PART_LINES = 2048
 """Lines that a thread encodes at a time."""
 SAMPLING_THREADS = 8
 SAMPLING_LINES = 4096
-"""Lines that one thread samples; fixed like the number of threads, since the result depends on both."""
+"""Lines that a thread samples at a time; fixed like the number of threads: the result depends on both."""
 MAX_UINT32 = 2**32 - 1
-"""SentencePiece takes this seed to mean: any."""
+"""The seed that SentencePiece takes as a request for a random seed."""
 
 
 class Piece(NamedTuple):
@@ -66,16 +55,16 @@ class Piece(NamedTuple):
 
     id: int
     text: str
-    """As the vocabulary spells it: ▁ is the space before a word, and `<unk>`, `<s>`, `</s>` are special."""
+    """Spelling in the vocabulary: ▁ is the space before a word, and `<unk>`, `<s>`, `</s>` are special."""
     surface: str
-    """What it stands for in its line; the surfaces of a line make up the line. Nothing for `<s>`, `</s>`."""
+    """The part of the line; all surfaces together are the line. Empty for `<s>` and `</s>`."""
 
 
 BOS, EOS = Piece(BOS_ID, "<s>", ""), Piece(EOS_ID, "</s>", "")
 
 
 class Tokenizer:
-    """Text to ids on either side, and ids to text on the target side."""
+    """A pair of SentencePiece models: text to ids on either side, ids to text on the target side."""
 
     def __init__(self, cfg: TokenizerConfig, src_model: bytes, tgt_model: bytes):
         self.cfg = cfg
@@ -97,14 +86,14 @@ class Tokenizer:
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
-        """Whether `directory` holds a whole tokenizer."""
+        """Return whether `directory` holds all files of a tokenizer."""
         return _files(directory) is not None
 
     @classmethod
     def load(cls, cfg: TokenizerConfig, directory: Path) -> Tokenizer:
-        """Read what `save` wrote; raise `UserError` when it is missing or damaged.
+        """Read the files that `save` wrote; raise `UserError` when they are missing or damaged.
 
-        `cfg` is that of the training; the files hold the pieces, not how a line is prepared.
+        `cfg` is the config of the training: the files hold the pieces, not how a line is prepared.
         """
         files = _files(directory)
         if files is None:
@@ -134,49 +123,49 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """What two tokenizers have in common only if they are the same: a hash of models and settings."""
+        """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
         settings = repr((self.cfg.kind, self.cfg.lowercase, self.cfg.strip_punctuation)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of source lines, each ending with `EOS_ID`."""
+        """Return the ids of source lines, each ending with `EOS_ID`."""
         return self._encode(self._src, lines)
 
     def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of target lines, each ending with `EOS_ID`."""
+        """Return the ids of target lines, each ending with `EOS_ID`."""
         return self._encode(self._tgt, lines)
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
-        """Return what `encode_src` gives, as arrays."""
+        """Return the ids of `encode_src` as arrays."""
         return self._flat(self._src, lines)
 
     def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
-        """Return what `encode_tgt` gives, as arrays."""
+        """Return the ids of `encode_tgt` as arrays."""
         return self._flat(self._tgt, lines)
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Like `encode_src` with a segmentation drawn at random, a pure function of the arguments."""
+        """Return the ids of source lines in sampled segmentations: a pure function of the arguments."""
         return _sample(self._src, prepare(self.cfg, lines), alpha, seed)
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Like `encode_tgt` with a segmentation drawn at random, a pure function of the arguments."""
+        """Return the ids of target lines in sampled segmentations: a pure function of the arguments."""
         return _sample(self._tgt, prepare(self.cfg, lines), alpha, seed)
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
-        """The tokens of source lines, as `encode_src` makes them."""
+        """Return the tokens of source lines, with the ids of `encode_src`."""
         return self._pieces(self._src, lines)
 
     def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
-        """The tokens of target lines, as `encode_tgt` makes them."""
+        """Return the tokens of target lines, with the ids of `encode_tgt`."""
         return self._pieces(self._tgt, lines)
 
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
-        """The tokens of a translation and the end of it; `ids` are what `decode` takes."""
+        """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
         return _pieces(self._tgt.decode([int(token) for token in ids], return_type="proto"))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """One line of target text; special ids are dropped, except that an unknown piece shows as " ⁇ "."""
+        """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
         return one_line(self._tgt.decode([int(token) for token in ids]))
 
     def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
@@ -184,13 +173,13 @@ class Tokenizer:
         return encode(processor, prepare(self.cfg, lines))
 
     def _flat(self, processor: Any, lines: Sequence[str]) -> RaggedIds:
-        """Encode in threads that make the arrays, too: one computes while another has the lock of Python."""
+        """Encode in threads that also make the arrays: SentencePiece computes without Python's lock."""
         parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             encoded = list(threads.map(lambda part: RaggedIds.of(self._encode(processor, part)), parts))
-        encoded.insert(0, RaggedIds.of([]))
-        sides = [part.ids for part in encoded], [part.lengths for part in encoded]
-        return RaggedIds(*map(np.concatenate, sides))
+        encoded.append(RaggedIds.of([]))  # np.concatenate needs an array
+        ids, lengths = [part.ids for part in encoded], [part.lengths for part in encoded]
+        return RaggedIds(np.concatenate(ids), np.concatenate(lengths))
 
     def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
         ready = prepare(self.cfg, lines)
@@ -207,7 +196,7 @@ def _files(directory: Path) -> tuple[Path, Path] | None:
 
 
 def _read_model(path: Path) -> bytes:
-    """The bytes of a model file, once SentencePiece has accepted them and its special ids are ours."""
+    """Return the bytes of a model file, once SentencePiece accepts them and the special ids are ours."""
     try:
         model = path.read_bytes()
         processor = sentencepiece.SentencePieceProcessor()
@@ -224,7 +213,7 @@ def _read_model(path: Path) -> bytes:
 
 
 def _encode(processor: Any, lines: Sequence[str], **options: Any) -> Any:
-    """The ids of all lines, in one thread."""
+    """Encode all lines in one thread."""
     return processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int, **options)
 
 
@@ -234,13 +223,13 @@ def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
 
 
 def _pieces(line: Any) -> list[Piece]:
-    """The pieces of a line as SentencePiece reports them, and EOS."""
+    """Return the pieces of a line that SentencePiece encoded as `proto`, and EOS."""
     pieces = [Piece(p.id, "<unk>" if p.id == UNK_ID else p.piece, p.surface) for p in line.pieces]
     return [*pieces, EOS]
 
 
 def _word_pieces(processor: Any, line: str) -> list[Piece]:
-    """The same for words, each looked up by itself."""
+    """Return the words of a line, each looked up by itself, and EOS."""
     pieces: list[Piece] = []
     for word in words(processor.normalize(line)):
         token = int(processor.piece_to_id(word))
@@ -250,9 +239,9 @@ def _word_pieces(processor: Any, line: str) -> list[Piece]:
 
 
 def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-    """Draw segmentations, the same for the same seed.
+    """Sample segmentations, the same for the same seed.
 
-    SentencePiece keeps a random generator for each thread and seeds it when that thread first draws, so a
+    SentencePiece has a random generator for each thread and seeds it when that thread first samples, so a
     seed takes effect in fresh threads only. Each round has its own seed, and in it each thread its own lines.
     """
     options = {"enable_sampling": True, "nbest_size": -1, "alpha": alpha}
@@ -261,9 +250,9 @@ def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> li
     for first in range(0, len(parts), SAMPLING_THREADS):
         sentencepiece.set_random_generator_seed(derive_seed(seed, first) % MAX_UINT32)
         with contextlib.ExitStack() as stack:
-            draws = []
+            samples = []
             for part in parts[first : first + SAMPLING_THREADS]:
                 thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-                draws.append(thread.submit(_encode, processor, part, **options))
-            ids.extend(itertools.chain.from_iterable(draw.result() for draw in draws))
+                samples.append(thread.submit(_encode, processor, part, **options))
+            ids.extend(itertools.chain.from_iterable(sample.result() for sample in samples))
     return ids

@@ -1,7 +1,7 @@
-"""Training SentencePiece on the pairs of a run, deterministically: the same pairs and config, the same bytes.
+"""Train SentencePiece on the pairs of a run, deterministically: the same pairs and config, the same bytes.
 
-Also the config of a tokenizer, and what that makes of a line before it is tokenised. What SentencePiece
-complains about is restated with the config key to change; its own log stays silent.
+Also holds the config of a tokenizer, and prepares lines for tokenisation as the config says. Errors of
+SentencePiece are restated with the config key to change; its own log stays silent.
 
 SentencePiece: Kudo and Richardson 2018. Unigram model: Kudo 2018. BPE: Sennrich et al. 2016.
 """
@@ -23,15 +23,15 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.errors import UserError
 
 TRAINING_THREADS = 8
-"""Fixed, because sums over threads are rounded differently for different numbers of them."""
+"""Fixed, because sums over threads are rounded differently for different numbers of threads."""
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What SentencePiece writes for a space, and in front of a line."""
+"""The character that SentencePiece writes for a space, and in front of a line."""
 RESERVED = "\N{LOWER FIVE EIGHTHS BLOCK}"
-"""What SentencePiece writes for a rare character; it trains on no line that has it."""
+"""The character that SentencePiece writes for a rare one; it trains on no line with this character."""
 
 
 class TokenizerKind(Enum):
-    """What a piece is."""
+    """The unit of a piece, and for subwords the algorithm that finds them."""
 
     unigram = "unigram"
     bpe = "bpe"
@@ -40,11 +40,11 @@ class TokenizerKind(Enum):
 
 
 COUNTED = (TokenizerKind.word, TokenizerKind.char)
-"""Kinds whose pieces are simply the most frequent words or characters."""
+"""Kinds whose pieces are the most frequent words or characters."""
 
 
 class Normalization(Enum):
-    """What is made equal before tokenising; all but identity also fold the many kinds of white space."""
+    """The Unicode normalisation before tokenising; all but identity also unify the kinds of white space."""
 
     nmt_nfkc = "nmt_nfkc"
     nfkc = "nfkc"
@@ -62,11 +62,11 @@ class TokenizerConfig:
     vocab_size: int = 8000
     """Pieces, special ones included; for word and char an upper bound."""
     min_frequency: int = 1
-    """Words (characters, for char) that the training text has less often get no piece and are unknown."""
+    """Words (characters, for char) that occur less often in the training text are unknown."""
     joint: bool = True
-    """One model for both languages, or one for each."""
+    """Whether both languages share one model, or each has its own."""
     byte_fallback: bool = False
-    """Spell unknown characters as bytes, so that nothing is unknown; takes 256 pieces."""
+    """Spell unknown characters as bytes, so that nothing is unknown; needs 256 pieces."""
     character_coverage: float = 1.0
     """Share of the characters of the corpus that get a piece; rarer ones are unknown, or spelt as bytes."""
     normalization: Normalization = Normalization.nmt_nfkc
@@ -74,14 +74,14 @@ class TokenizerConfig:
     lowercase: bool = False
     """Lower-case both sides before normalisation; keeps ß, where _cf makes it ss."""
     strip_punctuation: bool = False
-    """Take the punctuation out of both sides before normalisation: apostrophes vanish, other marks become
+    """Remove the punctuation of both sides before normalisation: apostrophes vanish, other marks become
     spaces."""
     max_sentences: int = 2_000_000
-    """Sentences of both sides together to train on; of a larger corpus it is a random sample of pairs. More
+    """Sentences of both sides together to train on, a random sample of the pairs of a larger corpus. More
     costs memory and time, and hardly changes the pieces."""
     sampling_alpha: float = 0.0
-    """Above 0, another segmentation is drawn each epoch: for unigram with its probability to the power of
-    alpha (0.1 is usual), for bpe with each merge left out with probability alpha (0.1 is usual)."""
+    """Above 0, segmentations are sampled anew each epoch: for unigram by probability to the power of alpha
+    (0.1 is usual), for bpe by leaving out each merge with probability alpha (0.1 is usual)."""
 
     def __post_init__(self) -> None:
         at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")
@@ -118,7 +118,7 @@ APOSTROPHES = "'\N{RIGHT SINGLE QUOTATION MARK}"
 
 
 class _Unpunctuated(dict[int, int | str | None]):
-    """A table for `str.translate`, filled as characters turn up."""
+    """A table for `str.translate`, which grows as characters occur."""
 
     def __missing__(self, code: int) -> int | str | None:
         character = chr(code)
@@ -132,21 +132,21 @@ _UNPUNCTUATED = _Unpunctuated()
 
 
 def prepare(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
-    """Lower-case the lines and take out their punctuation, where the config asks for that.
+    """Lower-case the lines and remove their punctuation, as the config says.
 
-    A line keeps its place: one of nothing but punctuation becomes blank. Capitals are mapped by `str.lower`,
-    which keeps ß; folding would make it ss. Punctuation is what Unicode calls so (its categories P*: "%" and
-    "-" are, the symbols "+", "=" and "€" are not). Each mark becomes a space, so that "red/blue" and
-    "well-known" become two words; an apostrophe becomes nothing, so that "don't" stays one.
+    No line is dropped: a line of punctuation alone becomes blank. Capitals are mapped by `str.lower`, which
+    keeps ß; folding would make it ss. Punctuation is the Unicode categories P*: "%" and "-" are punctuation,
+    the symbols "+", "=" and "€" are not. Each mark becomes a space, so that "red/blue" and "well-known"
+    become two words; an apostrophe is removed, so that "don't" stays one word.
     """
     ready = [line.lower() for line in lines] if cfg.lowercase else list(lines)
     return [line.translate(_UNPUNCTUATED) for line in ready] if cfg.strip_punctuation else ready
 
 
 def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Sequence[str] = ()) -> bytes:
-    """The bytes of one SentencePiece model.
+    """Return the bytes of one SentencePiece model.
 
-    `corpus` is what an error calls the lines. Each of `tags` is one piece.
+    Each of `tags` is one piece. Errors name the lines by `corpus`.
     """
     lines = [line.replace(RESERVED, " ") for line in prepare(cfg, lines)]
     if not any(line.strip() for line in lines):
@@ -154,8 +154,9 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
         raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
     vocab_size = cfg.vocab_size
     symbols = [] if cfg.kind is TokenizerKind.word else prepare(cfg, tags)  # no word is ever split
-    if cfg.min_frequency > 1:
-        vocab_size = min(vocab_size, _reserved_ids(cfg) + len(symbols) + _num_frequent(cfg, lines, corpus))
+    if cfg.min_frequency > 1:  # ids begin with the special ones, bytes and tags
+        num_reserved = EOS_ID + 1 + 256 * cfg.byte_fallback + len(symbols)
+        vocab_size = min(vocab_size, num_reserved + _num_frequent(cfg, lines, corpus))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -168,9 +169,8 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
             character_coverage=cfg.character_coverage,
             normalization_rule_name=cfg.normalization.value,
             user_defined_symbols=symbols,
-            max_sentence_length=max(
-                4 * max(map(len, lines)), 10
-            ),  # bytes; longer lines are left out silently
+            # bytes; longer lines are left out silently
+            max_sentence_length=max(4 * max(map(len, lines)), 10),
             pad_id=PAD_ID,
             unk_id=UNK_ID,
             bos_id=BOS_ID,
@@ -183,13 +183,8 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
     return model.getvalue()
 
 
-def _reserved_ids(cfg: TokenizerConfig) -> int:
-    """Ids in front of those of the words or characters: the special ones, and the bytes."""
-    return EOS_ID + 1 + (256 if cfg.byte_fallback else 0)
-
-
 def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:
-    """How many words or characters occur `min_frequency` times; SentencePiece puts just these first."""
+    """Count the words or characters that occur `min_frequency` times; SentencePiece puts these first."""
     normalizer = sentencepiece.SentencePieceNormalizer(
         rule_name=cfg.normalization.value,
         add_dummy_prefix=True,
@@ -210,12 +205,12 @@ def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:
 
 
 def words(normal: str) -> list[str]:
-    """The words of a line that SentencePiece has normalised, each as the piece it would be."""
+    """Split a line that SentencePiece has normalised into words, each spelt as a piece."""
     return [SPACE + word for word in normal.split(SPACE)[1:]]
 
 
 def _training_error(cfg: TokenizerConfig, message: str, corpus: str) -> UserError:
-    """What SentencePiece complains about, in terms of the config."""
+    """Return an error of SentencePiece in terms of the config."""
     size = f"tokenizer.vocab_size={cfg.vocab_size}"
     if most := re.search(r"set it to a value <= (\d+)", message):
         return UserError(f"{size} is too large for {corpus}, which gives {most[1]} pieces at most; lower it")

@@ -1,9 +1,9 @@
-"""The one place that prepares what a run trains on: text, tokenizer and the pairs of each epoch.
+"""The one place that prepares the training data of a run: text, tokenizer and the pairs of each epoch.
 
-A pass over a large corpus takes minutes, so that all a start wants to know is kept in the cache: the report
-of the filter, a hash of the pairs, how many of them are also scored on, and the tokenizers trained on them.
-Metadata is found by the stamps of the sources; whoever reads the text afterwards checks the hash on the way,
-so that text that does not belong to the metadata is an error and never trained on.
+A pass over a large corpus takes minutes, so that its results are cached: the report of the filter, a hash of
+the pairs, the number of pairs that are also scored on, and the tokenizers trained on the pairs. Cached
+results are found by the stamps of the sources. Every later reading of the text checks the hash, so that text
+that does not belong to the results is an error and never trained on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import operator
 import random
 import unicodedata
 from abc import ABC, abstractmethod
@@ -27,40 +26,36 @@ import sentencepiece
 from nmt.data import sources
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.streaming import StreamedText
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig
-from nmt.data.tokenizer_training import TRAINING_THREADS
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
 
 FORMAT_VERSION = 2
-"""Raised when the meaning of an entry changes."""
+"""Increased when the format of a cache entry changes."""
 
 
 @dataclass
 class CorpusText:
-    """The pairs of one corpus to train on, as a stream, and what is known about them."""
+    """The pairs of one corpus to train on, as a stream, with report and hash."""
 
     report: FilterReport
-    """What the filter read and dropped."""
+    """Pairs that the filter read and dropped."""
     sha256: str
     """A hash of all pairs."""
     shared: dict[str, int]
-    """How many pairs of each split that is scored on are also trained on."""
+    """Name of a split to score on -> number of its pairs that are also trained on."""
     kept: Callable[[], Iterator[ParallelText]]
-    """Chunks of the pairs."""
+    """A function that yields the pairs in chunks."""
 
     def __len__(self) -> int:
         return self.report.kept
 
     def chunks(self) -> Iterator[ParallelText]:
-        """Yield the pairs from the first to the last, some of them at a time.
-
-        Raises:
-            UserError: they are others than before.
-        """
+        """Yield the pairs in chunks, in order; raise `UserError` at the end when their hash has changed."""
         digest = _Digest()
         for chunk in self.kept():
             digest.add(chunk)
@@ -69,9 +64,9 @@ class CorpusText:
             raise UserError("the training data has changed while it was read; run the same command again")
 
     def sample(self, most: int, seed: int) -> ParallelText:
-        """Return all pairs, or `most` of them drawn at random; in order."""
+        """Return all pairs, or `most` of them sampled at random, in order."""
         if len(self) <= most:
-            return PairStream(lambda: "", self.chunks).read()
+            return concatenated(self.chunks())
         rows = np.asarray(sorted(random.Random(seed).sample(range(len(self)), most)))
         picked, before = ParallelText(), 0
         for chunk in self.chunks():
@@ -84,12 +79,11 @@ class CorpusText:
 
 
 class TrainingText:
-    """The pairs to train on: those of one corpus, or of several, one after the other."""
+    """The pairs to train on: the corpora one after the other, with the share of each in an epoch."""
 
     def __init__(self, parts: Mapping[str, CorpusText], shares: Sequence[float]):
-        """`shares` say how much of what is trained on comes from each corpus."""
         self.parts, self.shares = list(parts.values()), shares
-        self.report = functools.reduce(operator.add, (part.report for part in self.parts))
+        self.report = sum((part.report for part in self.parts), FilterReport(0))
         self.sha256 = self.parts[0].sha256
         if len(self.parts) > 1:
             self.sha256 = hashlib.sha256("".join(part.sha256 for part in self.parts).encode()).hexdigest()
@@ -98,31 +92,27 @@ class TrainingText:
         return self.report.kept
 
     def shared(self, split: str) -> int:
-        """Return how many pairs of a split that is scored on are also trained on, counted in each corpus."""
+        """Return how many pairs of a split to score on are also trained on, summed over the corpora."""
         return sum(part.shared[split] for part in self.parts)
 
     def chunks(self) -> Iterator[ParallelText]:
-        """Yield the pairs from the first to the last; raise `UserError` when they are others than before."""
+        """Yield the pairs in chunks, in order; raise `UserError` when the hash of a corpus has changed."""
         return itertools.chain.from_iterable(part.chunks() for part in self.parts)
 
     def sample(self, most: int, seed: int) -> ParallelText:
-        """Return all pairs, or of each corpus its share of `most`, if it has so many."""
+        """Return all pairs, or of each corpus as many as its share of `most`, or all that it has."""
         if len(self) <= most:
-            return PairStream(lambda: "", self.chunks).read()
-        whole = ParallelText()
-        for part, share in zip(self.parts, self.shares, strict=True):
-            drawn = part.sample(round(most * share), seed)
-            whole.src += drawn.src
-            whole.tgt += drawn.tgt
-        return whole
+            return concatenated(self.chunks())
+        shares = zip(self.parts, self.shares, strict=True)
+        return concatenated(part.sample(round(most * share), seed) for part, share in shares)
 
     def sampling_key(self, most: int, seed: int) -> tuple[object, ...]:
-        """Return what `sample` depends on beside the text; the last share follows from the others."""
+        """Return the values besides the text on which `sample` depends; shares add up to 1."""
         return (most, seed, *self.shares[:-1]) if len(self) > most else ()
 
 
 class _Digest:
-    """A hash of pairs that does not depend on how they are cut into chunks."""
+    """A hash of pairs that does not depend on the size of chunks."""
 
     def __init__(self) -> None:
         self._sides = hashlib.sha256(), hashlib.sha256()
@@ -136,11 +126,11 @@ class _Digest:
 
 
 class Examples(ABC):
-    """What a task makes of a corpus; see `nmt.data.examples`."""
+    """The training examples of a task; see `nmt.data.examples`."""
 
     @abstractmethod
     def view(self, text: ParallelText) -> ParallelText:
-        """Return what of a text the task is about."""
+        """Return the part of a text that the task is scored on."""
 
     @property
     @abstractmethod
@@ -155,7 +145,7 @@ class Examples(ABC):
 
 
 class RunFiles(Protocol):
-    """What a run directory keeps of its data; see `nmt.runs.directory`."""
+    """The files that a run directory keeps of its data; see `nmt.runs.directory`."""
 
     path: Path
 
@@ -163,27 +153,23 @@ class RunFiles(Protocol):
 
     def require_same_data(self, text: TrainingText) -> None: ...
 
-    def has_tokenizer(self) -> bool: ...
-
-    def tokenizer(self, cfg: TokenizerConfig) -> Tokenizer: ...
-
 
 class TrainingData(NamedTuple):
-    """All that a training needs of its data."""
+    """The data of a training."""
 
     text: TrainingText | StreamedText
     tokenizer: Tokenizer
     pairs_of_epoch: Callable[[int], EncodedPairs]
-    """The pairs of each epoch, by its number from 1."""
+    """A function that returns the pairs of an epoch, by its number from 1."""
 
 
 def prepare(
     cfg: DataConfig, tokenizer: TokenizerConfig, examples: Examples, run: RunFiles, *, seed: int, log: Log
 ) -> TrainingData:
-    """Prepare what a run trains on; the evaluation splits and the tokenizer are kept in the run.
+    """Prepare the training data of a run; the evaluation splits and the tokenizer are copied into the run.
 
     Raises:
-        UserError: the data cannot be read, or is other than that of the run.
+        UserError: the data cannot be read, or has changed since the run began.
     """
     scored_on: dict[str, ParallelText] = {}
     for split in (Split.validation, Split.test):
@@ -197,11 +183,11 @@ def prepare(
         run.keep_text(Split(name), kept, cfg)
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
-    if not run.has_tokenizer():
+    if not Tokenizer.exists(run.path):
         log(f"training a {tokenizer.kind.value} tokenizer")
         tags = list(cfg.tags.values())
         train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir()).save(run.path)
-    trained = run.tokenizer(tokenizer)
+    trained = Tokenizer.load(tokenizer, run.path)
     return TrainingData(training, trained, examples.epochs(training, trained, log))
 
 
@@ -215,7 +201,7 @@ def _in_training(training: TrainingText, name: str, kept: ParallelText) -> str:
 def training_text(
     cfg: DataConfig, pair_filter: Filter, scored_on: Mapping[str, ParallelText], log: Log
 ) -> TrainingText | StreamedText:
-    """Return the filtered training split, scanned, or to be read while training goes on."""
+    """Return the filtered training split, scanned, or with `cfg.streaming` to be read during training."""
     streams = sources.streams(cfg, Split.train)
     if cfg.streaming:
         shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log)
@@ -237,7 +223,7 @@ def _logged_shares(cfg: DataConfig, sizes: Mapping[str, int], log: Log) -> list[
 def streamed(
     streams: Sequence[PairStream], shares: Sequence[float], cfg: DataConfig, pair_filter: Filter
 ) -> StreamedText:
-    """Return the filtered pairs of streams, to be read while training goes on."""
+    """Return the filtered pairs of streams, to be read during training."""
     corpora = [functools.partial(_filtered, source, cfg, pair_filter) for source in streams]
     depends_on = [source.stamp() for source in streams], pair_filter.__name__, cfg.max_chars, cfg.max_ratio
     return StreamedText(corpora, shares, hashlib.sha256(repr(depends_on).encode()).hexdigest())
@@ -250,11 +236,7 @@ def scan(
     scored_on: Mapping[str, ParallelText],
     cache: Path,
 ) -> CorpusText:
-    """Filter a stream and learn about it; the pass that this takes is made once for the same data."""
-
-    def kept() -> Iterator[ParallelText]:
-        return (chunk for chunk, _ in _filtered(source, cfg, pair_filter))
-
+    """Filter a stream, and report and hash the pairs, in one pass whose results are cached."""
     others = [(split, digest_of(text)) for split, text in scored_on.items()]
     options = pair_filter.__name__, cfg.max_chars, cfg.max_ratio, others
     before = source.stamp()
@@ -265,11 +247,13 @@ def scan(
         if source.stamp() != before:
             raise UserError("the training data has changed while it was read; run the same command again")
         write_entry(entry, lambda draft: made)
-    return CorpusText(FilterReport(**metadata["report"]), metadata["sha256"], metadata["shared"], kept)
+    report, sha256, shared = (metadata[key] for key in ("report", "sha256", "shared"))
+    filtered = functools.partial(_filtered, source, cfg, pair_filter)
+    return CorpusText(FilterReport(**report), sha256, shared, lambda: (chunk for chunk, _ in filtered()))
 
 
 def digest_of(text: ParallelText) -> str:
-    """Return the hash that `CorpusText` has of its pairs."""
+    """Return the hash that `CorpusText.sha256` is for the pairs of `text`."""
     digest = _Digest()
     digest.add(text)
     return digest.hexdigest()
@@ -285,7 +269,7 @@ def _filtered(
 def _scan_once(
     source: PairStream, cfg: DataConfig, pair_filter: Filter, scored_on: Mapping[str, ParallelText]
 ) -> Metadata:
-    """Read everything once."""
+    """Filter, count and hash all pairs; return the metadata of a cache entry."""
     total, digest = FilterReport(0), _Digest()
     overlaps = {split: TrainTestOverlap(text) for split, text in scored_on.items()}
     for chunk, report in _filtered(source, cfg, pair_filter):
@@ -300,16 +284,15 @@ def _scan_once(
 
 
 def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
-    """Return a split to score on, whole; the cache has what an earlier call has read."""
+    """Read a split to score on, whole, from the cache if an earlier call has read it."""
     entry = cache / entry_name("split", FORMAT_VERSION, source.stamp())
     if open_entry(entry) is not None:
         return ParallelText(*(written_lines(entry / side) for side in ("src", "tgt")))
     text = source.read()
 
-    def fill(draft: Path) -> Metadata:
+    def fill(draft: Path) -> None:
         write_lines(draft / "src", text.src)
         write_lines(draft / "tgt", text.tgt)
-        return {}
 
     write_entry(entry, fill)
     return text
@@ -323,9 +306,9 @@ def train_tokenizer(
     seed: int,
     cache: Path,
 ) -> Tokenizer:
-    """Train on `text`, or on a sample of it that `seed` picks; take what the cache has for the same input.
+    """Train on `text`, or on a random sample of it, or load the cached tokenizer for the same input.
 
-    Each of `tags` is one piece, wherever it stands.
+    Each of `tags` is one piece.
     """
     most = cfg.max_sentences // 2
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
@@ -335,10 +318,5 @@ def train_tokenizer(
     if open_entry(entry) is not None:
         return Tokenizer.load(cfg, entry)
     tokenizer = Tokenizer.train(cfg, text.sample(most, seed), tags)
-
-    def fill(draft: Path) -> Metadata:
-        tokenizer.save(draft)
-        return {}
-
-    write_entry(entry, fill)
+    write_entry(entry, tokenizer.save)
     return tokenizer

@@ -1,10 +1,10 @@
-"""A run directory: everything that belongs to one training, so that it can be moved and shared.
+"""A run directory: all files of one training, so that a run can be moved and shared.
 
     config.yaml  environment.json  tokenizer*.model  data/  checkpoints/  metrics.jsonl  tensorboard/
     hypotheses/  results.json  train.log
 
-Knows files, not models: what is in a checkpoint belongs to `nmt.training.checkpoint`, what is in config.yaml
-to `nmt.config.stored`.
+Knows files, not models: `nmt.training.checkpoint` knows the content of a checkpoint, and `nmt.config.stored`
+that of config.yaml.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 from nmt import __version__
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config, refuse_difference, save_config
-from nmt.data.sources import DataConfig, ParallelText, Split
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig
+from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
 from nmt.files import locked, read_json, write_json, write_lines, written_lines
@@ -57,19 +57,19 @@ class RunDirectory:
         return CheckpointStore(self.path / "checkpoints")
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep every other process from training in this directory; raises like `files.locked`."""
+        """Lock the directory against all other trainings; see `files.locked`."""
         return locked(self.path, "choose another run=...")
 
     def claim(self, cfg: TrainConfig) -> bool:
-        """Return whether a run of this very config is here; take the directory over when nothing is trained.
+        """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
 
         Raises:
             UserError: the directory belongs to a run with another config (shows the difference), or holds
-                a tokenizer or checkpoints but no config.yaml, and so is not known to be a run.
+                a tokenizer or checkpoints but no config.yaml, and so may not be a run.
         """
         trained = bool(self.checkpoints.steps())
         if not self.config_file.exists():
-            if trained or self.has_tokenizer():
+            if trained or Tokenizer.exists(self.path):
                 raise UserError(
                     f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
                     "so it is not a run directory; nothing there was touched; choose another run=..."
@@ -82,12 +82,12 @@ class RunDirectory:
         return False
 
     def adopt(self, cfg: TrainConfig) -> None:
-        """From here on the run is that of `cfg`: results of an earlier, shorter training no longer hold."""
+        """Store `cfg` as the config of the run, and remove the results of an earlier, shorter training."""
         self.results_file.unlink(missing_ok=True)
         save_config(cfg, self.config_file)
 
     def write_environment(self, device: torch.device, precision: str) -> None:
-        """Record what this process runs on."""
+        """Record the command, the versions of packages, and the device of this process."""
         facts = {
             "command": sys.argv,
             "python": platform.python_version(),
@@ -101,19 +101,11 @@ class RunDirectory:
         }
         write_json(self.path / "environment.json", facts)
 
-    def tokenizer(self, cfg: TokenizerConfig) -> Tokenizer:
-        """The tokenizer of this run, whose config is `cfg`; raise `UserError` when it has none."""
-        return Tokenizer.load(cfg, self.path)
-
-    def has_tokenizer(self) -> bool:
-        """Whether the tokenizer has been trained."""
-        return Tokenizer.exists(self.path)
-
     def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
-        """Keep a copy of an evaluation split, raw, so that the run can be scored without its corpus.
+        """Copy an evaluation split, as it was read, so that the run can be scored without its corpus.
 
         Raises:
-            UserError: the run has been scored on other pairs before.
+            UserError: a run with checkpoints has a copy of other pairs.
         """
         kept = self.kept_text(split, data)
         if kept is not None and self.checkpoints.steps() and kept != text:
@@ -127,7 +119,7 @@ class RunDirectory:
             write_lines(file, lines)
 
     def kept_text(self, split: Split, data: DataConfig) -> ParallelText | None:
-        """The copy of an evaluation split, or None when this run keeps none."""
+        """Return the copy of an evaluation split, or None when there is none."""
         sides = self._sides(split, data)
         if not all(side.exists() for side in sides):
             return None
@@ -137,25 +129,17 @@ class RunDirectory:
         return [self._data / f"{split.value}.{lang}" for lang in (data.src, data.tgt)]
 
     def require_same_data(self, text: TrainingText) -> None:
-        """Remember what the run trains on, or check that it is still the same.
-
-        Raises:
-            UserError: the training split has changed since the run began.
-        """
+        """Store a hash of the training split, or raise `UserError` when it differs from the stored one."""
         digest = {"training_pairs": len(text), "sha256": text.sha256}
         if not self._train_digest.exists():
             write_json(self._train_digest, digest)
         elif (stored := read_json(self._train_digest)) != digest:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
-                f"{stored['training_pairs']:,} pairs then, "
-                f"{len(text):,} now, with other content; restore the data, or start anew with another run=..."
+                f"{stored['training_pairs']:,} pairs then, {len(text):,} now, with other content; "
+                "restore the data, or start anew with another run=..."
             )
 
     def results(self) -> dict[str, Any] | None:
-        """What the finished run scored, or None."""
+        """Return the scores of the finished run, or None while it is not finished."""
         return read_json(self.results_file) if self.results_file.exists() else None
-
-    def write_results(self, results: dict[str, Any]) -> None:
-        """Store what the finished run scored."""
-        write_json(self.results_file, results)

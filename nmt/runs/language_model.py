@@ -1,8 +1,8 @@
 """The task of language modelling: text in, its continuation out.
 
-A language model learns from the targets alone, as one long text cut into windows of `data.max_tokens`: its
-batches are batches of pairs whose sources have no columns. Everything after that, the model, the trainer and
-the checkpoints, is the same as for translation.
+A language model learns from the targets alone, as one long text cut into windows of `data.max_tokens`. A
+batch is one of pairs whose sources are empty, (B, 0), so that model, trainer and checkpoints are the same as
+for translation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nmt.training.tracking import Tracker
 
 
 class LanguageModel(TaskCode):
-    """Continue text, and learn that from windows of it."""
+    """The task of continuing text, learnt from windows of text."""
 
     next_commands = ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7")
 
@@ -45,7 +45,7 @@ class LanguageModel(TaskCode):
     def outputs(
         self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
     ) -> Scores:
-        """Continue the first lines of the text, each by as many tokens as a window has; not scored."""
+        """Continue the first lines of the text by the length of a window each; there are no scores."""
         sampling = decoding if isinstance(decoding, SamplingConfig) else SamplingConfig()
         prompts = [f"{line}\n" for line in text.tgt[: trained.cfg.trainer.num_samples]]
         length = trained.cfg.data.max_tokens
@@ -54,25 +54,25 @@ class LanguageModel(TaskCode):
     def show(
         self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
     ) -> None:
-        """Record each line with what the model adds to it."""
+        """Record each line with its continuation."""
         for number, sample in enumerate(scores.hypotheses, start=1):
             tracker.text(step, f"valid/sample_{number}", sample)
 
 
 def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
-    """Return `max_tokens` tokens that continue `prompt`, as text; EOS ends a line."""
+    """Return the text of `max_tokens` sampled tokens that continue `prompt`; EOS ends a line."""
     *whole, unfinished = prompt.split("\n")
     ids = [token for line in trained.tokenizer.encode_tgt(whole) for token in line]
     ids += trained.tokenizer.encode_tgt([unfinished])[0][:-1]
     window = trained.cfg.data.max_tokens
     with evaluating(trained.model):
-        drawn = continuation(trained.model, ids, cfg, window=window, device=trained.device)
-        tokens = list(itertools.islice(drawn, max_tokens))
+        sampled = continuation(trained.model, ids, cfg, window=window, device=trained.device)
+        tokens = list(itertools.islice(sampled, max_tokens))
     return decoded_text(trained.tokenizer, ids, tokens)
 
 
 def decoded_text(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return `tokens` as text that goes on where the ids `before` end."""
+    """Return the text of `tokens` that follows the text of the ids `before`."""
     line = list(itertools.takewhile(lambda token: token != EOS_ID, reversed(before)))[::-1]
     lines = [list(line)]
     for token in tokens:

@@ -1,6 +1,6 @@
-"""Opening a finished run: its model, a checkpoint by its name, and the texts it is scored on.
+"""Opening a finished run: its model, a checkpoint by its name, and the texts to score it on.
 
-Takes the config apart and hands every component its own part; no component sees the whole.
+Every component gets its own part of the config; no component sees the whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nmt.config.roots import Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.mixture import tagged
-from nmt.data.sources import DataConfig, ParallelText, Split
+from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.decoding.metrics import labelled_scores
@@ -32,7 +32,7 @@ from nmt.training.train_state import TrainState
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
-    """The model before its first update: a function of the config and the seed alone."""
+    """Build the model before its first update: a function of the config, which includes the seed."""
     runtime.seed_everything(cfg.seed, "model")
     return build_model(
         cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
@@ -41,13 +41,13 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
 
 @dataclass
 class Run(TrainedModel):
-    """A trained model and the directory that it was opened from."""
+    """A trained model and its run directory."""
 
     directory: RunDirectory
     _copies: dict[runtime.Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
 
     def searched(self, decoding: DecodingConfig) -> TranslationModel:
-        """The model in `decoding.precision`, made at the first call."""
+        """Return the model in `decoding.precision`; a copy in lower precision is made at the first call."""
         if decoding.precision not in self._copies:
             self._copies[decoding.precision] = in_precision(self.model, decoding, self.device)
         return self._copies[decoding.precision]
@@ -55,7 +55,7 @@ class Run(TrainedModel):
     def translate(
         self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
     ) -> Iterator[Translation]:
-        """Translate line by line, in order, with the search of the run or another; see `asking_for`."""
+        """Translate lines, in order, with the search of the run or another; `tgt` is as in `asking_for`."""
         self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
         return translate_stream(sources, self.searched(search), self.tokenizer, search, device=self.device)
@@ -63,13 +63,13 @@ class Run(TrainedModel):
     def attend(
         self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
     ) -> Iterator[SentenceMaps]:
-        """What the model attends to for lines SOURCE, which are translated, or SOURCE, TAB, TARGET."""
+        """Yield attention weights for lines SOURCE, which are translated, or SOURCE, TAB, TARGET."""
         self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
         return attend(sources, self.model, self.tokenizer, search, device=self.device)
 
     def asking_for(self, tgt: str | None, lines: Iterable[str]) -> Iterable[str]:
-        """The lines, with the tag of the language `tgt` where the model wants tags.
+        """Return the lines, with the tag of the language `tgt` if the model was trained with tags.
 
         Raises:
             UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None.
@@ -83,7 +83,7 @@ class Run(TrainedModel):
         return tagged(lines, tags[tgt or known[0]]) if tags else lines
 
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
-        """The prompt and `max_tokens` tokens that a language model adds to it."""
+        """Return the prompt and `max_tokens` tokens that continue it."""
         self.require_task(Task.language_model)
         prompt = prompt.rstrip(" ")  # a space belongs to the word after it
         return prompt + continued(self, prompt, sampling or SamplingConfig(), max_tokens)
@@ -107,7 +107,7 @@ def open_run(
 
     Args:
         path: the run directory.
-        checkpoint: final (what training scored at its end), best, last, average or the number of a step.
+        checkpoint: final (the one scored at the end of training), best, last, average or a step.
         runtime_cfg: the device to use; by default CUDA when there is one.
 
     Raises:
@@ -116,21 +116,21 @@ def open_run(
     directory = RunDirectory(Path(path))
     cfg = load_config(directory.config_file)
     device = runtime.prepare(runtime_cfg or runtime.RuntimeConfig())
-    tokenizer = directory.tokenizer(cfg.tokenizer)
+    tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
     return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
-    """Put the weights of the checkpoint `name` into `model`; the names are those of `open_run`."""
+    """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`."""
     store, found = run.checkpoints, _resolved(name, run, cfg)
     weights = store.load_average().model if found == AVERAGE else store.load_model(int(found))
     model.load_state_dict(weights)
 
 
 def identify_checkpoint(path: str | Path, name: str = "final") -> tuple[str, str]:
-    """What the checkpoint `name` of a run stands for now, average or a step, and a SHA-256 of its content.
+    """Return average or the step that the checkpoint `name` means now, and a SHA-256 of its content.
 
     Raises:
         UserError: the directory holds no run, or the checkpoint is missing.
@@ -142,7 +142,7 @@ def identify_checkpoint(path: str | Path, name: str = "final") -> tuple[str, str
 
 
 def _resolved(name: str, run: RunDirectory, cfg: TrainConfig) -> str:
-    """average or the number of a step, for any name of a checkpoint."""
+    """Return average or the number of a step for any name of a checkpoint."""
     require_checkpoint(name)
     store = run.checkpoints
     if not store.steps():
@@ -167,7 +167,7 @@ def _step_of(name: str, run: RunDirectory) -> int:
 
 
 def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> ParallelText:
-    """The pairs of `split`: the copy kept in the run as long as `data` is what the run was trained with."""
+    """Return the pairs of `split`: the copy in the run if `data` is the config of its training."""
     if dataclasses.replace(data, scored_split=cfg.data.scored_split) == cfg.data and split is not Split.train:
         kept = run.kept_text(split, data)
         if kept is not None:
@@ -181,7 +181,7 @@ def score_line(name: str, values: dict[str, float]) -> str:
 
 
 def output_lines(number: int, translation: Translation, n_best: int) -> Iterator[str]:
-    """The translation alone, or all of an n-best list in the format of Moses, with lines counted from 0."""
+    """Yield the translation, or the lines of an n-best list in the format of Moses; `number` is from 0."""
     if n_best == 1:
         yield translation.text
         return

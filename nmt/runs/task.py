@@ -1,4 +1,4 @@
-"""What differs between tasks: what is trained on, what is scored, what is shown. Knows no task."""
+"""The interface of a task: its training examples, evaluation and samples. Knows no task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nmt.training.tracking import Tracker
 
 @dataclass
 class TrainedModel:
-    """A model with what is needed to use it."""
+    """A model with its config, tokenizer and device."""
 
     cfg: TrainConfig
     tokenizer: Tokenizer
@@ -38,17 +38,17 @@ class TaskCode(ABC):
     """The code of a task."""
 
     next_commands: ClassVar[tuple[str, ...]]
-    """What a user may do with a trained model; {run} is its directory, {tgt} the choice of a language."""
+    """Commands for a trained model; {run} is its directory, {tgt} the choice of a language."""
 
     @abstractmethod
     def examples(self, cfg: TrainConfig) -> Examples:
-        """Return what the task makes of a corpus."""
+        """Return the training examples of the task."""
 
     @abstractmethod
     def evaluation_pairs(
         self, trained: TrainedModel, text: ParallelText
     ) -> tuple[EncodedPairs, FilterReport]:
-        """Return what the loss of a split is computed on, with a report of what is left out."""
+        """Return the pairs of a split whose loss is computed, with a report of the dropped ones."""
 
     @abstractmethod
     def outputs(
@@ -58,10 +58,10 @@ class TaskCode(ABC):
         decoding: DecodingConfig,
         metrics: Sequence[str],
     ) -> Scores:
-        """Return what the model makes of a split, and the scores of that."""
+        """Return the outputs of the model for a split, and their scores."""
 
     @abstractmethod
     def show(
         self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
     ) -> None:
-        """Record some outputs for the step of a validation."""
+        """Record some outputs of a validation at `step`."""

@@ -32,7 +32,7 @@ class Evaluation:
         self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.batch_tokens)
 
     def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> Scores:
-        """Return the loss in nats per target token, perplexity, and what the task adds to them."""
+        """Return the loss in nats per target token, perplexity, and the scores of the task."""
         batches = (collate(self.pairs, indices) for indices in self.plan)
         model, device, world = self.trained.model, self.trained.device, self.trained.world
         loss = validation_loss(model, batches, device=device, world=world)

@@ -21,7 +21,7 @@ from nmt.training.tracking import Tracker
 
 
 class Translation(TaskCode):
-    """Translate each source, and learn that from pairs."""
+    """The task of translating sentences, learnt from pairs."""
 
     next_commands = (
         "nmt translate run={run}{tgt} < source.txt > translation.txt",
@@ -29,19 +29,19 @@ class Translation(TaskCode):
     )
 
     def examples(self, cfg: TrainConfig) -> SentencePairs:
-        """Return sentence pairs; source and target are one text if the model is to predict both."""
+        """Return sentence pairs; source and target are one text if the model learns to predict both."""
         return SentencePairs(cfg.data, cfg.seed, cfg.tokenizer.sampling_alpha, cfg.model.learns_source)
 
     def evaluation_pairs(
         self, trained: TrainedModel, text: ParallelText
     ) -> tuple[EncodedPairs, FilterReport]:
-        """Return the pairs that the positions of the model allow."""
+        """Return the pairs that are not longer than the positions of the model."""
         return encode_pairs(text, trained.tokenizer, EncodingOptions(trained.model.max_length))
 
     def outputs(
         self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
     ) -> Scores:
-        """Translate the sources, and score that against the targets."""
+        """Translate the sources, and score the translations against the targets."""
         return evaluate_text(
             trained.model,
             trained.tokenizer,
@@ -56,7 +56,7 @@ class Translation(TaskCode):
     def show(
         self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
     ) -> None:
-        """Record the first sentences with reference and translation, and their attention to the source."""
+        """Record the first sentences with reference, translation and cross-attention."""
         num_samples = trained.cfg.trainer.num_samples
         rows = list(zip(text.src, text.tgt, scores.hypotheses, strict=True))[:num_samples]
         for number, (src, tgt, hyp) in enumerate(rows, start=1):

@@ -12,7 +12,7 @@ from omegaconf import MISSING
 from nmt import distributed
 from nmt.config.compose import Composed
 from nmt.config.roots import RunConfig, Task, TrainConfig
-from nmt.data.sources import DataConfig, ParallelText
+from nmt.data.pairs import DataConfig, ParallelText
 from nmt.decoding.metrics import require_metrics
 from nmt.errors import UserError, warn
 from nmt.files import write_lines

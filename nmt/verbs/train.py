@@ -1,7 +1,7 @@
 """The wiring of `nmt train`: from a config to a scored run directory.
 
-Takes the config apart and hands every component its own part; no component sees the whole. Results go to
-stdout, progress and remarks to stderr.
+Every component gets its own part of the config; no component sees the whole. Results go to stdout, progress
+and remarks to stderr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nmt.data.training_split import prepare
 from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
-from nmt.files import write_lines
+from nmt.files import write_json, write_lines
 from nmt.models import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
@@ -43,7 +43,7 @@ def run(trial: Composed) -> dict[str, Any]:
 
 
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
-    """Train until a limit, score the outcome and return what results.json holds; report a finished run."""
+    """Train until a limit, score the model and return the content of results.json; report a finished run."""
     run = RunDirectory(run_dir)
     with distributed.joined() as world, run.locked() if world.is_main else nullcontext():
         unchanged = world.is_main and run.claim(cfg)
@@ -51,7 +51,7 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
         if results is None:
             results = _train(cfg, run, world)
             if world.is_main:
-                run.write_results(results)
+                write_json(run.results_file, results)
         else:
             print(f"{run.path} is finished:")
         print(summary(cfg, results, run))
@@ -112,9 +112,9 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
 
 
 def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:
-    """Return the function that opens the model of another run, with which an objective compares this one.
+    """Return a function that opens the model of another run, such as the teacher of an objective.
 
-    That function raises `UserError` when the other run has another tokenizer.
+    The function raises `UserError` when the other run has another tokenizer.
     """
 
     def open_model(run: str) -> TranslationModel:
@@ -132,7 +132,7 @@ def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], Translatio
 def validator(
     trained: TrainedModel, run: RunDirectory, tracker: Tracker
 ) -> Callable[[int], dict[str, float]]:
-    """The function that scores the model on the validation split, as the final evaluation does."""
+    """Return a function that scores the model on the validation split, like the final evaluation."""
     cfg = trained.cfg
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
@@ -148,7 +148,7 @@ def validator(
 
 
 def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, log: Log) -> dict[str, Any]:
-    """Score the final weights on validation and `data.scored_split`; return what results.json holds."""
+    """Score the final weights on validation and `data.scored_split`; return the content of results.json."""
     cfg = trained.cfg
     store = run.checkpoints
     saved = store.steps()
@@ -175,7 +175,7 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
 
 
 def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
-    """What a user reads at the end of a training."""
+    """Return the text that a user reads at the end of a training."""
     averaged = results.get("averaged_steps")
     minutes, speed = results["train_seconds"] / 60, results["tgt_tokens_per_second"]
     weights = (

@@ -1,18 +1,18 @@
 """Translate a large file with several workers: `nmt translate run=... input=... output=...`.
 
-    OUTPUT.parts/job.json         what is translated with what; the parts count for nothing else
+    OUTPUT.parts/job.json         the input and settings that the parts belong to
     OUTPUT.parts/block_00000012   the SHA-256 of the translations of block 12, a line feed, the translations
-    OUTPUT.parts/.lock            keeps every other process from this job
+    OUTPUT.parts/.lock            a lock against all other processes
 
-This process reads the input, block by block, so that no more of the file than some blocks is in memory. A
-worker is a process with a model, a device and a share of the threads of its own: it translates one block
-after the other and writes the parts. What a block becomes depends neither on the worker nor on their number,
-and is what `nmt translate run=... < input` makes of those lines.
+This process reads the input block by block, so that only some blocks are in memory. A worker is a process
+with its own model, device and share of the threads: it translates one block after the other and writes the
+parts. The translations of a block depend neither on the worker nor on the number of workers, and are those of
+`nmt translate run=... < input`.
 
-Whatever ends a job, a part is there whole or not at all, so that the same command goes on from the parts. The
-output appears at once, under its name, when the last part is there; then the parts go. An output that is
-there already is never overwritten. When a worker dies or fails, when a signal arrives or an error occurs, all
-workers end; so they do when this process is killed.
+However a job ends, each part is whole or missing, so that the same command continues from the parts. When the
+last part is written, the output appears at once, whole, and the parts are removed. An existing output is
+never overwritten. When a worker dies or fails, when a signal arrives or an error occurs, all workers end, and
+also when this process is killed.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from rich.text import Text
 
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
-from nmt.data.lines import read_lines
+from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE, translate
-from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, suggest, warn
+from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
 from nmt.runtime import StopRequest, resolve_device
@@ -55,14 +55,14 @@ from nmt.training.display import is_live
 from nmt.training.status_line import duration
 
 POLL_SECONDS = 0.5
-"""How long a signal or the display may have to wait."""
+"""Longest delay of the answer to a signal."""
 REPORT_SECONDS = 30.0
-"""Between two lines of progress where there is no live display."""
+"""Time between two lines of progress where there is no live display."""
 OTHER_OUTPUT = "choose another output=..."
 
 
 def translate_file(cfg: TranslateConfig) -> None:
-    """Translate `cfg.input` to `cfg.output`, or go on with what an earlier process left.
+    """Translate `cfg.input` to `cfg.output`, or continue from the parts of an earlier process.
 
     Raises:
         UserError: the input, the output or the run cannot be used as given.
@@ -74,7 +74,7 @@ def translate_file(cfg: TranslateConfig) -> None:
     job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser())
     checkpoint, digest = identify_checkpoint(cfg.run, cfg.checkpoint)
     decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
-    for key in ("batch_tokens", "cuda_graphs"):  # they change the speed and the memory, not the translations
+    for key in ("batch_tokens", "cuda_graphs"):  # these change speed and memory, not the translations
         decoding.pop(f"decoding.{key}", None)
     with job.opened({"checkpoint": digest[:16], "tgt": cfg.tgt, **decoding}):
         counter = LineCounter(job.num_lines, job.num_finished)
@@ -100,7 +100,7 @@ def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConf
     cores = torch.get_num_threads()
     device = resolve_device(cfg.runtime)
     devices = [str(device)]
-    if devices == ["cuda"]:  # whichever there are
+    if devices == ["cuda"]:  # any GPU
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     by_default = len(devices) if device.type == "cuda" else max(1, cores // max(1, cfg.runtime.threads))
     num = min(cfg.workers or by_default, num_blocks)
@@ -120,7 +120,7 @@ def _translate_missing(job: Job, settings: Sequence[TranslateConfig], counter: L
         with counter, _workers(settings, first) as (pool, pending):
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                if stop.signal is not None:  # which may have ended the workers, too
+                if stop.signal is not None:  # the signal may have ended the workers, too
                     break
                 for future in done:
                     counter.add(*future.result())
@@ -137,10 +137,10 @@ def _translate_missing(job: Job, settings: Sequence[TranslateConfig], counter: L
 def _workers(
     settings: Sequence[TranslateConfig], first: Sequence[Block]
 ) -> Iterator[tuple[ProcessPoolExecutor, set[Future[tuple[int, list[str]]]]]]:
-    """Yield a pool of one process per config, each at work on its first block; at the end all have ended."""
+    """Yield a pool of one process per config, each at work on its first block; end all with the block."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(len(settings), context, _begin, (settings, context.Value("i", 0)))
-    # Ctrl-C reaches every process of a terminal; this one alone answers. A new process inherits that.
+    # Ctrl-C reaches every process of a terminal. Workers ignore it, by inheritance; this process answers.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         pending = {pool.submit(_translate, block) for block in first}
@@ -150,16 +150,16 @@ def _workers(
     try:
         yield pool, pending
     except BrokenProcessPool:
-        pool.shutdown()  # now the exit codes are known
+        pool.shutdown()  # the exit codes are known only now
         raise _death([process.exitcode for process in processes]) from None
     finally:
         for process in processes:
-            process.kill()  # in the middle of a search, perhaps, whose result is not wanted
+            process.kill()  # perhaps in the middle of a search
         pool.shutdown()
 
 
 def _death(exit_codes: Sequence[int | None]) -> NmtError:
-    """Return the error for a pool that has lost a worker, whereupon it has ended the others by SIGTERM."""
+    """Return the error for a pool that lost a worker, and therefore ended the others by SIGTERM."""
     code = next((code for code in exit_codes if code not in (None, 0, -signal.SIGTERM)), -signal.SIGTERM)
     if code > 0:
         return NmtError(
@@ -191,7 +191,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)  # in the middle of a search, perhaps
+    os._exit(1)  # perhaps in the middle of a search
 
 
 @functools.cache
@@ -226,7 +226,7 @@ def _translate(block: Block) -> tuple[int, list[str]]:
 
 @dataclass
 class Block:
-    """Some lines of the input, which are translated at once."""
+    """Some lines of the input that are translated together."""
 
     part: Path
     """File for their translations."""
@@ -238,22 +238,23 @@ class Block:
 
 @dataclass
 class Job:
-    """The translation of one file to another, as far as the parts on disk say."""
+    """The translation of one file to another, and its progress by the parts on disk."""
 
     source: Path
     output: Path
     stamp: str
-    """Of the input file; another one means that the file has changed."""
+    """Stamp of the input file, to find out whether the file changes."""
     num_lines: int = 0
     sha256: str = ""
-    """Of the text of the input, whether or not it is compressed."""
+    """Hash of the uncompressed text of the input."""
 
     @classmethod
     def read(cls, source: Path, output: Path) -> Job:
         """Read the input through once.
 
         Raises:
-            UserError: it is missing, no regular file, damaged, or not UTF-8, or the output cannot be made.
+            UserError: the input is missing, no regular file, damaged or not UTF-8, or the output cannot be
+                written.
         """
         require_files(source, output)
         job, digest = cls(source, output, stamp_of_files([source])), hashlib.sha256()
@@ -270,23 +271,23 @@ class Job:
 
     @property
     def parts(self) -> Iterator[Path]:
-        """Files of all parts, in order, whether or not they are there."""
+        """Files of all parts, in order, finished or not."""
         return (self._part(number) for number in range(-(-self.num_lines // LINES_AT_ONCE)))
 
     @property
     def num_finished(self) -> int:
-        """Lines whose part is there."""
+        """Lines of the input whose part is finished."""
         sizes = (self.num_lines - first for first in range(0, self.num_lines, LINES_AT_ONCE))
         pairs = zip(self.parts, sizes, strict=True)
         return sum(min(size, LINES_AT_ONCE) for part, size in pairs if part.exists())
 
     @property
     def progress(self) -> str:
-        """1,024 of 30,000 lines."""
+        """The progress as "1,024 of 30,000 lines"."""
         return f"{self.num_finished:,} of {self.num_lines:,} lines"
 
     def blocks(self) -> Iterator[Block]:
-        """Read the blocks of the input, in order; raise `UserError` when it has changed."""
+        """Yield the blocks of the input, in order; raise `UserError` when the file has changed."""
         lines = read_lines(self.source, "input", may_be_empty=True)
         for number in itertools.count():
             self._require_unchanged()
@@ -296,12 +297,13 @@ class Job:
 
     @contextmanager
     def opened(self, facts: dict[str, Any]) -> Iterator[None]:
-        """Keep other processes from this job, new or begun before, and remove damaged parts.
+        """Lock the folder of parts for this job, new or continued, and remove damaged parts.
 
-        `facts` are what else the translations depend on. A job that ends without any part leaves nothing.
+        `facts` are the settings that the translations depend on. A job that ends without any part leaves
+        no folder.
 
         Raises:
-            UserError: another process is at it, or what is left in the folder is of another job.
+            UserError: another process has the lock, or the parts in the folder belong to another job.
         """
         own = {
             "input.lines": self.num_lines,
@@ -321,11 +323,7 @@ class Job:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
     def finish(self) -> None:
-        """Make the output of the parts, and remove them.
-
-        Raises:
-            UserError: a part is damaged, or the output has appeared in the meantime.
-        """
+        """Join the parts to the output, and remove them; raise `UserError` if one is damaged."""
         self._require_unchanged()
         draft = self.folder / "output"
         with written_atomically(draft) as file, _compressed(file, self.output) as target:
@@ -347,7 +345,7 @@ class Job:
 
 
 def _claim(folder: Path, facts: dict[str, Any]) -> None:
-    """Take the folder over for the job that `facts` describe, unless it holds something else."""
+    """Claim the folder for the job that `facts` describe; raise `UserError` if it holds anything else."""
     file = folder / "job.json"
     if not file.exists():
         if strange := sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
@@ -380,7 +378,7 @@ def read_part(part: Path) -> bytes | None:
 
 @contextmanager
 def _compressed(file: BinaryIO, output: Path) -> Iterator[BinaryIO]:
-    """Yield `file`, or what compresses into it for an output that ends in .gz; equal text, equal bytes."""
+    """Yield `file`, or for an output that ends in .gz a file that compresses into it, reproducibly."""
     if output.suffix != ".gz":
         yield file
         return
@@ -389,7 +387,7 @@ def _compressed(file: BinaryIO, output: Path) -> Iterator[BinaryIO]:
 
 
 def require_files(source: Path, output: Path) -> None:
-    """Raise `UserError` for an input that cannot be read, or an output that cannot be made."""
+    """Raise `UserError` for an input that cannot be read, or an output that cannot be written."""
     if output.is_dir():
         raise UserError(f"output: {output} is a directory; name a file in it: output={output / source.name}")
     if not output.parent.is_dir():
@@ -397,15 +395,9 @@ def require_files(source: Path, output: Path) -> None:
     if output.exists() and source.exists() and output.samefile(source):
         raise UserError(f"output: {output} is the input; {OTHER_OUTPUT}")
     _require_free(output)
-    if source.is_dir():
-        raise UserError(f"input: {source} is a directory, not a file")
-    if source.exists() and not source.is_file():
+    require_file(source, "input")
+    if not source.is_file():
         raise UserError(f"input: {source} is no regular file; leave out input and output to read a stream")
-    if not source.parent.is_dir():
-        raise UserError(f"input: there is no file {source}, nor a directory {source.parent}")
-    if not source.exists():
-        near = [file.name for file in source.parent.iterdir()]
-        raise UserError(f"input: there is no file {source}{suggest(source.name, near)}")
 
 
 def _require_free(output: Path) -> None:
@@ -417,7 +409,7 @@ def _require_free(output: Path) -> None:
 
 
 class LineCounter(Progress):
-    """A count of translated lines on stderr: with a bar in a terminal, else a line now and then."""
+    """A count of translated lines on stderr: a bar in a terminal, else a line every `REPORT_SECONDS`."""
 
     def __init__(
         self,
@@ -450,18 +442,18 @@ class LineCounter(Progress):
             self.note(describe(self._task))
 
     def note(self, text: str) -> None:
-        """Show a line of its own."""
+        """Print a line of text."""
         self.console.print(Text(text), soft_wrap=True)
 
     def stop(self) -> None:
-        """End the display, with the last line where it is not live."""
+        """End the display, with a last line of progress where it is not live."""
         super().stop()
         if self.disable:
             self.note(describe(self._task))
 
 
 class _Description(ProgressColumn):
-    """A column of what `describe` returns."""
+    """A column with the text of `describe`."""
 
     def render(self, task: LineTask) -> Text:
         return Text(describe(task))

@@ -1,15 +1,15 @@
-"""The generator of the demo corpus: English-German pairs drawn from a grammar, the same on every machine.
+"""The generator of the demo corpus: English-German pairs sampled from a grammar, the same on every machine.
 
     forms               The kinds of words, and how each inflects in both languages.
     lexicon             The words themselves.
     grammar             Sentences: one abstract form each, said in English and in German.
-    phrases             Phrases that make sense together, drawn at random.
-    __init__            What is said, drawn from a seed.
-    __main__            The program that writes the corpus to where the package ships it.
+    phrases             Phrases that make sense together, sampled at random.
+    __init__            The content of sentences, sampled from a seed.
+    __main__            The program that writes the corpus into the package.
 
-This module chooses what is said: verbs, tenses, questions, dependent clauses. The phrases come from
-`phrases`; how a sentence is said in either language is known to `grammar`. The result depends on the seed
-alone: every choice is drawn from one `random.Random`, and nothing iterates over a set.
+This module chooses the content of a sentence: verb, tense, question, dependent clauses. `phrases` chooses the
+phrases, and `grammar` says the sentence in either language. The result depends on the seed alone: every
+choice is made by one `random.Random`, and nothing iterates over a set.
 
 No English and no German sentence occurs twice in the corpus. The validation and test splits are new
 combinations of words, each of which the training split shows in at least `MIN_COUNT` pairs.
@@ -56,7 +56,7 @@ def generate(seed: int = 1) -> dict[str, list[Pair]]:
 
 
 def compose(seed: int) -> Iterator[Pair]:
-    """Yield (English, German) pairs without end, some of them again and again."""
+    """Yield (English, German) pairs without end, some of them repeatedly."""
     speaker = _Speaker(Random(seed))
     while True:
         sentence = speaker.sentence()
@@ -93,7 +93,7 @@ def _distinct_words(english: str, german: str) -> list[str]:
 
 
 class _Speaker:
-    """Says one sentence after the other; `draw` holds the random generator."""
+    """A speaker, who says one sentence after the other; `draw` holds the random generator."""
 
     def __init__(self, rng: Random):
         self.draw = Draw(rng)
@@ -119,7 +119,7 @@ class _Speaker:
         return say()
 
     def statement(self) -> Sentence:
-        """One main clause. An adverbial often opens it, and then the German verb precedes the subject."""
+        """Draw one main clause, often opened by an adverbial; then the German verb precedes the subject."""
         clause = self.clause()
         fronts = []
         if clause.time and clause.time.en not in ("often", "always", "never"):
@@ -131,33 +131,33 @@ class _Speaker:
         return Sentence(clause)
 
     def contrast(self) -> Sentence:
-        """Two short main clauses in one tense."""
+        """Draw two short main clauses in one tense."""
         first = self.clause(extras=0)
         return Sentence(first, contrast=self.clause(tense=first.tense, extras=1))
 
     def yes_no_question(self) -> Sentence:
-        """A question that the finite verb opens."""
+        """Draw a question that begins with the finite verb."""
         return Sentence(self.clause(front="", deny=False), question=True)
 
     def word_question(self) -> Sentence:
-        """A question that a question word opens."""
+        """Draw a question that begins with a question word."""
         return Sentence(self.asking(), question=True)
 
     def subject_relative(self) -> Sentence:
-        """A main clause with a relative clause in the middle."""
+        """Draw a main clause with a relative clause in the middle."""
         subject = self.draw.noun_phrase("PAOT", plain=True, head=True)
         subject.relative = self.relative(subject)
         return Sentence(self.clause(subject=subject, extras=1))
 
     def object_relative(self) -> Sentence:
-        """A main clause with a relative clause at the end."""
+        """Draw a main clause with a relative clause at the end."""
         verb = self.draw.fresh(lex.plain_transitives("PAOTL"))
         head = self.draw.noun_phrase(verb.accusative, head=True)
         head.relative = self.relative(head)
         return Sentence(self.clause(verb, accusative=head, extras=0))
 
     def reason(self) -> Sentence:
-        """A main clause with what speaks for it or against it."""
+        """Draw a main clause with a clause of reason or concession."""
         main = self.clause(subject=self.draw.person(), extras=1)
         verb = None
         if self.draw.chance(0.15):
@@ -169,7 +169,7 @@ class _Speaker:
         return self.compound(main, *self.draw.one_of(_REASONS), clause)
 
     def occasion(self) -> Sentence:
-        """A main clause with its time or condition."""
+        """Draw a main clause with a clause of time or condition."""
         en, de, tense = self.draw.weighted(
             (("if", "wenn", Tense.future), 2),
             (("when", "wenn", Tense.present), 2),
@@ -198,7 +198,7 @@ class _Speaker:
         return Sentence(main)
 
     def backward_reference(self) -> Sentence:
-        """A clause about the object of the main clause; "it" takes the gender of the German noun."""
+        """Draw a clause about the object of the main clause; "it" has the gender of the German noun."""
         verb = self.draw.fresh(lex.plain_transitives("FMDTOI"))
         thing = self.draw.noun_phrase("".join(tag for tag in verb.accusative if tag in "FMDTOI"))
         main = self.clause(verb, subject=self.draw.person(), accusative=thing, extras=0)
@@ -214,7 +214,7 @@ class _Speaker:
         return Sentence(main)
 
     def report(self) -> Sentence:
-        """What somebody says or thinks."""
+        """Draw a main clause with a clause that somebody says or thinks."""
         verb = self.draw.one_of((lex.SAY, lex.BELIEVE, lex.HOPE, lex.KNOW))
         if verb is lex.HOPE:
             tense, told = Tense.present, Tense.future
@@ -228,7 +228,7 @@ class _Speaker:
         return Sentence(main)
 
     def indirect_question(self) -> Sentence:
-        """A question that somebody cannot answer, or is asked to answer."""
+        """Draw a main clause with a question that somebody cannot answer, or is asked to answer."""
         main = self.clause(lex.KNOW, subject=self.draw.person(), tense=Tense.present, extras=0, deny=False)
         question = self.draw.chance(0.4)
         if question:

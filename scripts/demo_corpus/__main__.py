@@ -1,4 +1,4 @@
-"""Write the demo corpus to where the package ships it: `python -m scripts.demo_corpus`."""
+"""Write the demo corpus into the package: `python -m scripts.demo_corpus`."""
 
 from __future__ import annotations
 

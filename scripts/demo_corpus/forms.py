@@ -58,7 +58,7 @@ ARTICLE = {
 
 @dataclass(frozen=True, eq=False)
 class Preposition:
-    """A preposition with the German case it governs here; `goal` marks a destination, not a location."""
+    """A preposition with the German case that it governs; `goal` marks a destination, not a location."""
 
     en: str
     de: str
@@ -79,7 +79,7 @@ class Noun:
     """Ending of a weak masculine outside the nominative singular ("den Jungen"), else empty."""
     tags: str
     at: Preposition | None = None
-    """How one says that something is there; only places and surfaces have it."""
+    """The preposition of a location; only places and surfaces have one."""
     to: Preposition | None = None
 
     def german(self, case: Case, plural: bool) -> str:
@@ -136,9 +136,9 @@ class Adverb:
     en: str
     de: str
     medial: bool = False
-    """English says it beside the verb ("often"), not at the end of the clause."""
+    """Whether the English adverb is beside the verb ("often"), not at the end of the clause."""
     deniable: bool = True
-    """Fits a negated clause."""
+    """Whether the adverb fits a negated clause."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +156,13 @@ class Verb:
     prefix: str = ""
     """Separable prefix, included in `de` and `participle` but not in the finite forms."""
     sein: bool = False
-    """The perfect has "sein", not "haben"."""
+    """Whether the perfect has "sein", not "haben"."""
     auxiliary: bool = False
-    """English needs no "do" to deny it or to ask."""
+    """Whether English negates the verb and asks with it without "do"."""
     particle: str = ""
     preposition: str = ""
     subjects: str = ""
-    """Tags of its subjects; empty for the weather."""
+    """Tags of the subjects of the verb; empty for the weather."""
     accusative: str = ""
     dative: str = ""
     place: str = ""
@@ -171,16 +171,16 @@ class Verb:
     manner: str = ""
     """Kinds of manner: s speed, q quiet, l loud, c company, f for somebody, t transport."""
     lasting: bool = False
-    """A state that no day or hour limits ("belong")."""
+    """Whether the verb is a state that no day or hour limits ("belong")."""
 
     @property
     def has_goal(self) -> bool:
-        """Tell whether it needs a destination."""
+        """Whether the verb needs a destination."""
         return self.place in ("g", "o")
 
     @property
     def event(self) -> bool:
-        """Tell whether somebody does it at a certain time, so that it can be planned or allowed."""
+        """Whether the verb is an act at a certain time, which can be planned or allowed."""
         return bool(self.participle and self.subjects and not self.lasting)
 
 

@@ -1,4 +1,4 @@
-"""Abstract sentences of the demo corpus, and how each is said in English and in German.
+"""Abstract sentences of the demo corpus, and their words in English and in German.
 
 A `Sentence` is a tree of clauses whose slots hold phrases; it belongs to neither language. `Sentence.english`
 and `Sentence.german` say the same tree, so that a pair is a translation by construction. This module does not
@@ -45,7 +45,7 @@ SUBJECT, OBJECT, AFTER_PREPOSITION = 0, 1, 2
 
 @dataclass
 class NounPhrase:
-    """A noun with all that stands around it."""
+    """A noun with determiner, number, adjectives and relative clause."""
 
     noun: Noun
     determiner: Determiner = lex.THE
@@ -71,7 +71,7 @@ Nominal = NounPhrase | Pronoun
 
 @dataclass
 class PrepositionalPhrase:
-    """A preposition and what it governs."""
+    """A preposition and the phrase that it governs."""
 
     preposition: Preposition
     phrase: Nominal
@@ -113,7 +113,7 @@ class Clause:
 
     @property
     def opening(self) -> Filler | None:
-        """What fills the front."""
+        """The filler of the front slot, if there is one."""
         return getattr(self, self.front) if self.front else None
 
     def inside(self, slot: str) -> bool:
@@ -123,7 +123,7 @@ class Clause:
 
 @dataclass
 class Sentence:
-    """One main clause, or two that "but" joins."""
+    """One main clause, or two joined by "but"."""
 
     clause: Clause
     contrast: Clause | None = None
@@ -319,7 +319,7 @@ def _german_subject_field(clause: Clause) -> str:
 
 
 def _german_midfield(clause: Clause) -> str:
-    """Return what stands between subject and pronouns and the closing verb."""
+    """Return the words between subject and pronouns and the closing verb."""
     early: list[str] = []
     late: list[str] = []
     denied = False

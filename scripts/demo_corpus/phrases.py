@@ -1,7 +1,7 @@
-"""Drawing the phrases of the demo corpus: nouns with what determines them, pronouns, adverbials.
+"""The phrases of the demo corpus: nouns with determiners and adjectives, pronouns, adverbials.
 
-A phrase is drawn so that it makes sense beside the verb. What a sentence does with it is decided in
-the `__init__`, how it is said in `grammar`.
+A phrase is sampled so that it makes sense beside the verb. `__init__` decides on its place in a sentence, and
+`grammar` says it in either language.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _styles(tags: str, countable: bool, plain: bool, head: bool) -> list[tuple[_
 
 
 class Draw:
-    """Draws from one random generator; no noun and no full verb comes twice in a sentence."""
+    """A sampler with one random generator; no noun and no full verb comes twice in a sentence."""
 
     def __init__(self, rng: Random):
         self.rng = rng
@@ -104,7 +104,7 @@ class Draw:
         return self.one_of([pronoun for pronoun in lex.PERSONAL if pronoun not in taken])
 
     def again(self, subject: Nominal) -> Nominal:
-        """Return the pronoun that takes `subject` up again, or somebody else."""
+        """Return the pronoun that refers to `subject`, or somebody else."""
         if isinstance(subject, Pronoun):
             return subject
         pronouns = {"p": lex.THEY, "m": lex.HE, "f": lex.SHE}
@@ -125,7 +125,7 @@ class Draw:
         return phrase
 
     def noun_phrase(self, tags: str, *, plain: bool = False, head: bool = False) -> NounPhrase:
-        """Draw a noun and what determines it: little if `plain`, what suits a relative clause if `head`."""
+        """Draw a noun with determiner and adjectives: few if `plain`, fit for a relative clause if `head`."""
         noun = self.fresh(lex.nouns(tags, "K" if head else ""))
         style = self.weighted(*_styles(noun.tags, bool(noun.de_plural), plain, head))
         phrase = NounPhrase(noun, self.one_of(style.determiners), style.plural)
@@ -154,7 +154,7 @@ class Draw:
         return self.one_of((lex.TIMES_OF_MODALS if clause.modal else lex.TIMES)[clause.tense])
 
     def manner(self, clause: Clause) -> Adverb | PrepositionalPhrase:
-        """Draw a manner, a companion or somebody who profits."""
+        """Draw a manner, a companion or somebody who benefits."""
         kind = self.one_of(clause.verb.manner)
         if kind in lex.MANNERS:
             return self.one_of(lex.MANNERS[kind])

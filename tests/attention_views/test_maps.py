@@ -12,7 +12,8 @@ from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_
 from nmt.data.batching import pad
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import translate
 from nmt.errors import UserError

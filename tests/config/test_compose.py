@@ -12,8 +12,8 @@ from nmt.config.compose import MAX_NAME, Composed, compose, file_name
 from nmt.config.overrides import parse_overrides
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
+from nmt.data.hub import HubData
 from nmt.data.pairs import Split
-from nmt.data.sources import HubData
 from nmt.decoding import BeamConfig, LengthPenalty
 from nmt.errors import UserError
 from nmt.verbs import VERBS

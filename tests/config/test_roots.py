@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from nmt.config.compose import Composed, compose
 from nmt.config.roots import TrainConfig, TranslateConfig, check
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
+from nmt.data.files import FilesData
+from nmt.data.hub import HubData
 from nmt.data.pairs import DataConfig
-from nmt.data.sources import SOURCES, FilesData, HubData
+from nmt.data.sources import SOURCES
 from nmt.errors import UserError
 from nmt.models import MODELS
 from nmt.training.optimizer import OPTIMIZERS

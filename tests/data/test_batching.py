@@ -14,14 +14,13 @@ from nmt.data import batching
 from nmt.data.batching import (
     Batch,
     Indices,
-    Lengths,
     collate,
     groups,
     pad,
     plan_epoch,
     plan_in_order,
 )
-from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.encoded_pairs import EncodedPairs, Lengths, RaggedIds
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.runtime import derive_seed
 

@@ -18,9 +18,10 @@ from nmt.data import encode
 from nmt.data.encode import EncodingOptions, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, windows
 from nmt.data.filters import FilterReport
-from nmt.data.sources import ParallelText
+from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.disk_cache import open_entry
 from nmt.errors import UserError
 

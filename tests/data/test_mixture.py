@@ -12,11 +12,13 @@ import pytest
 
 from nmt.data.batching import plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
+from nmt.data.files import FilesData
 from nmt.data.filters import FilterReport
 from nmt.data.mixture import tagged
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
-from nmt.data.sources import SOURCES, FilesData, MixtureData, ToyData, has_split, load, stream, streams
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.sources import SOURCES, MixtureData, ToyData, has_split, load, stream, streams
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.data.training_split import CorpusText, TrainingText, digest_of, train_tokenizer
 from nmt.errors import UserError
 

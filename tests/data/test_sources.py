@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from nmt.data import sources
+from nmt.data.files import FilesData
 from nmt.data.filters import TrainTestOverlap
-from nmt.data.sources import DemoData, FilesData, HubData, ParallelText, Split, ToyData
+from nmt.data.hub import HubData
+from nmt.data.pairs import ParallelText, Split
+from nmt.data.sources import DemoData, ToyData
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
 from nmt.errors import UserError
 

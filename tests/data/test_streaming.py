@@ -138,7 +138,7 @@ def test_nothing_is_read_after_the_end() -> None:
         return numbered(text, report, number)
 
     def is_reading() -> bool:
-        return any(thread.name == THREAD for thread in threading.enumerate())
+        return any(thread.name.startswith(THREAD) for thread in threading.enumerate())
 
     buffers = StreamBuffers(text_of(source), 4, prepare)
     with closed(buffers):

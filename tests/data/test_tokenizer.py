@@ -20,13 +20,8 @@ from hypothesis import strategies as st
 from nmt.data import tokenizer_training
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import (
-    Normalization,
-    Tokenizer,
-    TokenizerConfig,
-    TokenizerKind,
-)
-from nmt.data.tokenizer_training import prepare
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import Normalization, TokenizerConfig, TokenizerKind, prepare
 from nmt.errors import UserError
 
 LETTERS = string.ascii_lowercase + "äöüß.,"

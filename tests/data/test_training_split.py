@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from nmt.data.files import FilesData
 from nmt.data.filters import FilterReport, all_lines, filter_pairs
-from nmt.data.pairs import PairStream
-from nmt.data.sources import DemoData, FilesData, ParallelText, Split, stream
-from nmt.data.tokenizer import TokenizerConfig
+from nmt.data.pairs import PairStream, ParallelText, Split
+from nmt.data.sources import DemoData, stream
+from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (
     CorpusText,
     TrainingText,

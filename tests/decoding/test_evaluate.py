@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from nmt.data.batching import Batch, pad
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.decoding import BeamConfig
 from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_loss
 from nmt.decoding.metrics import METRICS, Metric

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import Translation, translate, translate_stream
 from nmt.models.base import State, TranslationModel

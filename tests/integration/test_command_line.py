@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.sources import Split, ToyData, load
+from nmt.data.pairs import Split
+from nmt.data.sources import ToyData, load
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from nmt.config.roots import Task, TrainConfig
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import DataConfig
-from nmt.data.sources import DemoData, ParallelText
+from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.sources import DemoData
 from nmt.data.special_ids import BOS_ID, EOS_ID
-from nmt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.data.training_split import CorpusText, TrainingText, digest_of
 from nmt.decoding import BeamConfig, SamplingConfig
 from nmt.models import build_model

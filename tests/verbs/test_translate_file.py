@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_config(cfg, directory.config_file)
     words = [f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "abcdefgh"]
     Tokenizer.train(cfg.tokenizer, ParallelText(words, words)).save(directory.path)
-    model = initial_model(cfg, directory.tokenizer(cfg.tokenizer))
+    model = initial_model(cfg, Tokenizer.load(cfg.tokenizer, directory.path))
     directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(TrainState())}))
     return directory.path
 
