@@ -53,13 +53,13 @@ def bare(noun: str, *adjectives: str, **fields: Any) -> NounPhrase:
 
 
 def at(phrase: NounPhrase) -> PrepositionalPhrase:
-    """The usual location: in the garden, at the station."""
+    """Return the usual location: in the garden, at the station."""
     assert phrase.noun.at is not None
     return PrepositionalPhrase(phrase.noun.at, phrase)
 
 
 def to(phrase: NounPhrase) -> PrepositionalPhrase:
-    """The usual destination: into the garden, to the station."""
+    """Return the usual destination: into the garden, to the station."""
     assert phrase.noun.to is not None
     return PrepositionalPhrase(phrase.noun.to, phrase)
 
@@ -69,7 +69,7 @@ def clause(verb: str | Verb, subject: Nominal = lex.I, **slots: Any) -> Clause:
 
 
 def inner(en: str, de: str, verb: str | Verb, subject: Nominal = lex.I, **slots: Any) -> Dependent:
-    """A clause behind a conjunction."""
+    """Return a clause behind a conjunction."""
     return Dependent(en, de, clause(verb, subject, front="", **slots))
 
 
