@@ -121,7 +121,7 @@ def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
         "SLURM_GPUS_ON_NODE": "2",
     }
     run = tmp_path / "run"
-    limits = ["trainer.max_steps=400", "trainer.eval_every_steps=400", "trainer.log_every_steps=1"]
+    limits = ["trainer.max_steps=200", "trainer.eval_every_steps=200", "trainer.log_every_steps=1"]
     script = [str(ROOT / "scripts" / "slurm.sbatch"), f"run={run}", *tiny, *limits]
 
     def queued() -> subprocess.Popen[str]:
@@ -142,5 +142,5 @@ def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
     errors = ended(job)
     assert job.returncode == 0, errors
     assert "going on after step" in errors
-    assert json.loads((run / "results.json").read_text())["step"] == 400
+    assert json.loads((run / "results.json").read_text())["step"] == 200
     assert (tmp_path / "requeued").read_text() == "17\n"
