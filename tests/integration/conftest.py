@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -80,7 +79,7 @@ def nmt(environment: dict[str, str]) -> Command:
             code = main(list(arguments))
         kernels.enable(True)
         torch.set_num_threads(1)
-        out, err = (cast(io.BytesIO, stream.buffer).getvalue().decode() for stream in streams[1:])
+        out, err = (stream.buffer.getvalue().decode() for stream in streams[1:])
         return subprocess.CompletedProcess(["nmt", *arguments], code, out, err)
 
     return run
