@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt import __version__
 from nmt.config.verb import Verb
-from nmt.errors import Interrupted, NmtError, UserError, suggest
+from nmt.errors import Interrupted, Log, NmtError, UserError, suggest
 from nmt.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nmt.distributed import Launch
 
     with Launch() as launch:
-        return launch.end(run_command(arguments, launch.say))
+        return launch.end(run_command(arguments, launch.log))
 
 
 def print_error(text: str) -> None:
@@ -55,20 +55,20 @@ def print_error(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def run_command(argv: list[str], say: Callable[[str], None]) -> int:
-    """Run the command, report through `say` what cut it short, and return the exit code."""
+def run_command(argv: list[str], log: Log) -> int:
+    """Run the command, report through `log` what cut it short, and return the exit code."""
     try:
         code = dispatch(argv)
         sys.stdout.flush()
         return code
     except Interrupted as stop:
-        say(str(stop))
+        log(str(stop))
         return stop.exit_code
     except NmtError as error:
-        say(f"error: {error}")
+        log(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        say("interrupted")
+        log("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of the pipe is gone (`nmt translate ... | head`): let Python's flush at exit go nowhere.

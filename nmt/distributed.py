@@ -141,7 +141,7 @@ class Launch:
         self._over = threading.Event()
         self._silence = contextlib.ExitStack()
         self._stderr = sys.stderr
-        self._has_said = False
+        self._has_logged = False
 
     def __enter__(self) -> Launch:
         watched, _ = _store()  # a second client, as one that waits for a key can do nothing else
@@ -157,18 +157,18 @@ class Launch:
     ) -> None:
         if error is not None and not isinstance(error, SystemExit):  # errors of the user were reported before
             code, text = explain(error)
-            self.say(text)
+            self.log(text)
             self.end(code)
         self._over.set()
         self._silence.close()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write `text` to stderr, unless another process has said what is wrong."""
         try:
-            self._has_said = self.store.add("nmt/said", 1) == 1
+            self._has_logged = self.store.add("nmt/logged", 1) == 1
         except dist.DistError:  # the launcher is gone, and with it the store
-            self._has_said = True
-        if self._has_said:
+            self._has_logged = True
+        if self._has_logged:
             print(text, file=self._stderr, flush=True)
 
     def end(self, code: int) -> int:
@@ -176,7 +176,7 @@ class Launch:
         if not code:
             return code
         with contextlib.suppress(dist.DistError):
-            if self._has_said:
+            if self._has_logged:
                 self.store.set("nmt/ended", str(code))
             else:
                 self.store.wait(["nmt/ended"], timedelta(seconds=GRACE_SECONDS))
