@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nmt.attention_views.alignment import Weights
 from nmt.data.batching import pad
@@ -172,14 +171,11 @@ def _add_weights(
     tgt_in, _ = pad([[piece.id for piece in sentence.tgt_in] for sentence in sentences])
     with evaluating(model):
         maps = model.attention(src.to(device), src_mask.to(device), tgt_in.to(device))
-    encoder, decoder, cross = (_arrays(kind) for kind in (maps.encoder, maps.decoder, maps.cross))
+    kinds = (maps.encoder, maps.decoder, maps.cross)
+    encoder, decoder, cross = ([np.asarray(layer.cpu()) for layer in kind] for kind in kinds)
     for i, sentence in enumerate(sentences):
         S, T = len(sentence.src), len(sentence.tgt)
         sentence.encoder = [layer[i, :, :S, :S] for layer in encoder]
         sentence.decoder = [layer[i, :, :T, :T] for layer in decoder]
         sentence.cross = [layer[i, :, :T, :S] for layer in cross]
     return batch
-
-
-def _arrays(layers: Sequence[Tensor]) -> list[Weights]:
-    return [np.asarray(layer.cpu()) for layer in layers]

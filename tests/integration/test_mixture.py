@@ -36,8 +36,8 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "tokenizer=word",
         "model=transformer_tiny",
         "model.d_model=64",
-        "model.encoder_layers=2",
-        "model.decoder_layers=2",
+        "model.encoder_layers=1",
+        "model.decoder_layers=1",
         "model.dropout=0",
         "schedule=constant",
         "schedule.peak_rate=0.002",
@@ -45,8 +45,8 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "decoding=greedy",
         "data.max_tokens=16",
         "trainer.batch_tokens=32",
-        "trainer.max_steps=150",
-        "trainer.eval_every_steps=75",
+        "trainer.max_steps=100",
+        "trainer.eval_every_steps=50",
         "runtime.device=cpu",
     ]
 

@@ -354,7 +354,7 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
         optimizer.zero_grad()
         logits = logits_of(model, src, src_mask, tgt_in).flatten(0, 1)
         loss, nll = smoothed_nll(logits, tgt_out.flatten(), 0.0)
-        if float(nll) / len(logits) < 0.1:
+        if float(nll) / len(logits) < 0.3:  # nats; that of a guess is 2.9
             return
         torch.autograd.backward(loss / len(logits))
         optimizer.step()
