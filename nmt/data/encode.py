@@ -82,14 +82,20 @@ def encode_stream(
 def sample_pairs(
     chunks: Chunks, tokenizer: Tokenizer, options: EncodingOptions, *, alpha: float, seed: int, epoch: int
 ) -> tuple[EncodedPairs, FilterReport]:
-    """Encode pairs with segmentations sampled anew for each epoch: a pure function of the arguments."""
+    """Encode pairs with segmentations sampled anew for each epoch: a pure function of the arguments.
+
+    The segmentation of a side depends on its text, `alpha`, `seed`, `epoch`, the number of the pair and the
+    side alone, and not on the size of chunks.
+    """
+    src_seed, tgt_seed = (derive_seed(side, seed, epoch) for side in ("src", "tgt"))
 
     def sampled() -> Iterator[tuple[RaggedIds, RaggedIds]]:
-        for number, chunk in enumerate(chunks()):
-            src_seed, tgt_seed = (derive_seed(side, seed, epoch, number) for side in ("src", "tgt"))
-            src = tokenizer.sample_src(chunk.src, alpha=alpha, seed=src_seed)
-            tgt = tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=tgt_seed)
-            yield RaggedIds.of(src), RaggedIds.of(tgt)
+        first = 0
+        for chunk in chunks():
+            src = tokenizer.sample_src(chunk.src, alpha=alpha, seed=src_seed, first=first)
+            tgt = tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=tgt_seed, first=first)
+            first += len(chunk)
+            yield src, tgt
 
     return _encode_uncached(sampled(), tokenizer, options)
 
