@@ -192,7 +192,10 @@ class Trainer:
             raise UserError(
                 f"rank {self.world.rank} reads other training data than rank 0; give all ranks the same data"
             )
-        if train_state.batch and pairs.digest != train_state.digest:
+        if train_state.batch and not train_state.digest:
+            # A version without digests began the epoch; its sampled pairs may have made more batches.
+            train_state.batch = min(train_state.batch, len(self.plan(pairs)) - 1)
+        elif train_state.batch and pairs.digest != train_state.digest:
             raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
         train_state.digest = pairs.digest
 

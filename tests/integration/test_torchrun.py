@@ -32,12 +32,16 @@ def torchrun(environment: dict[str, str], *arguments: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.fault(39)
 @pytest.mark.timeout(400)
 def test_two_processes_train_score_and_hand_over_to_one(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
+    """Each samples the segmentations by itself; each epoch begins with a check that they are the same."""
     run = tmp_path / "run"
-    options = [*tiny, "trainer.eval_every_steps=3", "trainer.log_every_steps=1", "model.dropout=0.1"]
+    sampled = ["tokenizer.kind=unigram", "tokenizer.vocab_size=25", "tokenizer.sampling_alpha=0.1"]
+    every = ["trainer.eval_every_steps=3", "trainer.log_every_steps=1"]
+    options = [*tiny, *sampled, *every, "model.dropout=0.1"]
     done = torchrun(environment, "train", f"run={run}", *options, "trainer.max_steps=6")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run         ") == 1
@@ -53,6 +57,8 @@ def test_two_processes_train_score_and_hand_over_to_one(
     again = nmt("train", f"run={run}", *options, "trainer.max_steps=8")
     assert again.returncode == 0, again.stderr
     assert "going on after step 6" in again.stderr
+    [together, alone] = re.findall(r"segmented for epoch 1: .*", done.stderr + again.stderr)
+    assert together == alone
 
 
 @pytest.mark.timeout(400)

@@ -110,6 +110,30 @@ def test_an_epoch_uses_every_token_once(trainer: Factory, pairs: EncodedPairs, a
     assert (train_state.epoch, train_state.batch) == (3, 0)
 
 
+@pytest.mark.fault(6)
+def test_an_epoch_goes_on_with_the_pairs_that_it_began_with(trainer: Factory, pairs: EncodedPairs) -> None:
+    pairs.digest = "some pairs"
+    begun = fit(trainer(max_steps=3))
+    assert (begun.batch, begun.digest) == (3, "some pairs")
+    resumed = trainer(folder="resumed", max_steps=4)
+    resumed.train_state, pairs.digest = begun, "other pairs"
+    with pytest.raises(UserError, match="the training data has changed since step 3; start a new run"):
+        fit(resumed)
+    begun.epoch, begun.batch = 2, 0  # a new epoch may have other pairs
+    assert fit(resumed).digest == "other pairs"
+
+
+@pytest.mark.parametrize(("batch", "epoch"), [(3, 1), (1000, 2)])
+def test_an_epoch_begun_by_a_version_without_digests_goes_on(
+    trainer: Factory, pairs: EncodedPairs, batch: int, epoch: int
+) -> None:
+    """Also when that version sampled more batches than there are now."""
+    pairs.digest = "some pairs"
+    resumed = trainer(max_steps=4)
+    resumed.train_state = TrainState(step=3, batch=batch)
+    assert (fit(resumed).epoch, resumed.train_state.digest) == (epoch, "some pairs")
+
+
 def test_the_first_limit_ends_the_training(trainer: Factory) -> None:
     assert fit(trainer(max_steps=5, max_epochs=100)).step == 5
     train_state = fit(trainer(folder="tokens", max_steps=100, max_tokens=100))
