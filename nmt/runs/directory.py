@@ -21,6 +21,7 @@ import torch
 from nmt import __version__
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config, refuse_difference, save_config
+from nmt.containment import require_contained
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
@@ -41,9 +42,11 @@ PACKAGES = (
 
 
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run, which may come from a stranger."""
 
     def __init__(self, path: Path):
+        """Open the directory, which may be missing; raise `UserError` if a name in it leads out of it."""
+        require_contained(path)
         self.path = path
         self.config_file = path / "config.yaml"
         self.results_file = path / "results.json"

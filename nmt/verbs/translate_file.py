@@ -44,6 +44,7 @@ from rich.text import Text
 
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
+from nmt.containment import require_contained
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE, translate
@@ -303,13 +304,15 @@ class Job:
         no folder.
 
         Raises:
-            UserError: another process has the lock, or the parts in the folder belong to another job.
+            UserError: another process has the lock, the parts in the folder belong to another job, or a
+                name in the folder leads out of it.
         """
         own = {
             "input.lines": self.num_lines,
             "input.sha256": self.sha256[:16],
             "lines per part": LINES_AT_ONCE,
         }
+        require_contained(self.folder)
         with locked(self.folder, OTHER_OUTPUT):
             _claim(self.folder, own | facts)
             for part in self.parts:
