@@ -139,8 +139,8 @@ def _uncut(file: Path, key: str) -> Iterator[str]:
     for number, line in enumerate(read_lines(file, key), start=1):
         if is_cut(line):
             raise UserError(
-                f"{key}: line {number:,} of {file} has more than {MAX_LINE_CHARS:,} characters; break it into "
-                "several lines"
+                f"{key}: line {number:,} of {file} has more than {MAX_LINE_CHARS:,} characters; break it "
+                "into several"
             )
         yield line
 

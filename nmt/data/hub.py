@@ -74,6 +74,11 @@ class HubData(ColumnsConfig):
         """The folder or the name on the hub that is read."""
         return os.path.expanduser(self.path) if self.path else self.dataset
 
+    @property
+    def origins(self) -> set[str]:
+        """The folder or the name on the hub."""
+        return {self.where}
+
 
 def stream(cfg: HubData, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""

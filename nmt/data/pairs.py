@@ -123,6 +123,11 @@ class DataConfig:
         """Return the name or path of `split`, or None when the data has no such split."""
         return getattr(self, self.split_field(split), split.value)
 
+    @property
+    def origins(self) -> set[str]:
+        """The files, folders and datasets that are read; none if the corpus is part of the package."""
+        return {place for split in Split if (place := self.place(split)) is not None}
+
     def parts(self, split: Split) -> dict[str, DataConfig]:
         """Return the corpora that have `split`, by name."""
         return {self.name: self} if self.place(split) is not None else {}

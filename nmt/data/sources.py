@@ -43,6 +43,11 @@ class DemoData(DataConfig):
                 f"not {self.key_prefix}.src={self.src} {self.key_prefix}.tgt={self.tgt}"
             )
 
+    @property
+    def origins(self) -> set[str]:
+        """Nothing outside of the package."""
+        return set()
+
 
 @dataclass
 class ToyData(DemoData):
@@ -112,6 +117,11 @@ class MixtureData(DataConfig):
     def place(self, split: Split) -> str | None:
         """Return the names of the corpora that have the split."""
         return ", ".join(self.parts(split)) or None
+
+    @property
+    def origins(self) -> set[str]:
+        """What is read for any of the corpora."""
+        return {origin for part in self.parts(Split.train).values() for origin in part.origins}
 
     def key(self, split: Split) -> str:
         """Return the config key to set for the split."""
@@ -273,16 +283,17 @@ def _to_score(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Par
     """Yield the pairs of a split that is held in memory, and of which every pair counts, whole."""
     size = read = 0
     for chunk in _not_empty(source, cfg, split):
-        for read, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True), start=read + 1):
+        for number, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True), start=read + 1):
             if max(map(len, pair)) > MAX_LINE_CHARS:
                 raise UserError(
-                    f"{cfg.key(split)}: pair {read:,} has a side of more than {MAX_LINE_CHARS:,} characters, "
+                    f"{cfg.key(split)}: pair {number:,} has a side of more than {MAX_LINE_CHARS:,} characters, "
                     "and cannot be scored; split it into sentences, or remove it"
                 )
+        read += len(chunk)
         size += sum(map(sys.getsizeof, itertools.chain(chunk.src, chunk.tgt)))
         if size > MAX_SCORED_BYTES:
             raise UserError(
-                f"{cfg.key(split)}={cfg.place(split)} does not fit into {MAX_SCORED_BYTES >> 20} MB of memory, "
+                f"{cfg.key(split)}={cfg.place(split)} does not fit into {MAX_SCORED_BYTES >> 20} MB of memory "
                 "as a split to score on must; name fewer pairs"
             )
         yield chunk

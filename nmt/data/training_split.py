@@ -153,6 +153,8 @@ class RunFiles(Protocol):
 
     def require_same_data(self, text: TrainingText) -> None: ...
 
+    def seal(self) -> None: ...
+
 
 class TrainingData(NamedTuple):
     """The data of a training."""
@@ -188,6 +190,7 @@ def prepare(
         tags = list(cfg.tags.values())
         train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir()).save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
+    run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
 
 
