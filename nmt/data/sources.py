@@ -286,15 +286,15 @@ def _to_score(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Par
         for number, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True), start=read + 1):
             if max(map(len, pair)) > MAX_LINE_CHARS:
                 raise UserError(
-                    f"{cfg.key(split)}: pair {number:,} has a side of more than {MAX_LINE_CHARS:,} characters, "
+                    f"{cfg.key(split)}: pair {number:,} has a side of over {MAX_LINE_CHARS:,} characters "
                     "and cannot be scored; split it into sentences, or remove it"
                 )
         read += len(chunk)
         size += sum(map(sys.getsizeof, itertools.chain(chunk.src, chunk.tgt)))
         if size > MAX_SCORED_BYTES:
             raise UserError(
-                f"{cfg.key(split)}={cfg.place(split)} does not fit into {MAX_SCORED_BYTES >> 20} MB of memory "
-                "as a split to score on must; name fewer pairs"
+                f"{cfg.key(split)}={cfg.place(split)} takes more than {MAX_SCORED_BYTES >> 20} MB of memory, "
+                "where a split to score on must be; name fewer pairs"
             )
         yield chunk
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import random
+import tempfile
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
+from nmt.temporary import remove_abandoned
 
 FORMAT_VERSION = 2
 """Increased when the format of a cache entry changes."""
@@ -173,6 +175,8 @@ def prepare(
     Raises:
         UserError: the data cannot be read, or has changed since the run began.
     """
+    for folder in (cache_dir(), Path(tempfile.gettempdir())):
+        remove_abandoned(folder)
     scored_on: dict[str, ParallelText] = {}
     for split in (Split.validation, Split.test):
         if split is Split.validation or sources.has_split(cfg, split):

@@ -12,6 +12,8 @@ that of config.yaml.
 
 from __future__ import annotations
 
+import itertools
+import os
 import platform
 import sys
 from contextlib import AbstractContextManager
@@ -93,7 +95,9 @@ class RunDirectory:
                     f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
                     "so it is not a run directory; nothing there was touched; choose another run=..."
                 )
-        elif trained:
+        else:
+            self._remove_drafts()
+        if trained:
             self.verify()
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
         tokenizers = self.path.glob("tokenizer*.model")
@@ -101,6 +105,14 @@ class RunDirectory:
             leftover.unlink(missing_ok=True)
         save_config(cfg, self.config_file)
         return False
+
+    def _remove_drafts(self) -> None:
+        """Remove half-written files of killed processes; call with the directory locked."""
+        folders = (self.path, self._data, self.hypotheses, self.hypotheses / "validation")
+        for draft in itertools.chain.from_iterable(folder.glob(".tmp-*.*") for folder in folders):
+            process = draft.suffix[1:]
+            if process.isdecimal() and (int(process) == os.getpid() or not Path("/proc", process).exists()):
+                draft.unlink(missing_ok=True)
 
     def adopt(self, cfg: TrainConfig) -> None:
         """Store `cfg` as the config of the run, and remove the results of an earlier, shorter training."""
