@@ -79,6 +79,7 @@ def texts(translations: list[Translation]) -> list[str]:
     return [translation.text for translation in translations]
 
 
+@pytest.mark.fault(29)
 @pytest.mark.parametrize("batch_tokens", [1, 100, 8192])
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_one_translation_per_line_in_order(
@@ -114,6 +115,7 @@ def test_alternatives_follow_the_best(tokenizer: Tokenizer, model: CopyModel) ->
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.fault(29)
 def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokenizer, model: CopyModel) -> None:
     warnings: list[str] = []
     lines = ["run", "a man in the snow", "a dog"]

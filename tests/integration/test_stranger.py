@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -215,3 +216,40 @@ def test_a_corpus_is_not_read_because_a_run_says_so(nmt: Command, run: Path, tmp
     ):
         done = nmt("evaluate", f"run={run}", *way_out)
         assert done.returncode == 0, done.stderr
+
+
+HOSTILE = "<script>alert({number})</script> \x1b[31mred\x1b]0;title\x07 {number} ${{oc.env:HOME}} \u202e"
+TINY = shlex.split("""
+data=files data.scored_split=validation tokenizer=char tokenizer.vocab_size=60 model=transformer_tiny
+model.d_model=16 model.d_ff=16 model.num_heads=2 model.encoder_layers=1 model.decoder_layers=1
+trainer.max_steps=1 trainer.num_samples=1 trainer.batch_tokens=1024 decoding=greedy
+decoding.max_length_ratio=0.1 runtime.device=cpu
+""")
+
+
+@pytest.mark.fault(38)
+def test_text_of_a_corpus_is_text_and_secrets_stay_where_they_are(
+    nmt: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {name: f"secret-of-{name}" for name in ("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY")}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    lines = [HOSTILE.format(number=number) for number in range(40)]
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"dev.{side}").write_text("".join(f"{line}\n" for line in lines[:4]))
+    data = [f"data.train={tmp_path}/train", f"data.validation={tmp_path}/dev"]
+    run = tmp_path / "run"
+    shown = [nmt("train", f"run={run}", *TINY, *data), nmt("train", f"run={run}", *TINY, *data)]
+    shown.append(nmt("attention", f"run={run}", stdin=f"{lines[0]}\t{lines[1]}\n"))
+    for done in shown:
+        assert done.returncode == 0, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+    assert "40 of 40 pairs have the same text on both sides; is one side a copy" in shown[0].stderr
+    page = (run / "attention" / "attention.html").read_text()
+    assert "<script>alert" not in page
+    assert "alert(0)" in page.replace("\\u003c", "<")
+    assert "\x1b" not in (run / "train.log").read_text()
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 15
+    assert [file for file in files if b"secret-of-" in file.read_bytes()] == []

@@ -171,6 +171,7 @@ def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
         translate_file(config(run, tmp_path, workers=1))
 
 
+@pytest.mark.fault(23)
 def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"a\n")
 
