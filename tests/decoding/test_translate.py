@@ -146,9 +146,12 @@ def test_a_huge_line_is_cut_before_it_is_tokenised(
     whole = translate(["a dog " * 10], model, tokenizer, cfg, device=CPU, warn=warnings.append)
     warnings.clear()
     encode, longest = tokenizer.encode_src, []
-    monkeypatch.setattr(
-        tokenizer, "encode_src", lambda lines: (longest.append(max(map(len, lines))), encode(lines))[1]
-    )
+
+    def measured(lines: list[str]) -> list[list[int]]:
+        longest.append(max(map(len, lines)))
+        return encode(lines)
+
+    monkeypatch.setattr(tokenizer, "encode_src", measured)
     translations = translate(lines, model, tokenizer, cfg, device=CPU, warn=warnings.append)
     assert texts(translations) == [*texts(whole), "run", "", ""]
     assert longest == [8 * CHARS_PER_TOKEN]
