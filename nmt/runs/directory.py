@@ -25,7 +25,7 @@ from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
-from nmt.files import locked, read_json, write_json, write_lines, written_lines
+from nmt.files import OTHER_RUN, locked, read_json, write_json, write_lines, written_lines
 from nmt.training.checkpoint import CheckpointStore
 
 PACKAGES = (
@@ -38,6 +38,14 @@ PACKAGES = (
     "omegaconf",
     "safetensors",
 )
+RESULTS = {
+    **dict.fromkeys(("step", "train_seconds", "tgt_tokens_per_second"), float),
+    "signatures": dict[str, str],
+    "validation": dict[str, float],
+    **dict.fromkeys(("test", "train"), dict[str, float] | None),
+    "averaged_steps": list[int] | None,
+}
+"""Fields of results.json with their types; None: may be missing."""
 
 
 class RunDirectory:
@@ -58,7 +66,7 @@ class RunDirectory:
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the directory against all other trainings; see `files.locked`."""
-        return locked(self.path, "choose another run=...")
+        return locked(self.path, OTHER_RUN)
 
     def claim(self, cfg: TrainConfig) -> bool:
         """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
@@ -133,7 +141,7 @@ class RunDirectory:
         digest = {"training_pairs": len(text), "sha256": text.sha256}
         if not self._train_digest.exists():
             write_json(self._train_digest, digest)
-        elif (stored := read_json(self._train_digest)) != digest:
+        elif (stored := read_json(self._train_digest, {"training_pairs": int, "sha256": str})) != digest:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
                 f"{stored['training_pairs']:,} pairs then, {len(text):,} now, with other content; "
@@ -142,4 +150,4 @@ class RunDirectory:
 
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""
-        return read_json(self.results_file) if self.results_file.exists() else None
+        return read_json(self.results_file, RESULTS) if self.results_file.exists() else None
