@@ -33,7 +33,7 @@ from nmt.data.sources import MAX_SCORED_BYTES
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
-from nmt.files import digest, locked, misfits, read_json, write_json, write_lines
+from nmt.files import OTHER_RUN, digest, locked, read_json, write_json, write_lines
 from nmt.training.checkpoint import CheckpointStore
 
 PACKAGES = (
@@ -49,13 +49,13 @@ PACKAGES = (
 SEALED = ("tokenizer*.model", "data/train.json", "data/validation.*", "data/test.*")
 """Files whose SHA-256 is in MANIFEST.json."""
 RESULTS = {
-    "step": int,
-    "train_seconds": float,
-    "tgt_tokens_per_second": float,
+    **dict.fromkeys(("step", "train_seconds", "tgt_tokens_per_second"), float),
     "signatures": dict[str, str],
+    "validation": dict[str, float],
+    **dict.fromkeys(("test", "train"), dict[str, float] | None),
+    "averaged_steps": list[int] | None,
 }
-OPTIONAL_RESULTS = {"averaged_steps": list[int], **{split.value: dict[str, float] for split in Split}}
-"""Names and types of what results.json holds, always and perhaps."""
+"""Fields of results.json with their types; None: may be missing."""
 
 
 class RunDirectory:
@@ -79,7 +79,7 @@ class RunDirectory:
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the directory against all other trainings; see `files.locked`."""
-        return locked(self.path, "choose another run=...")
+        return locked(self.path, OTHER_RUN)
 
     def claim(self, cfg: TrainConfig) -> bool:
         """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
@@ -205,16 +205,7 @@ class RunDirectory:
 
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""
-        if not self.results_file.is_file():
-            return None
-        results = read_json(self.results_file)
-        optional = {name: kind for name, kind in OPTIONAL_RESULTS.items() if name in results}
-        if wrong := misfits(results, RESULTS | optional):
-            raise UserError(
-                f"{self.results_file} is damaged: {'; '.join(wrong)}; remove it, and the command of the "
-                "training scores the run again"
-            )
-        return results
+        return read_json(self.results_file, RESULTS) if self.results_file.is_file() else None
 
 
 def _kept_lines(file: Path) -> list[str]:
