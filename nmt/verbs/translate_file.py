@@ -11,13 +11,14 @@ parts. The translations of a block depend neither on the worker nor on the numbe
 
 However a job ends, each part is whole or missing, so that the same command continues from the parts. When the
 last part is written, the output appears at once, whole, and the parts are removed. An existing output is
-never overwritten. When a worker dies or fails, when a signal arrives or an error occurs, all workers end, and
-also when this process is killed.
+never overwritten. When a worker dies, fails or is stuck, when a signal arrives or an error occurs, all
+workers end, and also when this process is killed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import functools
 import gzip
 import hashlib
@@ -204,8 +205,13 @@ def _opened_run() -> Run:
 
 
 def _translate(block: Block) -> tuple[int, list[str]]:
-    """Translate a block and write its part; return the number of its lines and the warnings about them."""
-    (cfg,), run = _CONFIG, _opened_run()
+    """Translate a block and write its part; return the number of its lines and the warnings about them.
+
+    The process ends, after writing its stacks to stderr, when that takes longer than `worker_minutes`.
+    """
+    (cfg,) = _CONFIG
+    faulthandler.dump_traceback_later(60 * cfg.worker_minutes, exit=True)
+    run = _opened_run()
     warnings: list[str] = []
     translations = translate(
         list(run.asking_for(cfg.tgt, block.lines)),
@@ -219,6 +225,7 @@ def _translate(block: Block) -> tuple[int, list[str]]:
     numbered = enumerate(translations, start=block.first_line)
     lines = (line for number, found in numbered for line in output_lines(number, found, cfg.decoding.n_best))
     write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
+    faulthandler.cancel_dump_traceback_later()
     return len(block.lines), warnings
 
 
