@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nmt.data.files import FilesData, TextData, parting_line, stream, stream_text
 from nmt.data.lines import read_lines
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.pairs import MAX_LINE_CHARS, ParallelText, Split
 from nmt.errors import UserError
 
 ENGLISH = ["A dog runs.", "Two cats sleep.", "It rains."]
@@ -369,6 +369,14 @@ def test_a_text_too_short_for_its_blocks_is_told(
 def test_text_values_out_of_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         TextData(**changes)
+
+
+@pytest.mark.fault(28)
+def test_no_line_of_a_text_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "text.txt", "a\n" + "b" * (MAX_LINE_CHARS + 1) + "\n")
+    message = f"data.train: line 2 of {path} has more than 1,048,576 characters; break it into several"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        stream_text(TextData(train=str(path), validation=str(path)), Split.train).read()
 
 
 def test_a_missing_text_is_told(tmp_path: Path) -> None:
