@@ -102,7 +102,7 @@ class RunDirectory:
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
         tokenizers = self.path.glob("tokenizer*.model")
         for leftover in (self._manifest, self._train_digest, *tokenizers):  # of a start that failed
-            leftover.unlink(missing_ok=True)
+            _remove(leftover)
         save_config(cfg, self.config_file)
         return False
 
@@ -112,11 +112,11 @@ class RunDirectory:
         for draft in itertools.chain.from_iterable(folder.glob(".tmp-*.*") for folder in folders):
             process = draft.suffix[1:]
             if process.isdecimal() and (int(process) == os.getpid() or not Path("/proc", process).exists()):
-                draft.unlink(missing_ok=True)
+                _remove(draft)
 
     def adopt(self, cfg: TrainConfig) -> None:
         """Store `cfg` as the config of the run, and remove the results of an earlier, shorter training."""
-        self.results_file.unlink(missing_ok=True)
+        _remove(self.results_file)
         save_config(cfg, self.config_file)
 
     def write_environment(self, device: torch.device, precision: str) -> None:
@@ -206,6 +206,12 @@ class RunDirectory:
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""
         return read_json(self.results_file, RESULTS) if self.results_file.is_file() else None
+
+
+def _remove(file: Path) -> None:
+    """Remove a file if it is there; what is no file stays, and is named by whoever writes the file."""
+    if file.is_file():
+        file.unlink(missing_ok=True)
 
 
 def _kept_lines(file: Path) -> list[str]:

@@ -170,6 +170,27 @@ def test_a_damaged_file_is_one_message(
     assert message.format(run=run) in refusal(nmt, *command(verb, run, steps))
 
 
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("train", "results.json"),
+        ("train", "data/train.json"),
+        ("train", "data/validation.en"),
+        ("train", "MANIFEST.json"),
+        ("train", "hypotheses/validation.fr"),
+        ("translate", "tokenizer.model"),
+        ("attention", "config.yaml"),
+        ("attention", "attention/cross_0001.png"),
+        ("evaluate", "hypotheses/validation.fr"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_one_message(nmt: Command, run: Path, verb: str, name: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    (run / name).mkdir(parents=True)
+    assert str(run) in refusal(nmt, *command(verb, run, 101))
+    assert (run / name).is_dir()
+
+
 @pytest.mark.fault(30)
 def test_what_a_run_keeps_is_sealed(nmt: Command, run: Path) -> None:
     """By a training, also one of an earlier version that goes on; a change is refused with the file."""
