@@ -6,7 +6,6 @@ file of the user is read or overwritten, and a pipe in place of a file would be 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ from nmt.errors import UserError
 def require_contained(folder: Path) -> None:
     """Raise `UserError` for a link in `folder` that leads out of it, or for a pipe, socket or device.
 
-    `folder` itself may be a link or missing. Links to places inside, and hard links, are allowed.
+    `folder` itself may be a link or missing. Links to places inside, and hard links, are allowed. What cannot
+    be listed is refused, too.
     """
     inside = os.path.realpath(folder)
     for entry in _entries(inside):
@@ -37,8 +37,12 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     """Yield what is in `folder` and in the folders below it; one that vanishes meanwhile is left out."""
     unread = [folder]
     while unread:
-        with contextlib.suppress(OSError), os.scandir(unread.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    unread.append(entry.path)
-                yield entry
+        path = unread.pop()
+        try:
+            entries = list(os.scandir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise UserError(f"{path} cannot be listed: {error.strerror}") from error
+        unread += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from entries

@@ -31,10 +31,10 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
     remove_abandoned(parent)
     outer = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
-        with (outer / f"{LOCK}.new").open("w") as lock:  # gets its name when it is locked
+        with (outer / f"{LOCK}.new").open("w") as lock:
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(lock.name, outer / LOCK)
+                os.rename(lock.name, outer / LOCK)  # only now, so that no one takes it for abandoned
             (outer / "folder").mkdir()
             yield outer / "folder"
     finally:

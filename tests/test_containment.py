@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,20 @@ def test_links_inside_and_links_to_the_folder_are_allowed(folder: Path, tmp_path
     require_contained(folder)
     require_contained(tmp_path / "link")
     require_contained(tmp_path / "missing")
+
+
+def test_what_cannot_be_listed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stops root, who may run the tests, from listing a folder."""
+    scandir = os.scandir
+
+    def forbidden(path: str) -> Any:
+        if path.endswith("data"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(UserError, match=r"run/data cannot be listed: Permission denied$"):
+        require_contained(folder)
 
 
 def test_what_would_be_waited_for_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
