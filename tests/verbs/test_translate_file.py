@@ -105,6 +105,21 @@ def test_two_workers_give_what_a_stream_gives(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+@pytest.mark.fault(29)
+def test_a_thousand_lines_come_out_as_a_thousand(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, ten of them empty, one far too long, one with line breaks of other systems."""
+    lines = [f"{'abcdefgh'[i % 8]}b ca {'h' * (i % 5)}" for i in range(1000)]
+    alone = {i: streamed(run, f"{lines[i]}\n".encode()) for i in (3, 501, 999)}
+    for i in range(0, 1000, 100):
+        lines[i] = "" if i % 200 else "  "
+    lines[77], lines[78] = "ab " * 500_000, "ab\u2028ba\rca\x85"
+    found = streamed(run, "".join(f"{line}\n" for line in lines).encode()).split(b"\n")
+    assert len(found) == 1001
+    assert [i for i, line in enumerate(found) if not line] == [*range(0, 1000, 100), 1000]
+    assert {i: found[i] + b"\n" for i in alone} == alone
+    assert "only the first 1024 tokens of line 78 are translated" in capsys.readouterr().err
+
+
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"")
     translate_file(config(run, tmp_path))
@@ -133,6 +148,7 @@ def await_parts(process: subprocess.Popen[str], folder: Path, more_than: int) ->
         time.sleep(0.005)
 
 
+@pytest.mark.fault(5, 18, 23)
 def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
