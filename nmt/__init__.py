@@ -6,6 +6,8 @@ in import order, too; a test reads these lists and checks both:
     errors                Errors that a user may meet, each with its exit code.
     checks                Ranges of config values, one sentence for each kind.
     files                 Files and folders that appear whole.
+    containment           Folders of strangers: no name in them leads out of them.
+    temporary             Folders for the time of one block, also of killed processes.
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
     runtime               Device, threads, seeds, mixed precision, signals.

@@ -14,11 +14,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt import __version__
 from nmt.config.verb import Verb
 from nmt.errors import Interrupted, Log, NmtError, UserError, suggest
+from nmt.files import OTHER_RUN, require_unlocked
 from nmt.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -107,8 +109,17 @@ def _require_one_process(what: str) -> None:
         raise UserError(f"{what} runs in one process; start it without torchrun")
 
 
+def _require_unlocked(argv: list[str]) -> None:
+    """Refuse a run directory that another training uses, at once: to import torch takes seconds."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not any(word.startswith("-") for word in argv):
+        for run in [word.partition("=")[2] for word in argv if word.startswith("run=")]:
+            require_unlocked(Path(run), OTHER_RUN)
+
+
 def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
+    if not verb.opens_run:
+        _require_unlocked(argv)
     from nmt.config.compose import compose
 
     if not verb.shared:

@@ -92,7 +92,8 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
     written: list[Path] = []
     if View.images in cfg.views:
         for old in output.glob("cross_[0-9][0-9][0-9][0-9].png"):  # of an earlier call
-            old.unlink()
+            if old.is_file():
+                old.unlink()
     with ExitStack() as files:
 
         def lines_of(view: View, name: str) -> BinaryIO | None:

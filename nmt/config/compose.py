@@ -47,6 +47,7 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.stored import fingerprint, load_config
 from nmt.config.verb import Verb
+from nmt.containment import require_contained
 from nmt.errors import UserError, suggest
 
 MAX_NAME = 120
@@ -141,6 +142,7 @@ def load_run(run: str) -> TrainConfig:
     path = Path(run)
     if not path.is_dir():
         raise UserError(f"run={run} is not a directory{_known_runs(run)}")
+    require_contained(path)
     if not (path / "config.yaml").is_file():
         raise UserError(f"run={run} is not a run directory: it has no config.yaml{_known_runs(run)}")
     return load_config(path / "config.yaml")

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from nmt.checks import not_negative
+from nmt.checks import not_negative, within
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
@@ -122,6 +122,8 @@ class TranslateConfig(TargetConfig):
     """File to write, compressed if it ends in .gz; null: standard output."""
     workers: int = 0
     """Processes that translate a file; 0: one per GPU, or one per CPU core."""
+    worker_minutes: float = 120.0
+    """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +131,7 @@ class TranslateConfig(TargetConfig):
             if value is not None and not value.strip():
                 raise UserError(f"{key} must name a file, but is empty")
         not_negative(self, "", "workers")
+        within(self, "", "(0, 10000)", "worker_minutes")
         if (self.input is None) != (self.output is None):
             given, other = ("output", "input") if self.input is None else ("input", "output")
             raise UserError(

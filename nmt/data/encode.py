@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.runtime import derive_seed
+from nmt.temporary import temporary_folder
 
 FORMAT_VERSION = 5
 """Increased when the format of a cache entry changes."""
@@ -114,8 +114,8 @@ def _encode_uncached(
     encoded: Iterable[tuple[RaggedIds, RaggedIds]], tokenizer: Tokenizer, options: EncodingOptions
 ) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
-    with tempfile.TemporaryDirectory(prefix="nmt-ids-") as folder:
-        return _opened(Path(folder), _lay_out(encoded, tokenizer, options, Path(folder)))
+    with temporary_folder() as folder:
+        return _opened(folder, _lay_out(encoded, tokenizer, options, folder))
 
 
 def _lay_out(

@@ -11,13 +11,14 @@ parts. The translations of a block depend neither on the worker nor on the numbe
 
 However a job ends, each part is whole or missing, so that the same command continues from the parts. When the
 last part is written, the output appears at once, whole, and the parts are removed. An existing output is
-never overwritten. When a worker dies or fails, when a signal arrives or an error occurs, all workers end, and
-also when this process is killed.
+never overwritten. When a worker dies, fails or is stuck, when a signal arrives or an error occurs, all
+workers end, and also when this process is killed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import functools
 import gzip
 import hashlib
@@ -44,6 +45,7 @@ from rich.text import Text
 
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
+from nmt.containment import require_contained
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE, translate
@@ -203,8 +205,13 @@ def _opened_run() -> Run:
 
 
 def _translate(block: Block) -> tuple[int, list[str]]:
-    """Translate a block and write its part; return the number of its lines and the warnings about them."""
-    (cfg,), run = _CONFIG, _opened_run()
+    """Translate a block and write its part; return the number of its lines and the warnings about them.
+
+    The process ends, after writing its stacks to stderr, when that takes longer than `worker_minutes`.
+    """
+    (cfg,) = _CONFIG
+    faulthandler.dump_traceback_later(60 * cfg.worker_minutes, exit=True)
+    run = _opened_run()
     warnings: list[str] = []
     translations = translate(
         list(run.asking_for(cfg.tgt, block.lines)),
@@ -218,6 +225,7 @@ def _translate(block: Block) -> tuple[int, list[str]]:
     numbered = enumerate(translations, start=block.first_line)
     lines = (line for number, found in numbered for line in output_lines(number, found, cfg.decoding.n_best))
     write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
+    faulthandler.cancel_dump_traceback_later()
     return len(block.lines), warnings
 
 
@@ -303,13 +311,15 @@ class Job:
         no folder.
 
         Raises:
-            UserError: another process has the lock, or the parts in the folder belong to another job.
+            UserError: another process has the lock, the parts in the folder belong to another job, or a
+                name in the folder leads out of it.
         """
         own = {
             "input.lines": self.num_lines,
             "input.sha256": self.sha256[:16],
             "lines per part": LINES_AT_ONCE,
         }
+        require_contained(self.folder)
         with locked(self.folder, OTHER_OUTPUT):
             _claim(self.folder, own | facts)
             for part in self.parts:

@@ -232,6 +232,7 @@ def test_a_foreign_tokenizer_is_told(tmp_path: Path) -> None:
 SMALL = ParallelText(["a b c d", "e f g hello"] * 10, ["a"] * 20)
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("kind", [TokenizerKind.unigram, TokenizerKind.bpe])
 def test_a_vocabulary_too_large_names_the_limit(kind: TokenizerKind) -> None:
     message = error_of(SMALL, kind=kind, vocab_size=32000)
@@ -243,6 +244,7 @@ def test_a_vocabulary_too_large_names_the_limit(kind: TokenizerKind) -> None:
     assert accepted.src_vocab_size == limit
 
 
+@pytest.mark.fault(30)
 def test_a_vocabulary_too_small_names_the_limit() -> None:
     assert error_of(SMALL, vocab_size=10, joint=False) == (
         "tokenizer.vocab_size=10 is too small for the source side of this corpus: its characters and the "

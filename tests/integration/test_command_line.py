@@ -119,6 +119,7 @@ def test_a_moved_run_scores_the_same_without_its_data(trained: Path, nmt: Comman
     assert recorded["signatures"]["bleu"] in done.stdout
 
 
+@pytest.mark.fault(29)
 def test_translate_keeps_lines_and_order(trained: Path, nmt: Command) -> None:
     source = "\n1 2 3\n   \n9 8 7 6\n\n"
     done = nmt("translate", f"run={trained}", stdin=source)
@@ -206,6 +207,7 @@ def test_every_validation_shows_attention_in_tensorboard(trained: Path) -> None:
     assert [event.step for event in events.Images("valid/attention_1")] == [200, 400]
 
 
+@pytest.mark.fault(29)
 def test_a_reader_that_leaves_is_no_error(trained: Path, environment: dict[str, str]) -> None:
     command = f'{sys.executable} -m nmt translate "run={trained}" | head -n 1'
     source = "1 2 3\n" * 9000

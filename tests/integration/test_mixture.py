@@ -87,7 +87,7 @@ def test_a_language_must_be_one_of_the_run(nmt: Command, trained: Path) -> None:
 def test_one_corpus_is_scored_alone_and_so_are_files(
     nmt: Command, trained: Path, overrides: list[str]
 ) -> None:
-    done = nmt("evaluate", f"run={trained}", "data.scored=[fr]")
+    done = nmt("evaluate", f"run={trained}", "data.scored=[fr]", "read_corpus=true")
     assert "chrF 100.00" in done.stdout, done.stderr
     place = overrides[1].partition("test: ")[2].partition("}")[0]
     done = nmt("evaluate", f"run={trained}", "data=files", "data.src=en", "data.tgt=de", f"data.test={place}")

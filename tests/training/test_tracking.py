@@ -310,6 +310,7 @@ def test_printable(text: str, expected: str) -> None:
     assert printable(text) == expected
 
 
+@pytest.mark.fault(38)
 def test_escape_codes_reach_neither_screen_nor_files(tmp_path: Path) -> None:
     console = terminal()
     hostile = "\x1b[2J\x1b]0;owned\x07text\r\x9b1m"
