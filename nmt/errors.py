@@ -40,9 +40,20 @@ class Interrupted(NmtError):
         self.exit_code = 128 + number
 
 
+def visible(text: str) -> str:
+    """Return `text` with escapes for what a terminal would obey: all that is not printable, but line feeds.
+
+    Messages quote files of strangers: keys, headers, names.
+    """
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def warn(message: str) -> None:
     """Write `message` to standard error as a warning."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {visible(message)}", file=sys.stderr)
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

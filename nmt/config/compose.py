@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
@@ -43,6 +42,7 @@ from nmt.config.overrides import (
     run_of,
     trials,
 )
+from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.stored import fingerprint, load_config
@@ -114,7 +114,8 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     if not lines:
         raise UserError("the sweep is empty: a pattern matches no choice")
     if flags.config_dir is not None:
-        search_path = f"hydra.searchpath=[{quoted(str(Path(flags.config_dir).absolute()))}]"
+        folder = f"{UserFiles.scheme()}://{Path(flags.config_dir).absolute()}"
+        search_path = f"hydra.searchpath=[{quoted(folder)}]"
         lines = [[*trial, search_path] for trial in lines]
     with _hydra(verb, load_run(run) if run is not None else None) as hydra_app:
         if flags.help:
@@ -202,8 +203,6 @@ def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
             yield GlobalHydra.instance().hydra
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(explain(error)) from error
-    except yaml.YAMLError as error:
-        raise UserError(f"a config is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _composed(verb: Verb, lines: list[str], swept: Sequence[Override] | None = None) -> Composed:
