@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import nmt
-from nmt.cli import main, score, sweep
-from nmt.config.compose import Composed, compose
+from nmt.cli import main
+from nmt.config.compose import compose
 from nmt.config.overrides import config_dir
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.config.verb import Verb
-from nmt.errors import Interrupted, TrainingStopped
 from nmt.verbs import VERBS
 from nmt.verbs.generate import GenerateConfig
 
@@ -330,7 +329,7 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
         f"{schema}d_modle: 3\n": "model/a.yaml: unknown key model.d_modle; did you mean model.d_model?",
         f"{schema}d_model: x\n": "model/a.yaml: model.d_model must be a whole number, but is 'x'",
         "name: transformer\n": "the file of model=... does not say what its keys are; begin it with",
-        "d_model: [3\n": "a config is not YAML: while parsing",
+        "d_model: [3\n": "model/a.yaml is not YAML: while parsing",
         "defaults: [nothing]\n": "In 'model/a': Could not load 'model/nothing'.",
     }
     for content, message in cases.items():
@@ -456,52 +455,6 @@ def test_errors_of_a_verb_that_was_added(
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-def trials() -> list[Composed]:
-    return compose(VERBS["train"], ["-m", "seed=1,2,3"])
-
-
-def seed_of(trial: Composed) -> int:
-    return trial.to_config(TrainConfig).seed
-
-
-def test_a_sweep_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    code = sweep(trials(), lambda trial: {"test": {"bleu": 30.0 + seed_of(trial)}})
-    assert code == 0
-    shown = capsys.readouterr()
-    assert shown.out == (
-        "trial   status  score\n"
-        "seed-1  done    BLEU 31.00\nseed-2  done    BLEU 32.00\nseed-3  done    BLEU 33.00\n"
-    )
-    assert shown.err == "[1/3] seed-1\n[2/3] seed-2\n[3/3] seed-3\n"
-
-
-def test_a_sweep_outlives_its_trials(capsys: pytest.CaptureFixture[str]) -> None:
-    def train(trial: Composed) -> dict[str, Any]:
-        if seed_of(trial) == 1:
-            raise TrainingStopped("the loss is nan\nat step 3")
-        if seed_of(trial) == 2:
-            raise MemoryError("no room")
-        return {}
-
-    assert sweep(trials(), train) == 3
-    shown = capsys.readouterr()
-    assert shown.out.splitlines()[1:] == [
-        "seed-1  failed  the loss is nan",
-        "seed-2  failed  MemoryError: no room",
-        "seed-3  done    -",
-    ]
-    assert "error: the loss is nan\nat step 3\n" in shown.err
-    assert "Traceback" in shown.err
-
-
-def test_a_signal_ends_a_sweep() -> None:
-    def train(trial: Composed) -> dict[str, Any]:
-        raise Interrupted(signal.SIGTERM, "stopped")
-
-    with pytest.raises(Interrupted):
-        sweep(trials(), train)
-
-
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
@@ -584,20 +537,6 @@ def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
         code = main(["train", *overrides, "--cfg", "job"])
     assert (code, shown.getvalue()[:7]) in ((0, ""), (2, "error: "))
-
-
-@pytest.mark.parametrize(
-    ("results", "shown"),
-    [
-        ({"validation": {"bleu": 1.0, "perplexity": 9.0}, "test": {"bleu": 2.0}}, "BLEU 2.00"),
-        ({"validation": {"bleu": 1.0, "perplexity": 9.0}}, "BLEU 1.00  perplexity 9.00"),
-        ({"validation": {"perplexity": 9.0}}, "perplexity 9.00"),
-        ({"test": {"perplexity": 9.0, "ter": 70.0}}, "TER 70.00  perplexity 9.00"),
-        ({"signatures": {}}, "-"),
-    ],
-)
-def test_the_score_of_a_trial(results: dict[str, Any], shown: str) -> None:
-    assert score(results) == shown
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
+from nmt.training.trainer import Trainer
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -266,13 +269,33 @@ def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], 
     assert "runtime.precision=fp32" in done.stderr
 
 
-def test_a_sweep_goes_on_after_a_failed_trial(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
-    swept = [f"hydra.sweep.dir={tmp_path}/sweep", "model.num_heads=3,4", "seed=1,2"]
-    done = nmt("train", "-m", *tiny, *swept, "trainer.max_steps=10")
+@pytest.mark.fault(34)
+def test_a_sweep_goes_on_after_a_failed_trial(
+    nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that is refused, one whose process dies at step 5, and two that are trained once."""
+    update = Trainer._update
+
+    def dying(self: Trainer, *arguments: Any) -> Any:
+        if self.seed == 3 and self.train_state.step == 5:
+            os._exit(9)
+        return update(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_update", dying)
+    swept = ["train", "-m", *tiny, f"hydra.sweep.dir={tmp_path}/sweep", "seed=1,2,3", "trainer.max_steps=10"]
+    done = nmt(*swept, "trainer.save_every_steps=2")
     assert done.returncode == 3, done.stderr
-    assert "model.d_model must be divisible by model.num_heads" in done.stderr
-    finished = sorted(path.parent.name for path in tmp_path.glob("sweep/*/results.json"))
-    assert len(finished) == 2
-    assert all("model.num_heads-4" in name for name in finished)
-    again = nmt("evaluate", f"run={tmp_path}/sweep/{finished[0]}")
+    _, *rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [["seed-1", "done"], ["seed-2", "done"], ["seed-3", "failed"]]
+    assert rows[2][2] == "exit code 9"
+    results = [tmp_path / "sweep" / f"seed-{seed}" / "results.json" for seed in (1, 2, 3)]
+    assert [file.exists() for file in results] == [True, True, False]
+    times = [file.stat().st_mtime_ns for file in results[:2]]
+    monkeypatch.setattr(Trainer, "_update", update)
+    again = nmt(*swept, "trainer.save_every_steps=2")
     assert again.returncode == 0, again.stderr
+    assert [file.stat().st_mtime_ns for file in results[:2]] == times
+    assert "going on after step 4" in (results[2].parent / "train.log").read_text()
+    refused = nmt(*swept, "model.num_heads=3,4", "seed=1")
+    assert refused.returncode == 3
+    assert "model.num_heads-3  failed  model.d_model must be divisible by model.num_heads" in refused.stdout
