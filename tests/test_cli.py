@@ -321,6 +321,37 @@ def test_errors_about_a_run(run: str, command: str, message: str, capsys: pytest
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
+@pytest.mark.fault(32)
+def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of every kind, two of them in one part, and a choice whose keys are no further errors."""
+    command = "train data=wmt99 data.path=x bad model.d_modle=3 schedule.factor=fast model.dropout=1.5 "
+    command += "model.attention_dropout=7 trainer.accumulate=0 metrics=[blue] seed=??? decoding.beam_size=9"
+    assert main(command.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "error: 9 settings cannot be used:",
+        f"  - there is no data=wmt99; did you mean 'wmt19'?; data can be {offered('data')}",
+        "  - 'bad' is not understood; write key=value, such as trainer.max_steps=500",
+        "  - unknown key model.d_modle; did you mean model.d_model?",
+        "  - schedule.factor must be a number, but is 'fast'",
+        "  - seed is missing; set seed=...",
+        "  - model.dropout must be in [0, 1), but is 1.5",
+        "  - trainer.accumulate must be at least 1, but is 0",
+        "  - metrics[0] must be one of bleu, chrf, ter, but is 'blue'; did you mean 'bleu'?",
+        "  - model.attention_dropout must be in [0, 1), but is 7.0",
+    ]
+
+
+def test_errors_of_a_sweep_are_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "-m", "seed=1,2", "model.d_modle=3", "trainer.accumulate=x"]) == 2
+    assert capsys.readouterr().err == (
+        "error: 2 settings cannot be used:\n"
+        "  - unknown key model.d_modle; did you mean model.d_model?\n"
+        "  - trainer.accumulate must be a whole number, but is 'x'\n"
+    )
+
+
 def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine" / "model"
     folder.mkdir(parents=True)
@@ -530,6 +561,7 @@ OVERRIDES = st.one_of(
 )
 
 
+@pytest.mark.fault(33)
 @settings(max_examples=60, deadline=None)
 @given(overrides=st.lists(OVERRIDES, min_size=1, max_size=2))
 def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None:

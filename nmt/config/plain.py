@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -105,7 +106,7 @@ def _parsed(text: str, *, references: bool) -> DictConfig:
             )
         if (depth, key.value) == (0, "defaults"):
             _require_choices(value, text)
-    return OmegaConf.create(text)
+    return cast(DictConfig, OmegaConf.create(text))
 
 
 def _require_plain(text: str, references: bool) -> None:
