@@ -5,6 +5,7 @@ in import order, too; a test reads these lists and checks both:
 
     errors                Errors that a user may meet, each with its exit code.
     checks                Ranges of config values, one sentence for each kind.
+    streams               The standard streams of the process.
     files                 Files and folders that appear whole.
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from nmt import __version__
 from nmt.config.verb import Verb
 from nmt.errors import Interrupted, Log, NmtError, UserError, suggest, visible
+from nmt.streams import standard_streams
 from nmt.verbs import VERBS
 
 HELP = """\
@@ -34,8 +35,14 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code of the process, which may be one of several."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run the command and return the exit code of the process, which may be one of several.
+
+    Without `argv` the command is that of the process, whose standard streams are then made safe, too.
+    """
+    if argv is None:
+        with standard_streams():
+            return main(sys.argv[1:])
+    arguments = list(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return report(lambda: dispatch(arguments), print_error)
     from nmt.distributed import Launch
@@ -64,9 +71,7 @@ def report(call: Callable[[], int], log: Log) -> int:
     except KeyboardInterrupt:
         log("interrupted")
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader of the pipe is gone (`nmt translate ... | head`): let Python's flush at exit go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of the pipe is gone: `nmt translate ... | head`
         return 128 + signal.SIGPIPE
 
 

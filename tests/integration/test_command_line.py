@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from nmt.cli import main
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
 from nmt.training.trainer import Trainer
@@ -224,6 +226,42 @@ def test_a_reader_that_leaves_is_no_error(trained: Path, environment: dict[str, 
     assert done.stdout == "1 2 3\n"
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("verb", "stdin", "stdout", "message"),
+    [
+        ("translate", None, "out", "error: standard input cannot be read: it is closed"),
+        ("translate", "in", None, "error: standard output cannot be written: it is closed"),
+        ("translate", "in", "/dev/full", "error: standard output cannot be written: No space left on device"),
+        ("evaluate", None, "/dev/full", "error: standard output cannot be written: No space left on device"),
+        ("evaluate", None, "out", ""),
+    ],
+)
+def test_a_stream_that_fails_is_one_message(
+    trained: Path, tmp_path: Path, verb: str, stdin: str | None, stdout: str | None, message: str
+) -> None:
+    """None stands for a stream that is closed. The process is a fork, which need not import torch."""
+    (tmp_path / "in").write_text("1 2 3\n")
+
+    def nmt() -> None:
+        for descriptor, name in ((0, stdin), (1, stdout), (2, "err")):
+            os.close(descriptor)
+            if name is not None:
+                assert os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) == descriptor
+        sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+        sys.argv = ["nmt", verb, f"run={trained}", "runtime.device=cpu"]
+        os._exit(main())
+
+    process = multiprocessing.get_context("fork").Process(target=nmt)
+    process.start()
+    process.join()
+    shown = (tmp_path / "err").read_text().splitlines()
+    assert (process.exitcode, [line for line in shown if "error" in line]) == (
+        (2, [message]) if message else (0, [])
+    )
+    assert not any("Traceback" in line for line in shown)
 
 
 def test_another_config_in_the_same_directory_is_refused(
