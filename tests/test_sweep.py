@@ -17,8 +17,7 @@ import pytest
 from nmt.cli import print_error, report
 from nmt.config.compose import Composed, compose
 from nmt.config.roots import TrainConfig
-from nmt.errors import TrainingStopped
-from nmt.runtime import StopRequest
+from nmt.errors import Interrupted, TrainingStopped
 from nmt.sweep import Action, score, sweep
 from nmt.verbs import VERBS
 
@@ -150,24 +149,23 @@ def test_a_signal_lets_the_trial_save_starts_no_other_and_shows_the_table(
     def train(trial: Composed) -> dict[str, Any]:
         if seed_of(trial) == 1:
             return bleu(31.0)
-        with StopRequest() as stop:
-            (tmp_path / "begun").touch()
-            wait_for(lambda: stop.requested)
-            time.sleep(0.2)  # a second Ctrl-C, passed on to the trial, would end it here
-            (tmp_path / "saved").touch()
-            stop.raise_if_requested(step=7)
-        return {}
+        received = list[int]()
+        signal.signal(number, lambda number, _: received.append(number))
+        (tmp_path / "begun").touch()
+        wait_for(lambda: bool(received))
+        time.sleep(0.2)  # in which the same signal might arrive a second time
+        assert received == [number]
+        raise Interrupted(number, saved)
 
+    saved = f"stopped by {number.name} after step 7, which is saved"
     process = begun(trials(3), train)
     wait_for((tmp_path / "begun").exists)
     assert process.pid is not None
     os.killpg(process.pid, number)  # as a terminal does
     process.join()
     assert process.exitcode == 128 + number
-    assert (tmp_path / "saved").exists()
     shown = capfd.readouterr()
     name = number.name
-    saved = f"stopped by {name} after step 7, which is saved; the same command goes on from there"
     assert shown.out.splitlines()[1:] == ["seed-1  done    BLEU 31.00", f"seed-2  stopped  {saved}"]
     end = f"stopped by {name}; 1 of 3 trials are done; the same command goes on from there"
     assert shown.err.splitlines() == ["[1/3] seed-1", "[2/3] seed-2", saved, end]

@@ -247,9 +247,10 @@ def test_a_stream_that_fails_is_one_message(
 
     def nmt() -> None:
         for descriptor, name in ((0, stdin), (1, stdout), (2, "err")):
-            os.close(descriptor)
-            if name is not None:
-                assert os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) == descriptor
+            os.dup2(os.open(tmp_path / (name or "closed"), os.O_RDWR | os.O_CREAT), descriptor)
+        for descriptor, name in ((0, stdin), (1, stdout)):
+            if name is None:
+                os.close(descriptor)
         sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
         sys.argv = ["nmt", verb, f"run={trained}", "runtime.device=cpu"]
         os._exit(main())
