@@ -43,7 +43,7 @@ def _text(before: Any, binary: Any) -> io.TextIOWrapper:
         binary,
         encoding=getattr(before, "encoding", "utf-8"),
         errors=getattr(before, "errors", "backslashreplace"),
-        line_buffering=getattr(before, "line_buffering", False),
+        line_buffering=getattr(before, "line_buffering", True),
     )
 
 

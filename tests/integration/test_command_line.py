@@ -251,7 +251,7 @@ def test_a_stream_that_fails_is_one_message(
         for descriptor, name in ((0, stdin), (1, stdout)):
             if name is None:
                 os.close(descriptor)
-        sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+        sys.stdin = sys.stdout = sys.stderr = None
         sys.argv = ["nmt", verb, f"run={trained}", "runtime.device=cpu"]
         os._exit(main())
 
