@@ -27,6 +27,7 @@ from nmt.config.overrides import config_dir
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.config.verb import Verb
+from nmt.errors import UserError
 from nmt.verbs import VERBS
 from nmt.verbs.generate import GenerateConfig
 
@@ -527,6 +528,9 @@ SETTINGS = [
     "{a:1}",
     "${x}",
     "${oc.env:X}",
+    "nan",
+    "-.inf",
+    "100000000",
 ]
 SWEEPS = [
     "a,b",
@@ -553,8 +557,9 @@ NAMES = [
     "foo",
     "a..b",
 ]
+KEYS = ["model.dropout", "trainer.max_minutes", "schedule.factor", "decoding.n_best", "tokenizer.kind"]
 PATHS = ["model.d_model", "model.name", "model/x", "model@x", "model._target_", "metrics[0]", "hydra.run.dir"]
-PARTS = (["", "", "", "+", "++", "~"], NAMES + PATHS, ["=", "=", "", "=="], SETTINGS + SWEEPS)
+PARTS = (["", "", "", "+", "++", "~"], NAMES + KEYS + PATHS, ["=", "=", "", "=="], SETTINGS + SWEEPS)
 OVERRIDES = st.one_of(
     st.tuples(*map(st.sampled_from, PARTS)).map("".join),
     st.text(alphabet="abc=.,[]{}$:\"'\\~+@ 1\x00é", max_size=8),
@@ -569,6 +574,15 @@ def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
         code = main(["train", *overrides, "--cfg", "job"])
     assert (code, shown.getvalue()[:7]) in ((0, ""), (2, "error: "))
+
+
+@pytest.mark.fault(33)
+@settings(max_examples=20, deadline=None)
+@given(overrides=st.lists(OVERRIDES, min_size=1, max_size=4))
+def test_whatever_is_typed_can_be_trained_or_is_refused(overrides: list[str]) -> None:
+    with contextlib.suppress(UserError):
+        for trial in compose(VERBS["train"], overrides):
+            trial.to_training()
 
 
 @pytest.mark.parametrize(
