@@ -5,6 +5,7 @@ in import order, too; a test reads these lists and checks both:
 
     errors                Errors that a user may meet, each with its exit code.
     checks                Ranges of config values, one sentence for each kind.
+    streams               The standard streams of the process.
     files                 Files and folders that appear whole.
     containment           Folders of strangers: no name in them leads out of them.
     temporary             Folders for the time of one block, also of killed processes.
@@ -21,6 +22,7 @@ in import order, too; a test reads these lists and checks both:
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, and what is opened from it.
     verbs/                One file a verb: wiring only.
+    sweep                 Trials of a sweep, each in a process of its own.
     cli                   `nmt VERB [overrides]`, errors and exit codes.
     __main__              `python -m nmt`.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from nmt.cli import main, score
+from nmt.cli import main
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
 from nmt.decoding.evaluate import score_text
@@ -27,6 +27,7 @@ from nmt.decoding.metrics import (
 )
 from nmt.errors import UserError
 from nmt.files import write_lines
+from nmt.sweep import score
 
 REFS = [
     "Ein Mann in einem roten Hemd steht im Schnee.",
