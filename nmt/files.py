@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import reprlib
@@ -77,8 +78,18 @@ def written_lines(path: Path) -> list[str]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object for people to read."""
-    write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    """Write a JSON object for people to read; numbers that JSON lacks become "nan", "inf" and "-inf"."""
+    text = json.dumps(_standard(content), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, f"{text}\n".encode())
+
+
+def _standard(content: Any) -> Any:
+    """Return JSON with text in place of the numbers that JSON lacks."""
+    if isinstance(content, dict):
+        return {key: _standard(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_standard(value) for value in content]
+    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -28,20 +29,21 @@ from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
 from nmt.errors import Interrupted, UserError
-from nmt.files import write_lines
+from nmt.files import read_json, write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
 from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, StopRequest, seed_everything
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.objective import Objective
+from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule, Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import OnNonfinite, RolledBack
 from nmt.training.schedules import ConstantConfig, ScheduleContext
 from nmt.training.statistics import MEASURES
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.trainer import Trainer, TrainerConfig
-from tests.training.test_objective import consistency, cross_entropy
+from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available() and hasattr(os, "fork")),
@@ -427,3 +429,94 @@ def test_a_bug_keeps_its_traceback() -> None:
     code, text = explain(KeyError("x"))
     assert (code, text) == (1, "KeyError: 'x'")
     assert explain(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))[0] == 4
+
+
+class FaultyOnRank(CrossEntropy):
+    """Cross-entropy that fails in one step on one rank: no number comes of it, or memory ends."""
+
+    def __init__(self, is_here: bool, step: int, *, out_of_memory: bool = False):
+        super().__init__(CrossEntropyConfig(), no_other_model)
+        self.step = step if is_here else 0
+        self.out_of_memory = out_of_memory
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
+        loss, named = super().__call__(module, batch, step)
+        if step == self.step and self.out_of_memory:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return loss * torch.nan if step == self.step else loss, named
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("parallel", list(Parallel))
+def test_no_rank_updates_its_weights_when_one_has_a_loss_that_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, parallel: Parallel
+) -> None:
+    def fit(world: World) -> int:
+        made = trainer(world, parallel, objective=FaultyOnRank(world.rank == 1, 4), save_every_steps=3)
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker, StopRequest() as stop:
+            try:
+                made.fit(tracker, stop)
+            finally:
+                weights, _ = made.parallel_model.tensors(made.amp_step.optimizer)
+                saved = made.store.load(3).model
+                same = all(torch.equal(x, saved[name]) for name, x in weights.items())
+                (tmp_path / f"same.{world.rank}").write_text(str(same))
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [4, 4]
+    assert [(tmp_path / f"same.{rank}").read_text() for rank in range(2)] == ["True", "True"]
+    assert re.fullmatch(
+        r"error: step 4: the loss is nan on rank 1, for the training pairs .*\. The weights were left as "
+        r"step 3 made them\. The last checkpoint is that of step 3\. .*\n",
+        processes.text("stderr"),
+    )
+    report = read_json(tmp_path / "run" / "nonfinite_step_00000004.json")
+    losses = [batch["loss"] for rank in report["ranks"] for batch in rank["batches"]]
+    assert losses[0] > 0
+    assert losses[1] == "nan"
+
+
+@pytest.mark.fault(20)
+def test_all_ranks_go_back_to_the_same_checkpoint(trainer: Any, tmp_path: Path) -> None:
+    def fit(world: World) -> dict[str, Any]:
+        faulty, sound = (
+            trainer(world, objective=objective, save_every_steps=3, on_nonfinite=OnNonfinite.rollback)
+            for objective in (FaultyOnRank(world.rank == 1, 5), None)
+        )
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
+            with pytest.raises(RolledBack):
+                faulty.fit(tracker, StopRequest())
+            checkpoint = sound.store.latest(pytest.fail)
+            assert checkpoint is not None
+            sound.resume(checkpoint)
+            assert (sound.train_state.step, sound.train_state.batch) == (3, 5)
+            sound.fit(tracker, StopRequest())
+        return outcome(sound)
+
+    first, second = results_of_two(fit, tmp_path)
+    assert first == second
+    assert (first["progress"]["step"], first["progress"]["rollbacks"]) == (6, 1)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize(
+    ("parallel", "step", "code"), [(Parallel.ddp, 1, 2), (Parallel.ddp, 3, 4), (Parallel.fsdp, 1, 2)]
+)
+def test_memory_that_ends_on_one_rank_ends_all(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, parallel: Parallel, step: int, code: int
+) -> None:
+    """In the trial of the largest batch, before step 1, or later; the batch is not retried in parts."""
+
+    def fit(world: World) -> int:
+        made = trainer(world, parallel, objective=FaultyOnRank(world.rank == 1, step, out_of_memory=True))
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker, StopRequest() as stop:
+            made.fit(tracker, stop)
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [code, code]
+    assert re.fullmatch(
+        rf"error: step {step}: a batch of .* does not fit into memory; lower trainer.batch_tokens, .*\n",
+        processes.text("stderr"),
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
+import math
 import os
 import signal
 import socket
@@ -28,6 +30,15 @@ from nmt.files import (
     write_lines,
     written_atomically,
 )
+
+
+def test_json_has_no_number_that_only_python_reads(tmp_path: Path) -> None:
+    """A perplexity that overflows is text, which `float` reads."""
+    write_json(
+        tmp_path / "file.json", {"validation": {"perplexity": math.inf}, "x": [math.nan, 1.5, -math.inf]}
+    )
+    content = json.loads((tmp_path / "file.json").read_text(), parse_constant=pytest.fail)
+    assert content == {"validation": {"perplexity": "inf"}, "x": ["nan", 1.5, "-inf"]}
 
 
 def test_lines_end_in_line_feeds_alone(tmp_path: Path) -> None:

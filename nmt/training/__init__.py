@@ -15,6 +15,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     flops               Floating-point operations of training, and the utilisation of a GPU.
     statistics          Statistics of updates by name: sums on the device, and the table of measures.
     train_state         Progress of a training, as checkpoints store it.
+    memory              Batches that do not fit into memory, and what is tried instead.
+    recovery            What follows a loss, a gradient or weights that are not finite.
     trainer             The update; when to validate, save and stop.
 """
 

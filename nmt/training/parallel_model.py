@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from typing import Any
 
 import torch
@@ -67,6 +68,11 @@ class ParallelModel:
     def __call__(self, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the summed loss of `batch` in update `step`, and the named sums of the objective."""
         return self.module(step, batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
+
+    @property
+    def uniform_loss(self) -> float:
+        """The loss of a uniform guess, in nats per target token."""
+        return math.log(self.model.output.weight.shape[0])
 
     def exchanging(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Return the context of forward and backward; the last batch of an update exchanges gradients."""

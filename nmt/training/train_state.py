@@ -34,6 +34,18 @@ class TrainState:
     validations_without_lower_loss: int = 0
     num_cuts: int = 0
     """Cuts of the learning rate on a plateau."""
+    splits: int = 0
+    """Updates computed in parts, because they did not fit into memory."""
+    skips: int = 0
+    """Updates left out, because a loss or a norm was not finite."""
+    skips_in_a_row: int = 0
+    """Updates left out since the last one that was not."""
+    rollbacks: int = 0
+    """Returns to a checkpoint."""
+    first_loss: float | None = None
+    """Loss of the first update, before the weights had changed."""
+    last_losses: list[float] = field(default_factory=list)
+    """The last losses in the metrics, the newest last."""
     window: dict[str, float] = field(default_factory=dict)
     """Sums by name since the last line of metrics; `nmt.training.statistics` says what they mean."""
 

@@ -18,22 +18,44 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from nmt.checks import at_least, not_negative, positive
-from nmt.data.batching import Plan, collate, groups, plan_epoch
+from nmt.checks import at_least, finite, not_negative, positive
+from nmt.data.batching import Indices, Plan, collate, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
-from nmt.errors import TrainingStopped, UserError, suggest
-from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
+from nmt.errors import Log, NmtError, TrainingStopped, UserError, suggest, warn
+from nmt.files import write_json
+from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything, whole
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.flops import Meter
+from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import (
+    LOSSES,
+    OnNonfinite,
+    RolledBack,
+    bad_weights,
+    cause,
+    diverges,
+    go_back,
+    grad_norms,
+    watched,
+)
 from nmt.training.schedules import PlateauConfig, ScheduleConfig, ScheduleContext, rate
-from nmt.training.statistics import MEASURES, Update, UpdateStatistics, means, measures_in
+from nmt.training.statistics import (
+    MEASURES,
+    Fault,
+    Update,
+    UpdateStatistics,
+    means,
+    measures_in,
+    weight_norm,
+)
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
 
@@ -61,6 +83,14 @@ class TrainerConfig:
     """Largest number of tokens in one batch, padding included, on the longer side of each pair."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
+    on_nonfinite: OnNonfinite = OnNonfinite.stop
+    """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
+    returns to the newest regular checkpoint and goes on with the data behind that update."""
+    max_recoveries: int = 5
+    """Updates that skip leaves out in a row, or returns of rollback in a run, before the training stops."""
+    divergence_ratio: float = 5.0
+    """Stop when the median of the last three logged losses is this many times that of the first update, or
+    that of a uniform guess if it is larger; 0: never."""
     log_every_steps: int = 50
     """Updates between two lines of metrics."""
     measures: list[str] = field(default_factory=list)
@@ -91,7 +121,8 @@ class TrainerConfig:
         at_least(self, "trainer", 1, "batch_tokens", "accumulate", *every, "keep_last", "keep_best")
         limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
         positive(self, "trainer", *limits, hint="; use null for no limit")
-        not_negative(self, "trainer", "patience", "average", "num_samples")
+        not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
+        finite(self, "trainer", "divergence_ratio")
         for name in self.measures:
             if name not in MEASURES:
                 known = ", ".join(MEASURES)
@@ -133,6 +164,7 @@ class Trainer:
         self.statistics = UpdateStatistics(
             amp_step.device,
             forgives_overflow=amp_step.precision is Precision.fp16,
+            tolerated=cfg.max_recoveries if cfg.on_nonfinite is OnNonfinite.skip else 0,
             measures=cfg.measures,
             world=world,
         )
@@ -146,7 +178,11 @@ class Trainer:
         self.sign = 1 if higher_is_better else -1
         self.world = world
         self.train_state = TrainState()
+        self.log: Log = warn
         self._started = time.perf_counter()
+        self._has_tried = self._has_warned = False
+        self._current: Indices = np.empty(0, np.int64)  # the batch that is computed
+        self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Load weights, optimizer and progress from `checkpoint`."""
@@ -156,14 +192,17 @@ class Trainer:
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
             self.train_state.window = {}  # its updates were measured otherwise than those to come
+        self.statistics.resume(self.train_state.skips_in_a_row)
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
         """Train until a limit is reached.
 
         Raises:
             Interrupted: a signal asked to stop; everything up to the last update is saved.
-            TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
+            TrainingStopped: a loss is not finite or explodes, a batch does not fit into memory, or a
+                checkpoint cannot be written. `RolledBack` asks for another trainer, which resumes.
         """
+        self.log = tracker.message
         self.parallel_model.module.train()
         self._started = time.perf_counter() - self.train_state.seconds
         if scores := self.train_state.scores:  # of a run that resumes
@@ -173,6 +212,7 @@ class Trainer:
             pairs = self.pairs_of_epoch(self.train_state.epoch)
             self._require_same(pairs)
             plan = self.plan(pairs)
+            self._try_largest(pairs, plan)
             for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
                 self._update(pairs, group)
                 self._move_on(len(group), len(plan))
@@ -230,16 +270,15 @@ class Trainer:
         """Return the learning rate of update `step`."""
         return rate(step, self.schedule_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
 
-    def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
+    def _update(self, pairs: EncodedPairs, group: Sequence[Indices]) -> None:
         """Update the weights by the gradient of the loss per target token, over all batches of the group."""
         train_state, started = self.train_state, time.perf_counter()
         step = train_state.step + 1
-        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
-        num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
-        for number, indices in enumerate(group, start=1):
-            with self.parallel_model.exchanging(is_last=number == len(group)):
-                self._add_gradients(pairs, indices, num_tokens)
+        num_tokens = num_tokens_of(pairs, group)
+        batches = self._add_gradients(pairs, group, step)
+        train_state.splits += len(batches) > len(group)
+        self._unread[step] = pairs, batches
         update = Update(self.parameters, self.amp_step.clip())
         unusable = self.statistics.end_update(step, num_tokens, update)
         self.amp_step.step(self.learning_rate(step), unusable)
@@ -249,7 +288,75 @@ class Trainer:
         flops = self.meter.flops(src_tokens, num_tokens)
         train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
-    def _add_gradients(self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int) -> None:
+    def _try_largest(self, pairs: EncodedPairs, plan: Plan) -> None:
+        """Compute the largest batches of the plan once in each process, and drop what comes of it.
+
+        Raises:
+            UserError: one of them does not fit into memory.
+        """
+        if self._has_tried:
+            return
+        self._has_tried = True
+        states = self.amp_step.optimizer.state
+        new = [x for x in self.amp_step.parameters if not states.get(x)]
+        moments = [torch.empty_like(x) for x in (*new, *new)]
+        tensors = dict(self.parallel_model.objective.tensors)
+        for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
+            self._add_gradients(pairs, [indices], self.train_state.step + 1, UserError)
+            self._forget_gradients(tensors)
+        del moments  # of the optimizer, which it makes in the first update
+
+    def _add_gradients(
+        self,
+        pairs: EncodedPairs,
+        group: Sequence[Indices],
+        step: int,
+        error: type[NmtError] = TrainingStopped,
+    ) -> Sequence[Indices]:
+        """Add the gradients and the sums of an update, and return its batches.
+
+        Batches that do not fit into memory are cut into parts, and all of the update is computed anew. Where
+        several processes work together they cannot be: the others wait in the exchange of the gradients.
+
+        Raises:
+            NmtError: a batch does not fit, which ends the training with an error of the type `error`.
+        """
+        tensors, size = dict(self.parallel_model.objective.tensors), ""
+        for number in PARTS if self.world.size == 1 else PARTS[:1]:
+            batches = in_parts(group, number)
+            with Attempt() as attempt:
+                self._add_batches(pairs, batches, step)
+            if not attempt.failed:
+                if number > 1 and not self._has_warned:
+                    self._has_warned = True
+                    self.log(slower(size, number, self.cfg.batch_tokens))
+                return batches
+            size = size or size_of(pairs, self._current)
+            self._forget_gradients(tensors)
+            release()
+        parts = f", not even in {number} parts" if number > 1 else ""
+        raise error(
+            f"step {step}: a batch of {size} does not fit into memory{parts}; "
+            f"{advice(self.cfg.batch_tokens, self.world.size)}"
+        )
+
+    def _forget_gradients(self, tensors: dict[str, Tensor]) -> None:
+        """Drop what `_add_gradients` has added; `tensors` are those that the objective had before."""
+        self.amp_step.optimizer.zero_grad(set_to_none=True)
+        self.statistics.forget_batches()
+        self.parallel_model.objective.tensors = tensors
+
+    def _add_batches(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> list[Tensor]:
+        """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
+        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        num_tokens, losses = num_tokens_of(pairs, batches), []
+        for number, indices in enumerate(batches, start=1):
+            self._current = indices
+            with self.parallel_model.exchanging(is_last=number == len(batches)):
+                losses.append(self._add_batch(pairs, indices, step, num_tokens))
+        return losses
+
+    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
         """Add the gradients and the sums of this rank's rows of a batch to those of the update.
 
         Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
@@ -259,46 +366,138 @@ class Trainer:
         batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
-            loss, named = self.parallel_model(batch, self.train_state.step + 1)
+            loss, named = self.parallel_model(batch, step)
         share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
         self.amp_step.backward(share if has_rows else 0.0 * share)
         self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
+        return loss.detach()
 
     def _read(self) -> None:
         """Fetch the sums measured since the last call; here the host waits for a GPU.
 
         Raises:
-            TrainingStopped: a loss or a norm was not finite; in fp16 a norm is an overflow that the loss
-                scale deals with, unless no scale is small enough.
+            TrainingStopped: a loss or a norm was not finite, and `trainer.on_nonfinite` does not skip it; in
+                fp16 a norm is an overflow that the loss scale deals with, unless no scale is small enough.
         """
         started = time.perf_counter()
         sums, fault = self.statistics.read()
         seconds = time.perf_counter() - started
         self.train_state.update_seconds += seconds
         self.train_state.count(**sums, seconds=seconds)
+        self.train_state.skips_in_a_row = self.statistics.in_a_row
         if fault is not None:
-            is_loss = not math.isfinite(fault.loss)
-            what = f"loss is {fault.loss}" if is_loss else f"norm of the gradients is {fault.norm}"
-            raise TrainingStopped(
-                f"step {fault.step}: the {what}. The weights were left as step {fault.step - 1} made them; "
-                f"the last checkpoint is that of step {max(self.store.steps(), default=0)}. Try a lower "
-                "learning rate, more schedule.warmup_steps or runtime.precision=fp32"
-            )
+            self._skip(fault)
+        self._unread.clear()
         if self.amp_step.precision is Precision.fp16:
             self.amp_step.require_loss_scale()
+
+    def _skip(self, fault: Fault) -> None:
+        """Count updates that were left out, or end the training when they are too many in a row."""
+        train_state, most = self.train_state, self.statistics.tolerated
+        train_state.skips += fault.updates
+        train_state.count(tokens=-fault.tokens)
+        if train_state.skips_in_a_row > most:
+            report = self._search(fault)
+            file = self.store.directory.parent / f"nonfinite_step_{fault.step:08d}.json"
+            if self.world.is_main:
+                write_json(file, report)
+            left = f", and {most} updates before it were left out" if most else ""
+            self._give_up(f"step {fault.step}: {fault}{left}{cause(report)}. See {file}", fault.step - 1)
+        self.log(f"step {fault.step}: {fault}; the update is left out ({train_state.skips} so far)")
+
+    def _search(self, fault: Fault) -> dict[str, Any]:
+        """Compute an update that was left out once more, and return what there is to know of it."""
+        pairs, batches = self._unread[fault.step]
+        with watched(self.parallel_model.trained) as modules:
+            losses = self._add_batches(pairs, batches, fault.step)
+        norms = grad_norms(Update(self.parameters, losses[0]), self.amp_step.scaler.get_scale())
+        rows = [indices[self.world.rank :: self.world.size] for indices in batches]
+        own = {
+            "rank": self.world.rank,
+            "modules": list(dict.fromkeys(modules)),
+            "batches": [
+                {"loss": float(loss), "size": size_of(pairs, indices), "pairs": indices.tolist()}
+                for loss, indices in zip(losses, rows, strict=True)
+                if len(indices)
+            ],
+        }
+        return {
+            "step": fault.step,
+            "epoch": self.train_state.epoch,
+            "loss": fault.loss,
+            "grad_norm": fault.norm,
+            "learning_rate": self.learning_rate(fault.step),
+            "weights": bad_weights(self.parallel_model.trained),
+            "grad_norms": norms,
+            "ranks": self.world.all_gather(own),
+        }
+
+    def _give_up(self, reason: str, step: int) -> NoReturn:
+        """End the training, or go back to a checkpoint where `trainer.on_nonfinite` says so.
+
+        `step` is the one that made the weights. The checkpoint is the newest that an uninterrupted run has,
+        so that an interrupted one goes back to the same.
+        """
+        train_state, most = self.train_state, self.cfg.max_recoveries
+        saved = selected_steps(AverageOf.last, 1, self.store.steps(), train_state, self.cfg)
+        if self.cfg.on_nonfinite is OnNonfinite.rollback and saved and train_state.rollbacks < most:
+            what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
+            self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
+            self.world.barrier()  # all ranks have seen the same checkpoints
+            if self.world.is_main:
+                go_back(self.store, saved[-1], train_state)
+            self.world.barrier()
+            raise RolledBack(what)
+        raise TrainingStopped(
+            f"{reason}. The weights were left as step {step} made them. {self._last_checkpoint()}Try a lower "
+            "learning rate, more schedule.warmup_steps, runtime.precision=fp32, or trainer.on_nonfinite=skip "
+            "or rollback"
+        )
+
+    def _last_checkpoint(self) -> str:
+        """Return a sentence that names the last checkpoint."""
+        steps = self.store.steps()
+        return f"The last checkpoint is that of step {steps[-1]}. " if steps else "There is no checkpoint. "
+
+    def _settle(self) -> None:
+        """Make sure that the weights can be scored and saved: all losses read, and all weights finite."""
+        self._read()
+        if not whole(weight_norm(Update(self.parameters, torch.zeros(())))).isfinite():
+            step = self.train_state.step
+            self._give_up(f"step {step}: weights are not finite after the update", step)
+
+    def _require_sanity(self, loss: float) -> None:
+        """Raise `TrainingStopped` when the logged losses explode, of which `loss` is the newest."""
+        train_state, ratio = self.train_state, self.cfg.divergence_ratio
+        train_state.last_losses = [*train_state.last_losses, loss][-LOSSES:]
+        healthy = max(self.parallel_model.uniform_loss, train_state.first_loss or 0.0)
+        if diverges(train_state.last_losses, ratio, healthy):
+            shown = ", ".join(f"{loss:.3g}" for loss in train_state.last_losses)
+            raise TrainingStopped(
+                f"step {train_state.step}: the loss explodes. The last ones logged are {shown} nats per "
+                f"target token, more than trainer.divergence_ratio={ratio:g} times the {healthy:.3g} of a "
+                f"model that knows nothing. {self._last_checkpoint()}Try a lower learning rate, more "
+                "schedule.warmup_steps or a lower optimizer.clip_norm; trainer.divergence_ratio=0 goes on "
+                "all the same"
+            )
 
     def _report(self, tracker: Tracker) -> None:
         """Show the step, with its values if they are read; log the values every `log_every_steps`."""
         train_state = self.train_state
         is_due = train_state.step % self.cfg.log_every_steps == 0
-        is_read = is_due or self.amp_step.device.type == "cpu"  # where reading costs nothing
+        is_first = train_state.first_loss is None
+        is_read = is_due or is_first or self.amp_step.device.type == "cpu"  # where reading costs nothing
         if is_read:
             self._read()
         values = self._measured() if is_read else {}
+        if is_first and math.isfinite(values["train/loss"]):
+            train_state.first_loss = values["train/loss"]
         tracker.advance(train_state.step, values, self.share_done())
         if is_due:
             tracker.log(train_state.step, values)
             train_state.window = {}
+            if math.isfinite(values["train/loss"]):
+                self._require_sanity(values["train/loss"])
 
     def _measured(self) -> dict[str, float]:
         """Return the means over the window, under the names of metrics.jsonl."""
@@ -307,6 +506,8 @@ class Trainer:
         values |= {"lr": self.learning_rate(train_state.step), "epoch": train_state.epoch}
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
+        counts = {name: getattr(train_state, name) for name in ("splits", "skips", "rollbacks")}
+        values |= {name: count for name, count in counts.items() if count}
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
@@ -351,7 +552,7 @@ class Trainer:
     def _take_score(self, tracker: Tracker) -> None:
         """Validate, and update the best score, the patience and the plateau schedule."""
         train_state = self.train_state
-        self._read()
+        self._settle()
         self.parallel_model.refresh()
         values = self.validate(train_state.step)
         self._take_time()
@@ -377,7 +578,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of this step, then remove those that `kept_steps` does not name."""
-        self._read()
+        self._settle()
         weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
         if self.world.is_main:
             self._write(weights, optimizer)
@@ -387,6 +588,11 @@ class Trainer:
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
         self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
         self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
+
+
+def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:
+    """Return the target tokens of some batches."""
+    return sum(int(pairs.tgt_lengths[indices].sum()) for indices in batches)
 
 
 def kept_steps(saved: Sequence[int], state: TrainState, cfg: TrainerConfig) -> set[int]:

@@ -7,7 +7,7 @@ and remarks to stderr.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from nmt.runs.tasks import TASKS, Evaluation
 from nmt.training import build_objective
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import RolledBack
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
@@ -49,13 +50,20 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
         unchanged = world.is_main and run.claim(cfg)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
         if results is None:
-            results = _train(cfg, run, world)
+            results = _train_until_done(cfg, run, world)
             if world.is_main:
                 write_json(run.results_file, results)
         else:
             print(f"{run.path} is finished:")
         print(summary(cfg, results, run))
     return results
+
+
+def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
+    """Train, and resume whenever the training has gone back to a checkpoint."""
+    while True:
+        with suppress(RolledBack):
+            return _train(cfg, run, world)
 
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:

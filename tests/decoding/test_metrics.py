@@ -125,6 +125,7 @@ def test_the_best_checkpoint_is_that_of_the_first_metric_of_which_more_is_better
 def test_scores_with_a_label_are_shown_in_the_order_of_the_table() -> None:
     values = {"loss": 1.5, "perplexity": 4.4817, "ter": 70.0, "bleu": 12.346}
     assert labelled_scores(values) == ["BLEU 12.35", "TER 70.00", "perplexity 4.48"]
+    assert labelled_scores({"perplexity": "inf"}) == ["perplexity inf"]  # as results.json has it
 
 
 TOY = [
