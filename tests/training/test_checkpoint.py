@@ -12,7 +12,7 @@ import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -144,16 +144,20 @@ def test_files_follow_the_umask(store: CheckpointStore) -> None:
 # Crashes
 
 
-def run_until_call(action: Callable[[], None], nth: int) -> bool:
+CALLS = {"open", "write", "flush", "close", "__exit__", "fsync"} | {"mkdir", "rename", "unlink", "rmdir"}
+"""Functions of io and os that change what is on a disk."""
+
+
+def run_until_call(action: Callable[[], None], nth: int, calls: Collection[str] = CALLS) -> bool:
     """Run `action` in a child that dies, as from SIGKILL, before its `nth` call; False when it has fewer.
 
-    Counted are calls that change a disk. What Python has buffered is lost, so that files stay half written.
+    Counted are functions of C named in `calls`. What Python has buffered is lost: files stay half written.
     """
     count = 0
 
     def count_calls(frame: FrameType, event: str, called: Any) -> None:
         nonlocal count
-        if event == "c_call" and called.__name__ in CALLS:
+        if event == "c_call" and called.__name__ in calls:
             count += 1
             if count == nth:
                 os._exit(9)
@@ -170,10 +174,6 @@ def run_until_call(action: Callable[[], None], nth: int) -> bool:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 9), "the action itself failed"
     return code == 9
-
-
-CALLS = {"open", "write", "flush", "close", "__exit__", "fsync"} | {"mkdir", "rename", "unlink", "rmdir"}
-"""Functions of io and os that change what is on a disk."""
 
 
 def crash_everywhere(
