@@ -78,7 +78,7 @@ def test_json_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_json_of_the_types_that_are_asked_for() -> None:
     kinds = {"whole": float, "none": float | None, "absent": str | None, "steps": list[int]}
-    content = {"whole": 3, "none": None, "steps": [], "further": {}}
+    content: dict[str, object] = {"whole": 3, "none": None, "steps": [], "further": {}}
     assert misfits(content, kinds) == []
     assert misfits({**content, "whole": True, "steps": [1 << 63]}, kinds) == [
         "whole is True",

@@ -339,8 +339,8 @@ def test_killed_at_any_call_of_a_save_a_training_ends_the_same(trainer: Factory,
         ends[newest.step] = folder.name
     assert nth > 30
     assert ends.keys() == {2, 4}
-    for folder in ends.values():
-        after = resumed(trainer(folder=folder, **plain))
+    for name in ends.values():
+        after = resumed(trainer(folder=name, **plain))
         fit(after)
         assert_same(after, straight)
         assert after.store.steps() == straight.store.steps()
