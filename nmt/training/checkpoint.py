@@ -163,7 +163,7 @@ class CheckpointStore:
             except _Damage as damage:
                 damaged[self.folder(step)] = str(damage)
                 continue
-            _set_aside(damaged, warn, f"using step {step}")
+            self._set_aside(damaged, warn, f"using step {step}")
             return checkpoint
         self._require_one(damaged)
         return None
@@ -182,7 +182,16 @@ class CheckpointStore:
                 damaged[self.folder(step)] = str(damage)
         if len(damaged) == len(self.steps()):
             self._require_one(damaged)
-        _set_aside(damaged, warn, "so its weights are neither the best nor in an average")
+        self._set_aside(damaged, warn, "so its weights are neither the best nor in an average")
+
+    def _set_aside(self, damaged: Mapping[Path, str], warn: Log, consequence: str) -> None:
+        """Give damaged checkpoints free names, and say so with the reason of each."""
+        for folder, reason in damaged.items():
+            names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
+            aside = next(path for name in names if not os.path.lexists(path := self.directory / name))
+            with self._writing(f"{aside}, as {folder.name} is damaged"):
+                os.rename(folder, aside)
+            warn(f"checkpoint {folder} is damaged: {reason}; set aside as {aside.name}, {consequence}")
 
     def _require_one(self, damaged: Mapping[Path, str]) -> None:
         """Raise `UserError` if there are checkpoints, all of them `damaged`."""
@@ -327,15 +336,6 @@ def _write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, in
         file.flush()
         os.fsync(file.fileno())
     return {"size": size, "sha256": digest.hexdigest()}
-
-
-def _set_aside(damaged: Mapping[Path, str], warn: Log, consequence: str) -> None:
-    """Give damaged checkpoints free names, and say so with the reason of each."""
-    for folder, reason in damaged.items():
-        names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
-        aside = next(path for name in names if not os.path.lexists(path := folder.parent / name))
-        os.rename(folder, aside)
-        warn(f"checkpoint {folder} is damaged: {reason}; set aside as {aside.name}, {consequence}")
 
 
 def _read(folder: Path, step: int) -> Checkpoint:

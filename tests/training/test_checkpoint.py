@@ -632,6 +632,20 @@ def test_several_damaged_and_set_aside_twice(three: CheckpointStore) -> None:
     ]
 
 
+def test_a_damaged_checkpoint_that_cannot_be_moved_is_named(
+    three: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    flip(three.folder(30) / "model.safetensors")
+    monkeypatch.setattr(os, "rename", refused)
+    aside = three.directory / ".corrupt-step_00000030"
+    message = f"cannot write {aside}, as step_00000030 is damaged: Permission denied; steps saved before"
+    with pytest.raises(TrainingStopped, match=f"^{re.escape(message)}"):
+        three.latest(silent)
+
+
 @pytest.mark.fault(10)
 def test_all_damaged_is_an_error_that_lists_each_and_moves_nothing(three: CheckpointStore) -> None:
     flip(three.folder(10) / "state.json")
