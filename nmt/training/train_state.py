@@ -57,7 +57,7 @@ class TrainState:
         )
         if not wrong:
             found = cls(**progress)
-            counts = [found.step, found.epoch, found.batch, found.tokens, *map(_step, found.scores)]
+            counts = [*(x for x in vars(found).values() if type(x) is int), *map(_step, found.scores)]
             wrong = ["a count is negative or a score has no step"] if min(counts) < 0 else []
         if wrong:
             raise UserError(f"state.json of the checkpoint does not fit this nmt: {'; '.join(wrong)}")

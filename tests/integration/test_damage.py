@@ -187,6 +187,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], None], str]] = {
         rewritten(STATE, {"progress": {"step": 7, "batch": 10**6}}),
         "state.json of the checkpoint is after batch 1000000 of ",
     ),
+    "cuts": (rewritten(STATE, {"progress": {"step": 7, "num_cuts": -(2**62)}}), "a count is negative"),
     "negative": (rewritten(STATE, {"progress": {"step": -1}}), "a count is negative or a score has no step"),
     "results": (
         rewritten("results.json", {}),
