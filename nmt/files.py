@@ -99,7 +99,7 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
         UserError: the file cannot be read, is damaged, or lacks a field.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_at_once) as file:
             content = parse_json(file.read(MAX_JSON_BYTES + 1))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
@@ -108,6 +108,11 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
     if wrong := misfits(content, fields or {}):
         raise UserError(f"{path} is damaged: {'; '.join(wrong)}")
     return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting, as for the writer of a pipe that stands in its place."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def parse_json(data: bytes) -> dict[str, Any]:

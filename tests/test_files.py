@@ -85,11 +85,16 @@ def test_damaged_json_is_named(tmp_path: Path, data: bytes, message: str) -> Non
 def test_json_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"file\.json cannot be read: No such file or directory"):
         read_json(tmp_path / "file.json")
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory"):
+        read_json(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe is damaged: Expecting value"):
+        read_json(tmp_path / "pipe")
 
 
 def test_json_of_the_types_that_are_asked_for() -> None:
     kinds = {"whole": float, "none": float | None, "absent": str | None, "steps": list[int]}
-    content = {"whole": 3, "none": None, "steps": [], "further": {}}
+    content: dict[str, object] = {"whole": 3, "none": None, "steps": [], "further": {}}
     assert misfits(content, kinds) == []
     assert misfits({**content, "whole": True, "steps": [1 << 63]}, kinds) == [
         "whole is True",

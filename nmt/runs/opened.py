@@ -27,7 +27,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
-from nmt.training.checkpoint import AVERAGE
+from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.train_state import TrainState
 
 
@@ -128,6 +128,7 @@ def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, n
     """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`."""
     store, found = run.checkpoints, _resolved(name, run, cfg)
     weights = store.load_average().model if found == AVERAGE else store.load_model(int(found))
+    require_match(weights, model.state_dict(), f"the weights of checkpoint {found} of {run.path}")
     model.load_state_dict(weights)
 
 

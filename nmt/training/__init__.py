@@ -5,10 +5,10 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
+    checkpoint          Write atomically, verify, read, keep and average tensors.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers: a table, and their parameter groups.
     schedules           Learning-rate schedules: a table of pure functions of the step.
-    checkpoint          Write atomically, verify, read, keep and average tensors.
     objective           Quantity that an update minimises; model and objective as one module.
     __init__            The table of objectives, and the one function that builds one.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.

@@ -29,9 +29,9 @@ from nmt.data.batching import Indices, Plan, collate, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, suggest, warn
-from nmt.files import write_json
+from nmt.files import misfits, write_json
 from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything, whole
-from nmt.training.checkpoint import Checkpoint, CheckpointStore
+from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.flops import Meter
 from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
 from nmt.training.parallel_model import ParallelModel
@@ -58,6 +58,11 @@ from nmt.training.statistics import (
 )
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
+
+FAILED_SAVES = 3
+"""Checkpoints in a row that cannot be written before the training stops."""
+ROOM = 2.5
+"""Checkpoints that the disk must have room for before the first step."""
 
 
 class AverageOf(Enum):
@@ -179,6 +184,7 @@ class Trainer:
         self.world = world
         self.train_state = TrainState()
         self.log: Log = warn
+        self._failed_saves = 0  # in a row
         self._started = time.perf_counter()
         self._has_tried = self._has_warned = False
         self._current: Indices = np.empty(0, np.int64)  # the batch that is computed
@@ -187,8 +193,11 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Load weights, optimizer and progress from `checkpoint`."""
         self.parallel_model.load(self.amp_step.optimizer, checkpoint.model, checkpoint.optimizer)
-        if self.amp_step.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
-            self.amp_step.scaler.load_state_dict(checkpoint.state["scaler"])
+        scaler, stored = self.amp_step.scaler, checkpoint.state.get("scaler")
+        if scaler.is_enabled() and stored:  # empty after bf16 and fp32
+            if not isinstance(stored, dict) or misfits(stored, dict.fromkeys(scaler.state_dict(), float)):
+                raise UserError("state.json of the checkpoint has no loss scale of this nmt")
+            scaler.load_state_dict(stored)
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
             self.train_state.window = {}  # its updates were measured otherwise than those to come
@@ -208,6 +217,8 @@ class Trainer:
         if scores := self.train_state.scores:  # of a run that resumes
             last = self.sign * scores[max(scores, key=int)]
             tracker.advance(self.train_state.step, {self.score_name: last})
+        if not self.finished():
+            self._require_space()
         while not self.finished():
             pairs = self.pairs_of_epoch(self.train_state.epoch)
             self._require_same(pairs)
@@ -240,8 +251,8 @@ class Trainer:
         train_state.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs) -> Plan:
-        """Return the batches of the current epoch."""
-        return plan_epoch(
+        """Return the batches of the current epoch; raise `UserError` when more were done than there are."""
+        plan = plan_epoch(
             pairs.src_lengths,
             pairs.tgt_lengths,
             seed=self.seed,
@@ -249,6 +260,9 @@ class Trainer:
             max_tokens=self.cfg.batch_tokens,
             draws=pairs.draws,
         )
+        if (done := self.train_state.batch) and done >= len(plan):
+            raise UserError(f"state.json of the checkpoint is after batch {done} of {len(plan)} of an epoch")
+        return plan
 
     def share_done(self) -> float:
         """Return the share of the nearest limit that is used up, from 0 to 1 and above."""
@@ -537,7 +551,7 @@ class Trainer:
             is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
         stopping = self._stopping(stop)
         if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
-            self.save()
+            self.save(must=stopping)
         if stopping:
             stop.raise_if_requested(step)
 
@@ -576,18 +590,40 @@ class Trainer:
             train_state.num_cuts += 1
             train_state.validations_without_lower_loss = 0
 
-    def save(self) -> None:
-        """Write a checkpoint of this step, then remove those that `kept_steps` does not name."""
+    def save(self, *, must: bool = True) -> None:
+        """Write a checkpoint of this step, then remove those that `kept_steps` does not name.
+
+        A checkpoint that need not be written (`must`) and cannot be, as on a full disk, is left to the next
+        save: what was saved before is intact, and a training that goes on from there repeats the same steps.
+
+        Raises:
+            TrainingStopped: the checkpoint cannot be written, on any rank alike.
+        """
         self._settle()
         weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
-        if self.world.is_main:
-            self._write(weights, optimizer)
-        self.world.barrier()  # no rank goes on before the step is saved
+        failure = self.world.broadcast(self._write(weights, optimizer) if self.world.is_main else None)
+        self._failed_saves = self._failed_saves + 1 if failure else 0  # no rank is here before the save ends
+        if failure and (must or self._failed_saves == FAILED_SAVES):
+            raise TrainingStopped(failure)
+        if failure:
+            left = FAILED_SAVES - self._failed_saves
+            self.log(f"error: {failure}. Training goes on; it stops after {left} more failures in a row")
 
-    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
+    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> str | None:
+        """Save and prune; return why that failed, or None."""
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
-        self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
-        self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
+        try:
+            self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
+            self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
+        except TrainingStopped as error:
+            return str(error)
+        return None
+
+    def _require_space(self) -> None:
+        """Raise `TrainingStopped` unless there is `ROOM` for checkpoints of weights and two moments each."""
+        if self.world.is_main:
+            weights = num_bytes(self.parallel_model.model.state_dict().values())
+            self.store.require_space(int(ROOM * 3 * weights))
 
 
 def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:

@@ -148,7 +148,9 @@ def validator(
     def validate(step: int) -> dict[str, float]:
         scores = evaluation.scores(cfg.decoding, cfg.metrics)
         if trained.world.is_main:
-            write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
+            with tracker.spared("hypotheses"):
+                file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
+                write_lines(file, scores.hypotheses)
             TASKS[cfg.task].show(trained, text, scores, tracker, step)
         return {f"valid/{name}": value for name, value in scores.values.items()}
 
@@ -159,6 +161,9 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
     """Score the final weights on validation and `data.scored_split`; return the content of results.json."""
     cfg = trained.cfg
     store = run.checkpoints
+    with trained.world.main_first():
+        if trained.world.is_main:
+            store.set_damaged_models_aside(warn)
     saved = store.steps()
     results: dict[str, Any] = {"step": selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer)[0]}
     if cfg.trainer.average:

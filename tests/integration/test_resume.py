@@ -58,6 +58,7 @@ def interrupt(command: list[str], environment: dict[str, str], awaited: Path, nu
     return process.wait(timeout=60)
 
 
+@pytest.mark.fault(1, 16, 18)
 @pytest.mark.parametrize(
     ("number", "awaited", "code"),
     [
@@ -150,6 +151,7 @@ def test_a_stream_that_has_changed_is_refused(nmt: Command, tiny: list[str], tmp
     assert "error: the training data has changed since step 3" in again.stderr
 
 
+@pytest.mark.fault(9)
 def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     uninterrupted: Path, nmt: Command, tiny: list[str], tmp_path: Path
 ) -> None:
@@ -208,6 +210,7 @@ def test_changed_training_data_is_refused(
     assert "has changed since the run began" in done.stderr
 
 
+@pytest.mark.fault(14)
 def test_two_processes_cannot_share_a_run(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,22 +18,25 @@ import pytest
 import torch
 
 from nmt.data.encoded_pairs import EncodedPairs
+from nmt.distributed import World
 from nmt.errors import TrainingStopped, UserError
 from nmt.runtime import StopRequest
+from nmt.training.checkpoint import CheckpointStore
 from nmt.training.objective import Objective
 from nmt.training.optimizer import optimizer_tensors
 from nmt.training.schedules import PlateauConfig
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, TrainerConfig, kept_steps, selected_steps
+from tests.training.test_checkpoint import CALLS, run_until_call
 from tests.training.test_objective import consistency, cross_entropy, mean_teacher
 
 Factory = Callable[..., Trainer]
 
 
-def fit(trainer: Trainer) -> TrainState:
+def fit(trainer: Trainer, tracking: TrackingConfig | None = None) -> TrainState:
     run = TrackedRun(trainer.store.directory.parent, trainer.train_state.step)
-    with Tracker(run, TrackingConfig()) as tracker:
+    with Tracker(run, tracking or TrackingConfig()) as tracker:
         return trainer.fit(tracker, StopRequest())
 
 
@@ -122,6 +133,196 @@ def test_best_and_newest_checkpoints_are_kept(trainer: Factory) -> None:
     )
     fit(done)
     assert done.store.steps() == [2, 8, 10, 12]
+
+
+SAVING = {"max_steps": 10, "eval_every_steps": 100, "save_every_steps": 2, "keep_last": 9}
+
+
+@pytest.fixture
+def full_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function of a trainer, steps and an error of the system, which fsync then raises at a step."""
+
+    def fail(made: Trainer, steps: Sequence[int], number: int = errno.ENOSPC) -> None:
+        fsync = os.fsync
+
+        def refusing(descriptor: int) -> None:
+            if made.train_state.step in steps:
+                raise OSError(number, os.strerror(number))
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", refusing)
+
+    return fail
+
+
+def outcome(trainer: Trainer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return weights, optimizer and progress, which must not depend on what happened on the way."""
+    progress = dataclasses.asdict(trainer.train_state)
+    timeless = {key: value for key, value in progress.items() if "seconds" not in key and key != "window"}
+    state = optimizer_tensors(trainer.amp_step.optimizer, trainer.parallel_model.model)
+    return {"weights": weights(trainer), **state}, timeless
+
+
+def assert_same(one: Trainer, other: Trainer) -> None:
+    (tensors, progress), (expected, timeless) = outcome(one), outcome(other)
+    assert progress == timeless
+    torch.testing.assert_close(tensors, expected, rtol=0, atol=0)
+
+
+def update(trainer: Trainer, count: int) -> None:
+    """Do `count` updates of the first epoch and nothing else."""
+    pairs = trainer.pairs_of_epoch(1)
+    trainer._require_same(pairs)
+    plan = trainer.plan(pairs)
+    for batch in plan[trainer.train_state.batch :][:count]:
+        trainer._update(pairs, [batch])
+        trainer._move_on(1, len(plan))
+
+
+def resumed(trainer: Trainer) -> Trainer:
+    """Return `trainer` after the newest checkpoint in its folder."""
+    trainer.store.clean()
+    checkpoint = trainer.store.latest(pytest.fail)
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    return trainer
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+def test_a_failed_save_does_not_end_the_training(
+    trainer: Factory, full_at: Callable[..., None], number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    straight, interrupted = trainer(folder="straight", **SAVING), trainer(**SAVING)
+    fit(straight)
+    full_at(interrupted, (4, 6), number)
+    fit(interrupted)
+    assert interrupted.store.steps() == [2, 8, 10]
+    assert sorted(path.name[0] for path in interrupted.store.directory.iterdir()) == ["s"] * 3  # no .tmp-*
+    assert_same(interrupted, straight)
+    log = capsys.readouterr().err
+    for step, before, left in ((4, "2", 2), (6, "2", 1)):
+        assert (
+            f"error: cannot write checkpoint {interrupted.store.folder(step)}: {os.strerror(number)}; "
+            f"steps saved before and intact: {before}; make room or fix the permissions, then run the same "
+            f"command again. Training goes on; it stops after {left} more failures in a row"
+        ) in log
+
+
+@pytest.mark.fault(12)
+def test_repeated_failures_to_save_end_the_training_which_then_goes_on(
+    trainer: Factory, full_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight, stopped = trainer(folder="straight", **SAVING), trainer(**SAVING)
+    fit(straight)
+    full_at(stopped, range(4, 100))
+    with pytest.raises(
+        TrainingStopped, match=r"^cannot write checkpoint .*step_00000008: No space left"
+    ) as raised:
+        fit(stopped)
+    assert raised.value.exit_code == 4
+    assert stopped.store.steps() == [2]
+    monkeypatch.undo()
+    again = resumed(trainer(**SAVING))
+    fit(again)
+    assert_same(again, straight)
+    file = again.store.directory.parent / "metrics.jsonl"
+    steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
+    assert steps == [*range(1, 11), 10]
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("steps", [[3], [10]])
+def test_a_save_that_nothing_follows_must_succeed(
+    trainer: Factory, full_at: Callable[..., None], steps: list[int]
+) -> None:
+    """One that a signal asks for, and the last one."""
+    made = trainer(**SAVING)
+    full_at(made, steps)
+    stop = StopRequest()
+    if steps == [3]:
+        stop.signal = signal.SIGTERM
+        made.train_state.step = 2
+    with (
+        Tracker(TrackedRun(made.store.directory.parent), TrackingConfig(sinks=[])) as tracker,
+        pytest.raises(TrainingStopped, match="No space left on device"),
+    ):
+        made.fit(tracker, stop)
+    assert made.train_state.step == steps[0]
+
+
+@pytest.mark.fault(12)
+def test_a_disk_without_room_for_checkpoints_is_noticed_before_the_first_step(
+    trainer: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trainer(**SAVING)
+    size = 4 * len(weights(made))
+    needed = int(2.5 * 3 * size)
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with pytest.raises(TrainingStopped) as raised:
+        fit(made, TrackingConfig(sinks=[]))
+    assert str(raised.value) == (
+        f"cannot write checkpoints to {made.store.directory}: {needed:,} bytes are needed, "
+        f"but {needed - 1:,} are free; steps saved before and intact: none; "
+        "make room or fix the permissions, then run the same command again"
+    )
+    assert made.train_state.step == 0
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed))
+    assert fit(made, TrackingConfig(sinks=[])).step == 10
+
+
+class Told(World):
+    """Rank 1 of two, as rank 0 tells it that a checkpoint cannot be written."""
+
+    def broadcast(self, value: Any) -> Any:
+        assert value is None
+        return "cannot write it"
+
+
+@pytest.mark.fault(12)
+def test_all_ranks_decide_alike_about_a_failed_save(trainer: Factory) -> None:
+    made = trainer(**SAVING)
+    made._update(made.pairs_of_epoch(1), made.plan(made.pairs_of_epoch(1))[:1])
+    made.world = Told(rank=1, size=2)
+    lines: list[str] = []
+    made.log = lines.append
+    for _ in range(2):
+        made.save(must=False)
+    with pytest.raises(TrainingStopped, match=r"^cannot write it$"):
+        made.save(must=False)
+    assert len(lines) == 2
+    assert made.store.steps() == []
+
+
+@pytest.mark.fault(2, 3)
+def test_killed_at_any_call_of_a_save_a_training_ends_the_same(trainer: Factory, tmp_path: Path) -> None:
+    """The save of step 4 writes, replaces nothing and removes step 2."""
+    plain = {**SAVING, "max_steps": 5, "keep_last": 1}
+    straight = trainer(folder="straight", **plain)
+    fit(straight)
+    first = trainer(folder="first", **plain)
+    update(first, 2)
+    first.save()
+    second = resumed(trainer(folder="first", **plain))
+    update(second, 2)
+    nth, ends, killed = 0, {}, True
+    while killed:
+        nth += 1
+        folder = shutil.copytree(tmp_path / "first", tmp_path / f"run{nth}")
+        second.store = CheckpointStore(folder / "checkpoints")
+        killed = run_until_call(second.save, nth, CALLS - {"write"})  # there is one of each tensor
+        second.store.clean()
+        newest = second.store.latest(pytest.fail)
+        assert newest is not None
+        assert {path.name for path in second.store.directory.iterdir()} <= {"step_00000002", "step_00000004"}
+        ends[newest.step] = folder.name
+    assert nth > 30
+    assert ends.keys() == {2, 4}
+    for name in ends.values():
+        after = resumed(trainer(folder=name, **plain))
+        fit(after)
+        assert_same(after, straight)
+        assert after.store.steps() == straight.store.steps()
 
 
 def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
