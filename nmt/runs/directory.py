@@ -1,7 +1,7 @@
 """A run directory: all files of one training, so that a run can be moved and shared.
 
     config.yaml  environment.json  tokenizer*.model  data/  checkpoints/  metrics.jsonl  tensorboard/
-    hypotheses/  results.json  train.log
+    hypotheses/  results.json  status.json  train.log
 
 Knows files, not models: `nmt.training.checkpoint` knows the content of a checkpoint, and `nmt.config.stored`
 that of config.yaml.

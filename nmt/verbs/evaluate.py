@@ -18,6 +18,7 @@ from nmt.errors import UserError, warn
 from nmt.files import write_lines
 from nmt.runs.opened import evaluation_text, open_run, score_line
 from nmt.runs.tasks import Evaluation
+from nmt.signals import StopRequest
 
 
 @dataclass
@@ -40,7 +41,7 @@ def run(trial: Composed) -> dict[str, Any]:
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.scored_split
-    with distributed.joined() as world:
+    with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
         if opened.cfg.data.tags and not cfg.data.tags:  # another corpus than the run's, without tags
