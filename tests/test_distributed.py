@@ -382,7 +382,7 @@ def test_a_restart_knows_nothing_of_the_start_before(monkeypatch: pytest.MonkeyP
     assert second.text("stderr") == ""
 
 
-@pytest.mark.fault(41)
+@pytest.mark.fault(24, 41)
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_process_that_is_stopped_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: int
