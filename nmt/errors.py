@@ -1,7 +1,7 @@
 """The errors a user may meet, each with the exit code of the process that ends on it.
 
 An error message is one readable text: the full config key or the file and line, the constraint, the actual
-value and the way out. Anything that is not an `NmtError` is a bug of ours and keeps its traceback.
+value and the way out. Anything else, but for `Interrupted`, is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class TrainingStopped(NmtError):
     exit_code = 4
 
 
-class Interrupted(NmtError):
-    """A signal asked the process to stop, and it did so in good order."""
+class Interrupted(BaseException):
+    """A signal asked the process to stop, and it did so in good order; no error that a library may handle."""
 
     def __init__(self, number: int, message: str):
         super().__init__(message)

@@ -167,7 +167,8 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train runtime.colour=1",
             "unknown key runtime.colour; "
-            "the keys here are device, precision, threads, kernels, compile, parallel",
+            "the keys here are device, precision, threads, kernels, compile, parallel, "
+            "timeout_minutes, grace_seconds, requeue",
         ),
         (
             "train schedule.reduce_factor=1",
@@ -206,7 +207,8 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train runtime=5",
             "runtime must be a group of keys "
-            "(device, precision, threads, kernels, compile, parallel), but is 5",
+            "(device, precision, threads, kernels, compile, parallel, "
+            "timeout_minutes, grace_seconds, requeue), but is 5",
         ),
         (
             "train model=transformer_tini",

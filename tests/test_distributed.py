@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,8 @@ from nmt.files import read_json, write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
-from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, StopRequest, seed_everything
+from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, seed_everything
+from nmt.signals import StopRequest
 from nmt.training.checkpoint import CheckpointStore
 from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule, Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer
@@ -59,8 +61,8 @@ Body = Callable[[int], Any]
 class Processes:
     """Two forks of this process, set up as torchrun sets up its workers, with the store in this one."""
 
-    def __init__(self, body: Body, folder: Path):
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    def __init__(self, body: Body, folder: Path, store: Any = None):
+        self.store = store or dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         self.folder = folder
         context = multiprocessing.get_context("fork")
         self.workers = [context.Process(target=self._run, args=(body, rank)) for rank in range(2)]
@@ -73,6 +75,7 @@ class Processes:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}
         for name in ("stdout", "stderr"):
             setattr(sys, name, (self.folder / f"{name}.{rank}").open("w", buffering=1, encoding="utf-8"))
+            setattr(sys, f"__{name}__", getattr(sys, name))
         sys.exit(body(rank))
 
     def exit_codes(self, seconds: float = 100) -> list[int | None]:
@@ -167,6 +170,7 @@ def assert_same(one: Any, other: Any, tolerance: float = 1e-5) -> None:
         assert other == pytest.approx(one, rel=1e-3, abs=tolerance)
 
 
+@pytest.mark.fault(39, 42)
 @pytest.mark.parametrize("objective", [cross_entropy, consistency])
 @pytest.mark.parametrize("parallel", list(Parallel))
 def test_two_processes_compute_the_gradients_of_one(
@@ -186,6 +190,7 @@ def test_two_processes_compute_the_gradients_of_one(
     assert_same(alone, first)
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize("parallel", list(Parallel))
 def test_a_training_goes_on_in_another_number_of_processes(
     trainer: Any, tmp_path: Path, parallel: Parallel
@@ -321,11 +326,13 @@ def test_rank_0_goes_first(tmp_path: Path) -> None:
     assert results_of_two(look, tmp_path) == [False, True]
 
 
-def launched(body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch) -> Body:
+def launched(
+    body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch, timeout_seconds: float = 300
+) -> Body:
     """Return a command that does `body`, run as `nmt` runs its verbs."""
 
     def command(argv: list[str]) -> int:
-        with joined() as world:
+        with joined(timeout_seconds / 60) as world:
             return body(world)
 
     monkeypatch.setattr(cli, "dispatch", command)
@@ -337,6 +344,7 @@ def wait_for_the_other(world: World) -> int:
     return 0
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize(
     ("error", "code", "message"),
@@ -360,6 +368,68 @@ def test_an_error_of_one_ends_all_with_one_message(
     assert "gloo" not in processes.text("stderr")
 
 
+@pytest.mark.fault(40)
+def test_a_restart_knows_nothing_of_the_start_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Which ended with an error, and left its keys in the store that torchrun keeps."""
+
+    def fail(world: World) -> int:
+        if world.rank == 1:
+            raise UserError("no")
+        return wait_for_the_other(world)
+
+    first = Processes(launched(fail, monkeypatch), tmp_path)
+    assert first.exit_codes() == [2, 2]
+    second = Processes(launched(wait_for_the_other, monkeypatch), tmp_path, first.store)
+    assert second.exit_codes() == [0, 0], second.text("stderr")
+    assert second.text("stderr") == ""
+
+
+@pytest.mark.fault(24, 41)
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_process_that_is_stopped_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: int
+) -> None:
+    def stop(world: World) -> int:
+        if world.rank == stopped:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return wait_for_the_other(world)
+
+    processes = Processes(launched(stop, monkeypatch, timeout_seconds=2), tmp_path)
+    processes.workers[1 - stopped].join(60)
+    lines = (tmp_path / f"stderr.{1 - stopped}").read_text().splitlines()
+    name = f"process {processes.workers[stopped].pid} on {socket.gethostname()}"
+    assert lines[0] == (
+        f"error: rank {stopped} ({name}) has given no sign of life for 2 seconds (runtime.timeout_minutes); "
+        "what the training saved is intact, and the same command goes on from there. "
+        "The threads of this process wait here:"
+    )
+    assert any("in barrier" in line for line in lines)
+    os.kill(processes.workers[stopped].pid or 0, signal.SIGCONT)
+    assert processes.exit_codes() == [4, 4]
+
+
+@pytest.mark.fault(41)
+def test_neither_long_work_nor_a_stop_of_all_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Slurm may stop all processes of a job for a while, and rank 0 may prepare data for hours."""
+
+    def prepare(world: World) -> int:
+        (tmp_path / f"ready.{world.rank}").touch()
+        if world.is_main:
+            time.sleep(8)
+        return wait_for_the_other(world)
+
+    processes = Processes(launched(prepare, monkeypatch, timeout_seconds=3), tmp_path)
+    while not all((tmp_path / f"ready.{rank}").exists() for rank in range(2)):
+        time.sleep(0.01)
+    for number, seconds in ((signal.SIGSTOP, 4), (signal.SIGCONT, 0)):
+        for worker in processes.workers:
+            os.kill(worker.pid or 0, number)
+        time.sleep(seconds)
+    assert processes.exit_codes() == [0, 0], processes.text("stderr")
+
+
 def test_a_process_that_is_stuck_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(world: World) -> int:
         if world.rank == 1:
@@ -372,6 +442,7 @@ def test_a_process_that_is_stuck_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert processes.text("stderr") == "error: no\n"
 
 
+@pytest.mark.fault(40)
 def test_a_process_that_vanishes_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def vanish(world: World) -> int:
         if world.rank == 1:
@@ -386,6 +457,7 @@ def test_a_process_that_vanishes_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(processes.text("stderr").splitlines()) == 1
 
 
+@pytest.mark.fault(19)
 @pytest.mark.parametrize("signalled", [0, 1])
 def test_a_signal_to_one_is_granted_by_all_after_the_same_step(
     monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, signalled: int

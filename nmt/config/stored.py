@@ -36,6 +36,9 @@ REPORTING = (
     "runtime.device",
     "runtime.threads",
     "runtime.parallel",
+    "runtime.timeout_minutes",
+    "runtime.grace_seconds",
+    "runtime.requeue",
 )
 """Keys that say where and how a run is scored; the name of its directory does not depend on them."""
 

@@ -30,7 +30,8 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, suggest, warn
 from nmt.files import misfits, write_json
-from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything, whole
+from nmt.runtime import MixedPrecisionStep, Precision, seed_everything, whole
+from nmt.signals import StopRequest
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.flops import Meter
 from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
@@ -219,24 +220,38 @@ class Trainer:
             tracker.advance(self.train_state.step, {self.score_name: last})
         if not self.finished():
             self._require_space()
-        while not self.finished():
-            pairs = self.pairs_of_epoch(self.train_state.epoch)
-            self._require_same(pairs)
-            plan = self.plan(pairs)
-            self._try_largest(pairs, plan)
-            for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
-                self._update(pairs, group)
-                self._move_on(len(group), len(plan))
-                self._report(tracker)
+        with stop.deferred():
+            if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._validate_and_save(tracker, stop)
-                if self.finished():
-                    break
-        self._complete(tracker)
-        if self._stopping(stop):
-            stop.raise_if_requested(self.train_state.step)
+            while not self.finished():
+                pairs = self._pairs(stop)
+                plan = self.plan(pairs)
+                self._require_same(pairs, len(plan))
+                self._try_largest(pairs, plan)
+                for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
+                    self._update(pairs, group)
+                    self._move_on(len(group), len(plan))
+                    self._report(tracker)
+                    self._validate_and_save(tracker, stop)
+                    if self.finished():
+                        break
+            self._complete(tracker, stop)
         return self.train_state
 
-    def _require_same(self, pairs: EncodedPairs) -> None:
+    def _pairs(self, stop: StopRequest) -> EncodedPairs:
+        """Return the pairs of the current epoch, unless a signal arrives while they are encoded."""
+        pairs = stop.unless_stopped(lambda: self.pairs_of_epoch(self.train_state.epoch))
+        if self._stopping(stop) or pairs is None:
+            self._save_and_leave(stop)
+        return pairs
+
+    def _lacks_score(self) -> bool:
+        """Return whether this step is to be validated, and is not yet."""
+        step = self.train_state.step
+        is_due = step > 0 and step % self.cfg.eval_every_steps == 0
+        return is_due and str(step) not in self.train_state.scores
+
+    def _require_same(self, pairs: EncodedPairs, num_batches: int) -> None:
         """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
         train_state = self.train_state
         if pairs.digest != self.world.broadcast(pairs.digest):
@@ -245,14 +260,17 @@ class Trainer:
             )
         if train_state.batch and not train_state.digest:
             # A version without digests began the epoch; its sampled pairs may have made more batches.
-            train_state.batch = min(train_state.batch, len(self.plan(pairs)) - 1)
+            train_state.batch = min(train_state.batch, num_batches - 1)
         elif train_state.batch and pairs.digest != train_state.digest:
             raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
+        elif train_state.batch >= num_batches > 0:
+            done = f"batch {train_state.batch} of {num_batches}"
+            raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
         train_state.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs) -> Plan:
-        """Return the batches of the current epoch; raise `UserError` when more were done than there are."""
-        plan = plan_epoch(
+        """Return the batches of the current epoch."""
+        return plan_epoch(
             pairs.src_lengths,
             pairs.tgt_lengths,
             seed=self.seed,
@@ -260,9 +278,6 @@ class Trainer:
             max_tokens=self.cfg.batch_tokens,
             draws=pairs.draws,
         )
-        if (done := self.train_state.batch) and done >= len(plan):
-            raise UserError(f"state.json of the checkpoint is after batch {done} of {len(plan)} of an epoch")
-        return plan
 
     def share_done(self) -> float:
         """Return the share of the nearest limit that is used up, from 0 to 1 and above."""
@@ -542,33 +557,52 @@ class Trainer:
             stop.signal = signal.Signals(number)
         return bool(number)
 
-    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
-        """Validate and save where that is due at this step, and grant a request to stop."""
-        step = self.train_state.step
-        is_among_best = False
-        if step % self.cfg.eval_every_steps == 0:
-            self._take_score(tracker)
-            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
-        stopping = self._stopping(stop)
-        if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
-            self.save(must=stopping)
-        if stopping:
-            stop.raise_if_requested(step)
+    def _save_and_leave(self, stop: StopRequest) -> NoReturn:
+        """Save the last update, if there is one, and raise `Interrupted`."""
+        if not self.train_state.step:
+            raise stop.interruption()
+        self.save()
+        raise stop.interruption(f" after step {self.train_state.step}, which is saved")
 
-    def _complete(self, tracker: Tracker) -> None:
+    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
+        """Validate and save where that is due at this step; save and leave when a signal has arrived.
+
+        The signal also ends a validation, which the resumed run makes anew.
+        """
+        step = self.train_state.step
+        stopping = self._stopping(stop)
+        is_among_best = False
+        if self._lacks_score() and not stopping:
+            self._take_score(tracker, stop)
+            stopping = self._stopping(stop)
+            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
+        if stopping:
+            self._save_and_leave(stop)
+        if is_among_best or step % self.cfg.save_every_steps == 0:
+            self.save(must=False)
+
+    def _complete(self, tracker: Tracker, stop: StopRequest) -> None:
         """Make sure that the last step is validated and saved."""
         is_new = str(self.train_state.step) not in self.train_state.scores
         if is_new:
-            self._take_score(tracker)
+            self._take_score(tracker, stop)
         if is_new or not self.world.broadcast(self.train_state.step in self.store.steps()):
             self.save()
 
-    def _take_score(self, tracker: Tracker) -> None:
-        """Validate, and update the best score, the patience and the plateau schedule."""
+    def _take_score(self, tracker: Tracker, stop: StopRequest) -> None:
+        """Validate, and update the best score, the patience and the plateau schedule.
+
+        One process abandons the validation when a signal arrives; several must all come to its end.
+        """
         train_state = self.train_state
         self._settle()
         self.parallel_model.refresh()
-        values = self.validate(train_state.step)
+        if self.world.size > 1:
+            values: dict[str, float] | None = self.validate(train_state.step)
+        else:
+            values = stop.unless_stopped(lambda: self.validate(train_state.step))
+        if values is None:
+            return
         self._take_time()
         tracker.log(train_state.step, values)
         score = self.sign * values[self.score_name]
@@ -643,9 +677,15 @@ def selected_steps(
 ) -> list[int]:
     """Return the `count` newest or best of the `saved` steps, in ascending order.
 
-    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
+    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest:
+    those due by their number, those that were among the best when they were validated, and the last.
     """
     if which is AverageOf.best:
         return sorted(state.best_steps(among=saved)[:count])
-    regular = [step for step in saved if step % cfg.save_every_steps == 0 or str(step) in state.scores]
-    return regular[-count:]
+
+    def is_regular(step: int) -> bool:
+        so_far = [int(other) for other in state.scores if int(other) <= step]
+        among_best = step in state.best_steps(among=so_far)[: cfg.keep_best]
+        return among_best or step % cfg.save_every_steps == 0 or (step == state.step and step in so_far)
+
+    return [step for step in saved if is_regular(step)][-count:]

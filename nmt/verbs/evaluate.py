@@ -19,6 +19,7 @@ from nmt.errors import UserError, warn
 from nmt.files import write_lines
 from nmt.runs.opened import evaluation_text, open_run, score_line
 from nmt.runs.tasks import Evaluation
+from nmt.signals import StopRequest
 
 
 @dataclass
@@ -43,7 +44,7 @@ def run(trial: Composed) -> dict[str, Any]:
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.scored_split
-    with distributed.joined() as world:
+    with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus
             named = cfg.read_corpus or trial.choices.get("data") != FROM_RUN
             text = evaluation_text(opened.directory, opened.cfg, cfg.data, split, named=named)

@@ -49,10 +49,11 @@ from nmt.containment import require_contained
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE, translate
-from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, warn
+from nmt.errors import NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
-from nmt.runtime import StopRequest, resolve_device
+from nmt.runtime import resolve_device
+from nmt.signals import StopRequest
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
 
@@ -69,7 +70,7 @@ def translate_file(cfg: TranslateConfig) -> None:
     Raises:
         UserError: the input, the output or the run cannot be used as given.
         TrainingStopped: the disk is full, or a worker was killed.
-        Interrupted: SIGINT or SIGTERM has arrived.
+        Interrupted: a signal has arrived.
     """
     assert cfg.input is not None
     assert cfg.output is not None
@@ -117,22 +118,18 @@ def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConf
 def _translate_missing(job: Job, settings: Sequence[TranslateConfig], counter: LineCounter) -> None:
     """Hand out the missing blocks, one to each worker at a time, until every part is there."""
     missing = (block for block in job.blocks() if not block.part.exists())
-    with StopRequest() as stop:
+    with StopRequest(settings[0].runtime.grace_seconds) as stop, stop.deferred():
         first = list(itertools.islice(missing, len(settings)))
         with counter, _workers(settings, first) as (pool, pending):
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                if stop.signal is not None:  # the signal may have ended the workers, too
+                if stop.requested:  # the signal may have ended the workers, too
                     break
                 for future in done:
                     counter.add(*future.result())
                     pending |= {pool.submit(_translate, block) for block in itertools.islice(missing, 1)}
-        if stop.signal is not None:
-            raise Interrupted(
-                stop.signal,
-                f"stopped by {stop.signal.name}; {job.progress} are translated; "
-                "the same command goes on from there",
-            )
+        if stop.requested:
+            raise stop.interruption(f"; {job.progress} are translated")
 
 
 @contextmanager

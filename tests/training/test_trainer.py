@@ -19,9 +19,9 @@ import torch
 
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import World
-from nmt.errors import TrainingStopped, UserError
-from nmt.runtime import StopRequest
-from nmt.training.checkpoint import CheckpointStore
+from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.signals import StopRequest
+from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.objective import Objective
 from nmt.training.optimizer import optimizer_tensors
 from nmt.training.schedules import PlateauConfig
@@ -338,10 +338,94 @@ def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
 def test_the_best_are_those_of_the_highest_score_that_are_saved() -> None:
     train_state, cfg = (
         TrainState(scores={"5": 1.0, "10": 3.0, "15": 4.0, "20": 2.0}),
-        TrainerConfig(keep_last=1),
+        TrainerConfig(keep_last=1, save_every_steps=20),
     )
     assert selected_steps(AverageOf.best, 2, [5, 10, 20, 22], train_state, cfg) == [10, 20]
     assert kept_steps([5, 10, 20, 22], train_state, cfg) == {10, 20, 22}
+
+
+SCORES = {4: 5.0, 8: 6.0, 12: 4.0, 16: 4.5, 20: 1.0, 21: 2.0}
+"""The score of each validation; a plateau, and steps that are not among the best."""
+INTERRUPTED = {"validation": 12, "encoding": 16, "update": 9, "save": 7, "end": 21}
+"""What a signal meets, and the step that it leaves saved: the next one when it meets a save.
+
+Step 16 ends an epoch; it is validated, but no run saves it that is not interrupted."""
+
+
+def signalled(made: Trainer, phase: str) -> Trainer:
+    """Make `phase` send a signal in a trainer that does as any other does."""
+    pairs_of_epoch, add_gradients, write = made.pairs_of_epoch, made._add_gradients, made.store.save
+    due = {"validation": 12, "end": 21}.get(phase, 0)
+
+    def send(happens: bool) -> None:
+        if happens:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def validate(step: int) -> dict[str, float]:
+        torch.rand(step)  # as a search may draw
+        values = {"valid/bleu": SCORES[step], "valid/loss": 100.0 - SCORES[step]}
+        send(step == due)
+        return values
+
+    def encode(epoch: int) -> EncodedPairs:
+        send(phase == "encoding" and epoch == 3)
+        return pairs_of_epoch(epoch)
+
+    def add(*arguments: Any) -> None:
+        send(phase == "update" and made.train_state.step == 8)
+        add_gradients(*arguments)
+
+    def save(checkpoint: Checkpoint) -> None:
+        send(phase == "save" and checkpoint.step == 6)
+        write(checkpoint)
+
+    made.validate, made.pairs_of_epoch = validate, encode
+    made._add_gradients, made.store.save = add, save  # type: ignore[method-assign,assignment]
+    return made
+
+
+@pytest.mark.fault(16, 4)
+@pytest.mark.parametrize("phase", INTERRUPTED)
+def test_a_signal_in_any_phase_changes_nothing_at_the_end(trainer: Factory, phase: str) -> None:
+    """Scores, patience, the plateau, what is kept, averaged and logged: all is that of a run without it."""
+
+    def build(folder: str, phase: str = "") -> Trainer:
+        plateau = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=1, reduce_factor=0.5)
+        cfg = {"max_steps": 21, "eval_every_steps": 4, "save_every_steps": 6, "keep_last": 3, "accumulate": 2}
+        return signalled(trainer(folder=folder, schedule=plateau, batch_tokens=25, **cfg), phase)
+
+    def outcome(made: Trainer) -> list[Any]:
+        state = {key: value for key, value in vars(made.train_state).items() if "second" not in key}
+        newest = selected_steps(AverageOf.last, 3, made.store.steps(), made.train_state, made.cfg)
+        lines = (made.store.directory.parent / "metrics.jsonl").read_text().splitlines()
+        logged = [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
+        return [state | {"window": window_of(made)}, newest, logged, weights(made).tolist()]
+
+    straight, first, second = build("straight"), build("run", phase), build("run")
+    fit(straight)
+    run = TrackedRun(first.store.directory.parent)
+    with pytest.raises(Interrupted), StopRequest() as stop, Tracker(run, TrackingConfig()) as tracker:
+        first.fit(tracker, stop)
+    assert first.store.steps()[-1] == INTERRUPTED[phase]
+    checkpoint = second.store.latest(pytest.fail)
+    assert checkpoint is not None
+    second.resume(checkpoint)
+    fit(second)
+    assert outcome(second) == outcome(straight)
+
+
+def test_a_signal_before_the_first_update_saves_nothing(trainer: Factory) -> None:
+    made = trainer(max_steps=4)
+    made.pairs_of_epoch = lambda epoch: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[assignment,return-value]
+    run = TrackedRun(made.store.directory.parent)
+    message = "^stopped by SIGTERM; the same command takes it up again$"
+    with (
+        pytest.raises(Interrupted, match=message),
+        StopRequest() as stop,
+        Tracker(run, TrackingConfig()) as t,
+    ):
+        made.fit(t, stop)
+    assert made.store.steps() == []
 
 
 def window_of(trainer: Trainer) -> dict[str, float]:
@@ -432,12 +516,8 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) ->
 def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -> None:
     """A run that was stopped before its first validation, and is then told to stop even earlier."""
     first = trainer(max_steps=6, eval_every_steps=100, save_every_steps=100)
-    with Tracker(TrackedRun(first.store.directory.parent), TrackingConfig()) as tracker:
-        stop = StopRequest()
-        first._update(first.pairs_of_epoch(1), first.plan(first.pairs_of_epoch(1))[:1])
-        first.save()
-        stop.raise_if_requested(1)
-        tracker.message("stopped")
+    first._update(first.pairs_of_epoch(1), first.plan(first.pairs_of_epoch(1))[:1])
+    first.save()
     second = trainer(max_steps=1)
     checkpoint = second.store.latest(pytest.fail)
     assert checkpoint is not None
