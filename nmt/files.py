@@ -105,9 +105,9 @@ def publish(draft: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def sync(folder: Path) -> None:
-    """Flush the names in `folder` to the disk: a rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Flush a file or the names in a folder to the disk: a rename is on the disk only when its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
