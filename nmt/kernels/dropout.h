@@ -44,7 +44,7 @@ struct ReluDropoutGradient {
 
   explicit ReluDropoutGradient(double rate) : scale(Dropout(rate, 0).scale) {}
 
-  inline Vec16 operator()(Vec16 grad, Vec16 out) const { return grad * (out <= 0.0f ? Vec16{} : broadcast(scale)); }
+  inline Vec16 operator()(Vec16 grad, Vec16 out) const { return grad * (out > 0.0f ? broadcast(scale) : Vec16{}); }
 };
 
 }  // namespace nmt

@@ -216,7 +216,7 @@ DAMAGES: tuple[Callable[[Tensor, random.Random], Tensor], ...] = (
     lambda x, rng: x[:1].expand(x.shape) if len(x) else x,
     lambda x, rng: x[..., :0],
     lambda x, rng: x.to("meta"),
-    lambda x, rng: torch.full_like(x, rng.choice((-1, 10**6))) if x.dtype is not torch.bool else ~x,
+    lambda x, rng: torch.full_like(x, rng.choice((-1, 10**6))) if x.element_size() > 1 else ~x,
     lambda x, rng: torch.full_like(x, torch.nan) if x.is_floating_point() else x,
     lambda x, rng: _misplaced(x),
 )

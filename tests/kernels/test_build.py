@@ -41,13 +41,19 @@ esac
 """
 
 
+@pytest.fixture(scope="module")
+def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("library") / "empty.so"
+    subprocess.run([str(COMPILER), "-shared", "-x", "c++", "/dev/null", "-o", str(library)], check=True)
+    return library
+
+
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def compiler(tmp_path: Path, empty_library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a stand-in for the compiler, which makes an empty library; the cache is new."""
     folder = tmp_path / "compiler"
     folder.mkdir()
-    command = [str(COMPILER), "-shared", "-x", "c++", "/dev/null", "-o", str(folder / "empty.so")]
-    subprocess.run(command, check=True)
+    shutil.copy(empty_library, folder / "empty.so")
     (folder / "version").write_text("1.0")
     (folder / "c++").write_text(STAND_IN.format(folder=folder, seconds=0))
     (folder / "c++").chmod(0o755)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.kernels import fused
+from nmt.layers.blocks import Activation, FeedForward
 from nmt.layers.loss import smoothed_nll
 from nmt.layers.positions import sinusoids
 
@@ -55,14 +57,9 @@ def _projected_nll(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def _feed_forward(rate: float) -> Callable[..., Tensor]:
-    def compute(x: Tensor, *weights: Tensor) -> Tensor:
-        inner, outer = fused.Linear(18, 33), fused.Linear(33, 17)
-        with torch.no_grad():
-            for parameter, value in zip([*inner.parameters(), *outer.parameters()], weights, strict=True):
-                parameter.copy_(value)
-        return fused.feed_forward(x, inner, F.relu, outer, rate)
-
-    return compute
+    block = FeedForward(18, 33, Activation.relu, dropout=rate)
+    names = [name for name, _ in block.named_parameters()]
+    return lambda x, *weights: functional_call(block, dict(zip(names, weights, strict=True)), (x,))
 
 
 TWINS = {
@@ -83,11 +80,11 @@ TWINS = {
 }
 ON_TILES = {
     "linear": Twin(((3, 18), (33, 18), (33,)), fused.linear),
-    "feed_forward": Twin(((3, 18), (33, 18), (33,), (17, 33), (17,)), _feed_forward(0.0), masks=True),
+    "feed_forward": Twin(((3, 18), (33, 18), (33,), (18, 33), (18,)), _feed_forward(0.0), masks=True),
     "feed_forward with dropout": Twin(
-        ((3, 18), (33, 18), (33,), (17, 33), (17,)), _feed_forward(0.5), reorders=True, masks=True
+        ((3, 18), (33, 18), (33,), (18, 33), (18,)), _feed_forward(0.5), reorders=True, masks=True
     ),
-    "projected_nll": Twin(((3, 18), (19, 18)), _projected_nll),
+    "projected_nll": Twin(((3, 18), (19, 18)), _projected_nll, reorders=True),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 TESTS = ("test_arguments.py", "test_not_finite.py", "test_fused.py", "test_search_kernels.py")
-NUM_CALLS = 400
+NUM_CALLS = 200
 SANITIZERS = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
