@@ -18,10 +18,9 @@ from nmt.layers.loss import smoothed_nll
 from nmt.layers.positions import sinusoids
 
 pytestmark = pytest.mark.skipif(not kernels.load(), reason="the kernels cannot be built here")
-on_tiles = pytest.mark.skipif(
+needs_tiles = pytest.mark.skipif(
     not (kernels.load() and torch.ops.nmt.has_tiles()), reason="this machine has no AMX"
 )
-needs_tiles = [on_tiles]
 VALUES = (torch.nan, torch.inf, -torch.inf)
 
 
