@@ -148,10 +148,17 @@ def test_the_library_is_on_the_disk_before_it_has_its_name(
 ) -> None:
     events: list[str] = []
     fsync, rename = os.fsync, os.rename
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: events.append(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd)
-    )
-    monkeypatch.setattr(os, "rename", lambda old, new: events.append("rename") or rename(old, new))
+
+    def noted_fsync(descriptor: int) -> None:
+        events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def noted_rename(old: Path, new: Path) -> None:
+        events.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
     assert problem() == ""
     assert events[0].endswith("/library.so")
     assert events.index("rename") > 0
