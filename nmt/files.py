@@ -202,9 +202,9 @@ def require_space(folder: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, but {free:,} are free")
 
 
-def sync(folder: Path) -> None:
-    """Flush the names in `folder` to the disk: a rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Flush a file or the names in a folder to the disk: a rename is on the disk only when its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -15,7 +15,6 @@ import torch
 
 from nmt import kernels
 from nmt.cli import main
-from nmt.disk_cache import cache_dir
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -47,7 +46,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of a cache with nothing in it but the kernels, which take a minute to build."""
     cache = tmp_path_factory.mktemp("cache")
     if kernels.load():
-        (cache / "kernels").symlink_to(cache_dir() / "kernels")
+        (cache / kernels.folder().name).symlink_to(kernels.folder())
     return {
         **os.environ,
         "NMT_CACHE": str(cache),
