@@ -266,7 +266,7 @@ class Soak:
         cache = self.folder / "cache"
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir(parents=True)
-        (cache / "kernels").symlink_to(KERNELS)
+        (cache / KERNELS.name).symlink_to(KERNELS)
         os.environ["NMT_CACHE"] = str(cache)
         return self.folder / name
 
