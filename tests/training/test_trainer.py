@@ -234,15 +234,20 @@ def test_repeated_failures_to_save_end_the_training_which_then_goes_on(
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("steps", [[3], [10]])
 def test_a_save_that_nothing_follows_must_succeed(
-    trainer: Factory, full_at: Callable[..., None], steps: list[int]
+    trainer: Factory, full_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
     """One that a signal asks for, and the last one."""
     made = trainer(**SAVING)
     full_at(made, steps)
     stop = StopRequest()
-    if steps == [3]:
-        stop.signal = signal.SIGTERM
-        made.train_state.step = 2
+    update = made._update
+
+    def update_and_signal(*arguments: Any) -> None:
+        update(*arguments)
+        if made.train_state.step == steps[0] == 3:
+            stop.signal = signal.SIGTERM
+
+    monkeypatch.setattr(made, "_update", update_and_signal)
     with (
         Tracker(TrackedRun(made.store.directory.parent), TrackingConfig(sinks=[])) as tracker,
         pytest.raises(TrainingStopped, match="No space left on device"),
