@@ -58,7 +58,7 @@ def interrupt(command: list[str], environment: dict[str, str], awaited: Path, nu
     return process.wait(timeout=60)
 
 
-@pytest.mark.fault(1, 16, 18)
+@pytest.mark.fault(1, 8, 16, 18)
 @pytest.mark.parametrize(
     ("number", "awaited", "code"),
     [
