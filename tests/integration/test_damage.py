@@ -230,6 +230,20 @@ def test_weights_that_do_not_fit_are_not_used_to_translate(run: Path, nmt: Comma
     assert f"the weights of checkpoint 8 of {run} do not fit the config: 1 of " in last_line(done.stderr)
 
 
+def test_weights_that_are_not_finite_or_overflow_are_not_used_to_translate(run: Path, nmt: Command) -> None:
+    for value, message in (
+        (float("nan"), f"the weights of checkpoint 8 of {run} are not finite: "),
+        (
+            3e38,
+            "the model gives no token a probability, as its numbers overflow; set decoding.precision=fp32",
+        ),
+    ):
+        forged(lambda tensors, value=value: [x.fill_(value) for x in tensors.values()])(run)
+        done = nmt("translate", f"run={run}", "checkpoint=8", stdin="1 2 3\n")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in last_line(done.stderr)
+
+
 @pytest.mark.fault(13)
 def test_a_place_that_cannot_be_written_is_refused_before_anything(
     nmt: Command, tiny: list[str], tmp_path: Path
