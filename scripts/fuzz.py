@@ -93,9 +93,7 @@ VALUES = [
 
 def with_other_value(text: bytes, rng: random.Random) -> bytes:
     """Return YAML or JSON in which one value is another; the rest stays well-formed."""
-    places = list(re.finditer(rb"(?<=: )[^\n,{}\[\]]+", text)) or [re.match(b"", text)]
-    place = rng.choice(places)
-    begin, end = place.span() if place else (0, 0)
+    begin, end = rng.choice([match.span() for match in re.finditer(rb"(?<=: )[^\n,{}\[\]]+|^", text)])
     return text[:begin] + rng.choice(VALUES) + text[end:]
 
 
