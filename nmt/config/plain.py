@@ -139,7 +139,7 @@ def _require_choices(node: yaml.Node, defaults: object, text: str) -> None:
                 f"{_line(entry)}: `defaults` is a list of NAME and GROUP: NAME, such as "
                 f"[base_transformer, _self_], but here is {text[_span(entry)].strip()}"
             )
-        if any(_HYDRA.search(name or "") for name in pair):
+        if any(_HYDRA.search(str(name)) for name in pair):
             raise UserError(f"{_line(entry)}: a config chooses nothing of Hydra's own; remove this default")
 
 
