@@ -84,7 +84,7 @@ def search(trial: Callable[[int], Trial], smallest: int, *, until_no_faster: boo
         return Found(enough, "larger batches do not train faster")
     if not done.fits:
         return _between(trial, size, 2 * size, smallest)
-    return Found(size, "one batch holds all training data" if done.is_whole else "no more is tried")
+    return Found(size, "one batch holds all pairs of an epoch" if done.is_whole else "no more is tried")
 
 
 def _enough(trials: dict[int, Trial]) -> int:

@@ -117,8 +117,32 @@ def test_sampled_segmentations_are_drawn_again_after_a_kill(
     assert outcome(run, 12) == outcome(tmp_path / "straight", 12)
 
 
+AUTO = ["data.max_tokens=32", "decoding=greedy", "trainer.batch_tokens=auto"]
+
+
+def test_a_number_of_tokens_that_is_found_gives_the_bits_of_one_that_is_given(
+    nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.training.trainer.TIMED_SECONDS", 0)
+    steps = ["trainer.max_steps=4", "trainer.eval_every_steps=4", "trainer.save_every_steps=2"]
+    options = [*tiny, *OPTIONS, *steps, *AUTO]
+    searched = nmt("train", f"run={tmp_path / 'found'}", *options)
+    assert searched.returncode == 0, searched.stderr
+    found = load_config(tmp_path / "found" / "config.yaml").trainer.auto_batch_tokens
+    assert found is not None
+    assert f"trainer.batch_tokens=auto is {found:,} tokens: " in searched.stderr
+    monkeypatch.setattr("nmt.training.trainer.search", lambda *_, **__: pytest.fail("it is searched again"))
+    given = nmt("train", f"run={tmp_path / 'given'}", *options, f"trainer.auto_batch_tokens={found}")
+    assert given.returncode == 0, given.stderr
+    assert outcome(tmp_path / "found", 4) == outcome(tmp_path / "given", 4)
+    again = nmt("train", f"run={tmp_path / 'found'}", *options)
+    assert (again.returncode, "is finished" in again.stdout) == (0, True)
+    assert nmt("evaluate", f"run={tmp_path / 'found'}").returncode == 0
+
+
 @pytest.mark.fault(1, 22)
-@pytest.mark.parametrize("awaited", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("awaited", [0, 3])
 def test_a_run_keeps_the_number_of_tokens_that_it_has_found(
     nmt: Command,
     tiny: list[str],
@@ -129,7 +153,7 @@ def test_a_run_keeps_the_number_of_tokens_that_it_has_found(
 ) -> None:
     """Killed before its first checkpoint, or after it; then the machine has changed."""
     steps = ["trainer.max_steps=8", "trainer.eval_every_steps=8", "trainer.save_every_steps=3"]
-    options = [*tiny, *OPTIONS, *steps, "data.max_tokens=32", "decoding=greedy", "trainer.batch_tokens=auto"]
+    options = [*tiny, *OPTIONS, *steps, *AUTO]
     run = tmp_path / "run"
     command = [sys.executable, "-m", "nmt", "train", f"run={run}", *options]
 
@@ -153,8 +177,6 @@ def test_a_run_keeps_the_number_of_tokens_that_it_has_found(
     assert straight.returncode == 0, straight.stderr
     assert outcome(run, 8) == outcome(tmp_path / "straight", 8)
     assert number() == found
-    assert "is finished" in nmt("train", f"run={run}", *options).stdout
-    assert nmt("evaluate", f"run={run}").returncode == 0
 
 
 def test_a_stream_goes_on_where_it_stopped(
