@@ -87,7 +87,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
     pairs = examples.epochs(text, tokenizer, warn)(1)
     lengths = pairs.src_lengths, pairs.tgt_lengths
-    plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.batch_tokens)
+    plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.tokens_per_batch)
     arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}
     for name, side in (("src", pairs.src), ("tgt", pairs.tgt)):
         arrays[f"{name}_ids"] = side.ids[:]

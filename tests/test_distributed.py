@@ -45,6 +45,7 @@ from nmt.training.schedules import ConstantConfig, ScheduleContext
 from nmt.training.statistics import MEASURES
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.trainer import Trainer, TrainerConfig
+from tests.training.test_auto_batch import Limited, many_pairs
 from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 
 pytestmark = pytest.mark.skipif(
@@ -569,6 +570,25 @@ def test_all_ranks_go_back_to_the_same_checkpoint(trainer: Any, tmp_path: Path) 
     first, second = results_of_two(fit, tmp_path)
     assert first == second
     assert (first["progress"]["step"], first["progress"]["rollbacks"]) == (6, 1)
+
+
+@pytest.mark.fault(22, 39)
+def test_all_ranks_take_the_number_that_fits_on_each(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path
+) -> None:
+    """Half of each batch is on each rank; there is room for 1,000 tokens on rank 1, for more on rank 0."""
+    monkeypatch.setattr("nmt.training.trainer.TIMED_SECONDS", 0)
+
+    def find(world: World) -> int:
+        objective = Limited(1000 if world.rank else 2000)
+        made = trainer(world, objective=objective, batch_tokens="auto", auto_batch_tokens=64)
+        made.pairs_of_epoch = lambda epoch: many_pairs()
+        found: int = made.find_batch_tokens(lambda text: None)
+        return found
+
+    first, second = results_of_two(find, tmp_path)
+    assert first == second
+    assert 1280 <= first <= 2000
 
 
 @pytest.mark.fault(22)

@@ -26,7 +26,7 @@ LARGEST = {
     "decoding.max_length_ratio": 1_000,
     "decoding.max_length_offset": 100_000,
     "decoding.max_source_tokens": 1_000_000,
-    "*.batch_tokens": 1_000_000_000,
+    "*batch_tokens": 1_000_000_000,
     "*": 2**53,
 }
 """Pattern of full keys -> the largest number in size; the first pattern that matches counts."""

@@ -28,6 +28,7 @@ from nmt.errors import Problems, UserError, suggest
 from nmt.models import ModelConfig
 from nmt.runtime import Parallel, RuntimeConfig
 from nmt.training import ObjectiveConfig
+from nmt.training.auto_batch import AUTO
 from nmt.training.optimizer import MuonConfig, OptimizerConfig
 from nmt.training.schedules import DecayConfig, ScheduleConfig
 from nmt.training.tracking import TrackingConfig
@@ -230,10 +231,16 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead"
         )
-    if cfg.trainer.batch_tokens < cfg.data.max_tokens:
+    if cfg.trainer.is_to_be_found and cfg.runtime.parallel is Parallel.fsdp:
         yield (
-            f"trainer.batch_tokens must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
-            f"but is {cfg.trainer.batch_tokens}; set trainer.batch_tokens higher or data.max_tokens lower"
+            f"trainer.batch_tokens={AUTO} cannot be found with runtime.parallel=fsdp; set it "
+            "to a number, or trainer.auto_batch_tokens to the one in the config.yaml of the run"
+        )
+    if not cfg.trainer.is_to_be_found and cfg.trainer.tokens_per_batch < cfg.data.max_tokens:
+        key = f"trainer.{'auto_' if cfg.trainer.batch_tokens == AUTO else ''}batch_tokens"
+        yield (
+            f"{key} must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
+            f"but is {cfg.trainer.tokens_per_batch}; set {key} higher or data.max_tokens lower"
         )
     if isinstance(cfg.optimizer, MuonConfig) and cfg.runtime.parallel is Parallel.fsdp:
         yield (
@@ -266,6 +273,11 @@ def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
             f"trainer.best_metric={best} is not computed: metrics is [{', '.join(cfg.metrics)}]; "
             f"set trainer.best_metric to one of them or to loss{near}"
         )
+
+
+def with_batch_tokens(cfg: TrainConfig, number: int | None) -> TrainConfig:
+    """Return `cfg`, whose `trainer.batch_tokens` is auto, with the number that auto stands for."""
+    return dataclasses.replace(cfg, trainer=dataclasses.replace(cfg.trainer, auto_batch_tokens=number))
 
 
 def decay_follows_limit(cfg: TrainConfig) -> bool:

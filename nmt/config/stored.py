@@ -42,6 +42,9 @@ REPORTING = (
 )
 """Keys that say where and how a run is scored; the name of its directory does not depend on them."""
 
+FOUND = ("trainer.auto_batch_tokens",)
+"""Keys that a run finds values for: the name of its directory does not depend on them, the weights do."""
+
 RESUMABLE = (
     *REPORTING,
     "trainer.max_*",
@@ -61,7 +64,7 @@ def to_plain(cfg: object) -> dict[str, Any]:
 
 def fingerprint(cfg: TrainConfig) -> str:
     """Return eight hexadecimal digits, a hash of all that decides which weights a training ends with."""
-    flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, REPORTING)}
+    flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, (*REPORTING, *FOUND))}
     return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
 

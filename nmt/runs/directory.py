@@ -16,7 +16,7 @@ import itertools
 import os
 import platform
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from nmt import __version__
-from nmt.config.roots import TrainConfig
-from nmt.config.stored import load_config, refuse_difference, save_config
+from nmt.config.roots import TrainConfig, with_batch_tokens
+from nmt.config.stored import difference, load_config, refuse_difference, save_config
 from nmt.containment import require_contained
 from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
@@ -88,7 +88,7 @@ class RunDirectory:
             UserError: the directory belongs to a run with another config (shows the difference), or holds
                 a tokenizer or checkpoints but no config.yaml, and so may not be a run.
         """
-        trained = bool(self.checkpoints.steps())
+        trained, cfg = bool(self.checkpoints.steps()), self.with_batch_tokens(cfg)
         if not self.config_file.exists():
             if trained or Tokenizer.exists(self.path):
                 raise UserError(
@@ -105,6 +105,20 @@ class RunDirectory:
             _remove(leftover)
         save_config(cfg, self.config_file)
         return False
+
+    def with_batch_tokens(self, cfg: TrainConfig) -> TrainConfig:
+        """Return `cfg` with the number of tokens that `trainer.batch_tokens=auto` has found for this run.
+
+        A run that is trained keeps the number for good, one that is not for the same config.
+        """
+        if not cfg.trainer.is_to_be_found or not self.config_file.is_file():
+            return cfg
+        with suppress(UserError):  # is no config of this version, which `claim` deals with
+            stored = load_config(self.config_file)
+            known = with_batch_tokens(cfg, stored.trainer.auto_batch_tokens)
+            if self.checkpoints.steps() or not difference(stored, known):
+                return known
+        return cfg
 
     def _remove_drafts(self) -> None:
         """Remove half-written files of killed processes; call with the directory locked."""

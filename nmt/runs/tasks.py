@@ -29,7 +29,7 @@ class Evaluation:
         if report.kept < report.read:
             log(f"loss without what exceeds model.max_positions: {report}")
         lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
-        self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.batch_tokens)
+        self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.tokens_per_batch)
 
     def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> Scores:
         """Return the loss in nats per target token, perplexity, and the scores of the task."""

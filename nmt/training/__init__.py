@@ -16,6 +16,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     statistics          Statistics of updates by name: sums on the device, and the table of measures.
     train_state         Progress of a training, as checkpoints store it.
     memory              Batches that do not fit into memory, and what is tried instead.
+    auto_batch          Number of tokens in a batch that suits the memory and the speed of the machine.
     recovery            What follows a loss, a gradient or weights that are not finite.
     trainer             The update; when to validate, save and stop.
 """

@@ -32,6 +32,7 @@ from nmt.errors import Log, NmtError, TrainingStopped, UserError, suggest, warn
 from nmt.files import misfits, write_json
 from nmt.runtime import MixedPrecisionStep, Precision, seed_everything, whole
 from nmt.signals import StopRequest
+from nmt.training.auto_batch import AUTO, TIMED_SECONDS, Room, Trial, search
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.flops import Meter
 from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
@@ -85,8 +86,11 @@ class TrainerConfig:
     """Stop after this many target tokens; null: no limit."""
     max_minutes: float | None = None
     """Stop after this much training time, counted over resumes; null: no limit."""
-    batch_tokens: int = 4096
-    """Largest number of tokens in one batch, padding included, on the longer side of each pair."""
+    batch_tokens: int | str = 4096
+    """Largest number of tokens in one batch, padding included, on the longer side of each pair; auto: what
+    fits into memory, on CPU no more than makes training faster, found once, at the start of the run."""
+    auto_batch_tokens: int | None = None
+    """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
     on_nonfinite: OnNonfinite = OnNonfinite.stop
@@ -124,7 +128,8 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         every = ("log_every_steps", "eval_every_steps", "save_every_steps")
-        at_least(self, "trainer", 1, "batch_tokens", "accumulate", *every, "keep_last", "keep_best")
+        at_least(self, "trainer", 1, "accumulate", *every, "keep_last", "keep_best", "auto_batch_tokens")
+        self._require_batch_tokens()
         limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
         positive(self, "trainer", *limits, hint="; use null for no limit")
         not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
@@ -142,6 +147,33 @@ class TrainerConfig:
                 f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
                 f"set {key}={self.average}"
             )
+
+    def _require_batch_tokens(self) -> None:
+        """Raise `UserError` unless `batch_tokens` is a number or auto, and the number of auto is for auto."""
+        given = self.batch_tokens
+        if given != AUTO and (isinstance(given, str) or given < 1):
+            raise UserError(f"trainer.batch_tokens must be at least 1 or {AUTO}, but is {given!r}")
+        if given != AUTO and self.auto_batch_tokens is not None:
+            raise UserError(
+                f"trainer.auto_batch_tokens={self.auto_batch_tokens} is what trainer.batch_tokens={AUTO} "
+                f"stands for, but trainer.batch_tokens is {given}; leave one of them out"
+            )
+
+    @property
+    def is_to_be_found(self) -> bool:
+        """Whether the number of tokens in a batch is not known yet."""
+        return self.batch_tokens == AUTO and self.auto_batch_tokens is None
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """The largest number of tokens in one batch, given or found; raise `UserError` if it is unknown."""
+        number = self.auto_batch_tokens if self.batch_tokens == AUTO else int(self.batch_tokens)
+        if number is None:
+            raise UserError(
+                f"trainer.auto_batch_tokens is missing, which trainer.batch_tokens={AUTO} has found for this "
+                "run; restore its config.yaml"
+            )
+        return number
 
 
 class Trainer:
@@ -268,14 +300,14 @@ class Trainer:
             raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
         train_state.digest = pairs.digest
 
-    def plan(self, pairs: EncodedPairs) -> Plan:
-        """Return the batches of the current epoch."""
+    def plan(self, pairs: EncodedPairs, max_tokens: int | None = None) -> Plan:
+        """Return the batches of the current epoch, of `max_tokens` instead of those of the config."""
         return plan_epoch(
             pairs.src_lengths,
             pairs.tgt_lengths,
             seed=self.seed,
             epoch=self.train_state.epoch,
-            max_tokens=self.cfg.batch_tokens,
+            max_tokens=max_tokens or self.cfg.tokens_per_batch,
             draws=pairs.draws,
         )
 
@@ -335,6 +367,44 @@ class Trainer:
             self._forget_gradients(tensors)
         del moments  # of the optimizer, which it makes in the first update
 
+    def find_batch_tokens(self, log: Log) -> int:
+        """Return the number of tokens that `trainer.batch_tokens=auto` stands for, and log why.
+
+        The trainer is not to be used for anything else. The smallest number is that of its config.
+        """
+        pairs, on_cpu = self.pairs_of_epoch(1), self.amp_step.device.type == "cpu"
+        room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
+        found = search(lambda size: self._trial(pairs, size, room), smallest, until_no_faster=on_cpu)
+        log(f"trainer.batch_tokens={AUTO} is {found.size:,} tokens: {found.reason}")
+        return found.size
+
+    def _trial(self, pairs: EncodedPairs, size: int, room: Room | None) -> Trial:
+        """Make updates of the largest batches of a plan of `size` tokens; return one result for all ranks.
+
+        The learning rate is 0. No gradients are exchanged: a rank without memory keeps none waiting.
+        """
+        if self.world.all_reduce_max(float(room is not None and not room.holds(size))):
+            return Trial(fits=False)
+        plan, tensors = self.plan(pairs, size), dict(self.parallel_model.objective.tensors)
+        largest = plan.largest(pairs.src_lengths, pairs.tgt_lengths)
+        tokens, usable = num_tokens_of(pairs, largest), torch.zeros((), device=self.amp_step.device)
+        started, rounds = time.perf_counter(), 0
+        with Attempt() as attempt, self.parallel_model.exchanging(is_last=False):
+            while not rounds or (room is not None and time.perf_counter() - started < TIMED_SECONDS):
+                rounds += 1
+                for indices in largest:
+                    self._add_batch(pairs, indices, 1, tokens)
+                    self.amp_step.clip()
+                    self.amp_step.step(0.0, usable)
+        seconds = time.perf_counter() - started
+        self._forget_gradients(tensors)
+        release()
+        if room is not None:
+            room.measure(size)
+        fits = not self.world.all_reduce_max(float(attempt.failed))
+        time_of_round = self.world.all_reduce_max(seconds / rounds)
+        return Trial(fits, len(plan) == 1, self.world.all_reduce_max(seconds), tokens / time_of_round)
+
     def _add_gradients(
         self,
         pairs: EncodedPairs,
@@ -358,7 +428,7 @@ class Trainer:
             if not attempt.failed:
                 if number > 1 and not self._has_warned:
                     self._has_warned = True
-                    self.log(slower(size, number, self.cfg.batch_tokens))
+                    self.log(slower(size, number, self.cfg.tokens_per_batch))
                 return batches
             size = size or size_of(pairs, self._current)
             self._forget_gradients(tensors)
@@ -366,7 +436,7 @@ class Trainer:
         parts = f", not even in {number} parts" if number > 1 else ""
         raise error(
             f"step {step}: a batch of {size} does not fit into memory{parts}; "
-            f"{advice(self.cfg.batch_tokens, self.world.size)}"
+            f"{advice(self.cfg.tokens_per_batch, self.world.size)}"
         )
 
     def _forget_gradients(self, tensors: dict[str, Tensor]) -> None:

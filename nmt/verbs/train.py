@@ -6,19 +6,22 @@ and remarks to stderr.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmt import distributed, kernels, runtime
 from nmt.config.compose import Composed
-from nmt.config.roots import TrainConfig
+from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import prepare
+from nmt.data.training_split import TrainingData, prepare
 from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
@@ -31,6 +34,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.signals import StopRequest
 from nmt.training import build_objective
+from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
@@ -74,6 +78,9 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: S
 
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+    if cfg.trainer.is_to_be_found:
+        known = run.with_batch_tokens(cfg) if world.is_main else cfg
+        cfg = with_batch_tokens(cfg, world.broadcast(known.trainer.auto_batch_tokens))
     device = runtime.prepare(cfg.runtime)
     precision = runtime.resolve_precision(cfg.runtime, device)
     if world.is_main:
@@ -89,41 +96,77 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             data = prepare(
                 cfg.data, cfg.tokenizer, task.examples(cfg), run, seed=cfg.seed, log=tracker.message
             )
-        model = initial_model(cfg, data.tokenizer).to(device)
-        trained = TrainedModel(cfg, data.tokenizer, model, device, world=world)
-        schedule = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
-        objective = build_objective(cfg.objective, opener(cfg, data.tokenizer))
-        parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device)
-        optimizer = build_optimizer(cfg.optimizer, parallel_model.trained)
-        trainer = Trainer(
-            cfg.trainer,
-            cfg.schedule,
-            schedule,
-            parallel_model=parallel_model,
-            amp_step=runtime.MixedPrecisionStep(
-                optimizer, device=device, precision=precision, clip_norm=cfg.optimizer.clip_norm
-            ),
-            pairs_of_epoch=data.pairs_of_epoch,
-            validate=validator(trained, run, tracker),
-            store=run.checkpoints,
-            seed=cfg.seed,
-            higher_is_better=higher_is_better(cfg.trainer.best_metric),
-            world=world,
-        )
+        if cfg.trainer.is_to_be_found and not checkpoint:
+            cfg = with_batch_tokens(cfg, _found_batch_tokens(cfg, data, run, device, world, tracker.message))
+            if world.is_main:
+                run.adopt(cfg)
+        trained = _trained_model(cfg, data, device, world)
+        trainer = _trainer(trained, data, run, validator(trained, run, tracker))
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
-        size = sum(parameter.numel() for parameter in model.parameters())
+        size = sum(parameter.numel() for parameter in trained.model.parameters())
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
         code = f", {kernels.status()}" if device.type == "cpu" else ""
         tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
-        tracker.message(f"peak learning rate {peak(cfg.schedule, schedule):.2e} ({cfg.schedule.name})")
+        rate = peak(cfg.schedule, trainer.schedule)
+        tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(cfg)
         with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
         return conclude(trained, run, train_state, tracker.message)
+
+
+def _found_batch_tokens(
+    cfg: TrainConfig, data: TrainingData, run: RunDirectory, device: torch.device, world: World, log: Log
+) -> int:
+    """Return what `trainer.batch_tokens=auto` stands for.
+
+    That is tried with a model and a trainer made for it, so that the training begins like any other.
+    """
+    smallest = with_batch_tokens(cfg, cfg.data.max_tokens)
+    trainer = _trainer(_trained_model(smallest, data, device, world), data, run, lambda step: {})
+    with closed(data.pairs_of_epoch):
+        found = trainer.find_batch_tokens(log)
+    del trainer
+    gc.collect()  # parallel models and hooks refer to each other
+    release()
+    return found
+
+
+def _trained_model(cfg: TrainConfig, data: TrainingData, device: torch.device, world: World) -> TrainedModel:
+    """Return the model before its first update."""
+    model = initial_model(cfg, data.tokenizer).to(device)
+    return TrainedModel(cfg, data.tokenizer, model, device, world=world)
+
+
+def _trainer(
+    trained: TrainedModel, data: TrainingData, run: RunDirectory, validate: Callable[[int], dict[str, float]]
+) -> Trainer:
+    """Return the trainer of a model, with an objective and an optimizer."""
+    cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
+    objective = build_objective(cfg.objective, opener(cfg, data.tokenizer))
+    parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device)
+    return Trainer(
+        cfg.trainer,
+        cfg.schedule,
+        ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps),
+        parallel_model=parallel_model,
+        amp_step=runtime.MixedPrecisionStep(
+            build_optimizer(cfg.optimizer, parallel_model.trained),
+            device=device,
+            precision=runtime.resolve_precision(cfg.runtime, device),
+            clip_norm=cfg.optimizer.clip_norm,
+        ),
+        pairs_of_epoch=data.pairs_of_epoch,
+        validate=validate,
+        store=run.checkpoints,
+        seed=cfg.seed,
+        higher_is_better=higher_is_better(cfg.trainer.best_metric),
+        world=world,
+    )
 
 
 def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:

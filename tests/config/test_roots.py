@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.config.compose import Composed, compose
-from nmt.config.roots import TrainConfig, TranslateConfig, check
+from nmt.config.roots import TrainConfig, TranslateConfig, check, with_batch_tokens
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData
@@ -247,6 +247,16 @@ def test_a_damaged_config_is_read_or_refused(
             "set trainer.batch_tokens higher or data.max_tokens lower",
         ),
         (
+            ("trainer.batch_tokens=auto", "trainer.auto_batch_tokens=100"),
+            "trainer.auto_batch_tokens must hold the longest sentence, data.max_tokens=256, but is 100; "
+            "set trainer.auto_batch_tokens higher or data.max_tokens lower",
+        ),
+        (
+            ("trainer.batch_tokens=auto", "runtime.parallel=fsdp"),
+            "trainer.batch_tokens=auto cannot be found with runtime.parallel=fsdp; set it "
+            "to a number, or trainer.auto_batch_tokens to the one in the config.yaml of the run",
+        ),
+        (
             ("optimizer=muon", "runtime.parallel=fsdp"),
             "optimizer=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
             "set runtime.parallel=ddp, or optimizer=adamw",
@@ -367,6 +377,8 @@ def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
         config("trainer.best_metric=bleu"),
     ]
     assert {fingerprint(cfg) for cfg in same} == {fingerprint(config())}
+    auto = config("trainer.batch_tokens=auto")
+    assert fingerprint(with_batch_tokens(auto, 768)) == fingerprint(auto) != fingerprint(config())
     others = [config("seed=2"), config("trainer.max_steps=7"), config("schedule=constant")]
     assert len({fingerprint(cfg) for cfg in [config(), *others]}) == 4
     assert len(fingerprint(config())) == 8

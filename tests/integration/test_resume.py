@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.config.stored import load_config
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 STEPS = 60
@@ -48,11 +50,14 @@ def outcome(run: Path, steps: int = STEPS) -> dict[str, object]:
     return {"tensors": tensors, "progress": timeless, "metrics": metrics}
 
 
-def interrupt(command: list[str], environment: dict[str, str], awaited: Path, number: int) -> int:
-    """Start `command`, send the signal once `awaited` exists, and return the exit code."""
+def interrupt(
+    command: list[str], environment: dict[str, str], awaited: Path | Callable[[], bool], number: int
+) -> int:
+    """Start `command`, send the signal once `awaited` exists or holds, and return the exit code."""
+    is_time = awaited.exists if isinstance(awaited, Path) else awaited
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not awaited.exists() and process.poll() is None and time.monotonic() < deadline:
+    while not is_time() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(number)
     return process.wait(timeout=60)
@@ -110,6 +115,68 @@ def test_sampled_segmentations_are_drawn_again_after_a_kill(
     again = nmt("train", f"run={run}", *options)
     assert "going on after step" in again.stderr, again.stderr
     assert outcome(run, 12) == outcome(tmp_path / "straight", 12)
+
+
+AUTO = ["data.max_tokens=32", "decoding=greedy", "trainer.batch_tokens=auto"]
+
+
+def test_a_number_of_tokens_that_is_found_gives_the_bits_of_one_that_is_given(
+    nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.training.trainer.TIMED_SECONDS", 0)
+    steps = ["trainer.max_steps=4", "trainer.eval_every_steps=4", "trainer.save_every_steps=2"]
+    options = [*tiny, *OPTIONS, *steps, *AUTO]
+    searched = nmt("train", f"run={tmp_path / 'found'}", *options)
+    assert searched.returncode == 0, searched.stderr
+    found = load_config(tmp_path / "found" / "config.yaml").trainer.auto_batch_tokens
+    assert found is not None
+    assert f"trainer.batch_tokens=auto is {found:,} tokens: " in searched.stderr
+    monkeypatch.setattr("nmt.training.trainer.search", lambda *_, **__: pytest.fail("it is searched again"))
+    given = nmt("train", f"run={tmp_path / 'given'}", *options, f"trainer.auto_batch_tokens={found}")
+    assert given.returncode == 0, given.stderr
+    assert outcome(tmp_path / "found", 4) == outcome(tmp_path / "given", 4)
+    again = nmt("train", f"run={tmp_path / 'found'}", *options)
+    assert (again.returncode, "is finished" in again.stdout) == (0, True)
+    assert nmt("evaluate", f"run={tmp_path / 'found'}").returncode == 0
+
+
+@pytest.mark.fault(1, 22)
+@pytest.mark.slow
+@pytest.mark.parametrize("awaited", [0, 3])
+def test_a_run_keeps_the_number_of_tokens_that_it_has_found(
+    nmt: Command,
+    tiny: list[str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    awaited: int,
+) -> None:
+    """Killed before its first checkpoint, or after it; then the machine has changed."""
+    steps = ["trainer.max_steps=8", "trainer.eval_every_steps=8", "trainer.save_every_steps=3"]
+    options = [*tiny, *OPTIONS, *steps, *AUTO]
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *options]
+
+    def number() -> int | None:
+        file = run / "config.yaml"
+        return load_config(file).trainer.auto_batch_tokens if file.exists() else None
+
+    ended = interrupt(
+        command,
+        environment,
+        (run / "checkpoints" / f"step_{awaited:08d}").exists if awaited else lambda: number() is not None,
+        signal.SIGKILL,
+    )
+    found = number()
+    assert (ended, found is not None) == (-signal.SIGKILL, True)
+    assert bool(awaited) == (run / "checkpoints").exists()
+    monkeypatch.setattr("nmt.training.trainer.search", lambda *_, **__: pytest.fail("it is searched again"))
+    again = nmt("train", f"run={run}", *options)
+    assert again.returncode == 0, again.stderr
+    straight = nmt("train", f"run={tmp_path / 'straight'}", *options, f"trainer.auto_batch_tokens={found}")
+    assert straight.returncode == 0, straight.stderr
+    assert outcome(run, 8) == outcome(tmp_path / "straight", 8)
+    assert number() == found
 
 
 def test_a_stream_goes_on_where_it_stopped(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmt.config.compose import compose
-from nmt.config.roots import TrainConfig
+from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import load_config
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
@@ -74,3 +74,40 @@ def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> N
         draft.touch()
     run.claim(config())
     assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, True]
+
+
+def stored_number(run: RunDirectory) -> int | None:
+    return load_config(run.config_file).trainer.auto_batch_tokens
+
+
+@pytest.mark.fault(1)
+def test_a_run_keeps_the_number_of_tokens_that_it_has_found(tmp_path: Path) -> None:
+    """Before the first checkpoint only for the same config, afterwards for good."""
+    run, auto = RunDirectory(tmp_path / "run"), "trainer.batch_tokens=auto"
+    run.claim(config(auto))
+    assert stored_number(run) is None
+    run.adopt(with_batch_tokens(config(auto), 768))
+    run.claim(config(auto))
+    assert stored_number(run) == 768
+    assert run.with_batch_tokens(config(auto)).trainer.tokens_per_batch == 768
+    run.claim(config(auto, "runtime.device=cpu"))  # which may suit another number
+    assert stored_number(run) is None
+    run.adopt(with_batch_tokens(config(auto), 768))
+    save_step(run)
+    assert run.claim(config(auto))
+    assert not run.claim(config(auto, "runtime.device=cpu"))
+    assert run.with_batch_tokens(config(auto, "trainer.max_steps=9")).trainer.tokens_per_batch == 768
+    assert run.with_batch_tokens(config()).trainer.tokens_per_batch == config().trainer.tokens_per_batch
+    with pytest.raises(UserError, match=r"another config:\n  trainer\.auto_batch_tokens: 768 -> 1024\n"):
+        run.claim(config(auto, "trainer.auto_batch_tokens=1024"))
+    with pytest.raises(UserError, match=r"batch_tokens: auto -> 768\n  trainer\.auto_batch_tokens: 768 -> "):
+        run.claim(config("trainer.batch_tokens=768"))
+    assert stored_number(run) == 768
+
+
+def test_a_damaged_config_of_a_run_that_is_not_trained_holds_no_number(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.claim(config())
+    run.config_file.write_text("a: b: c")
+    assert not run.claim(config("trainer.batch_tokens=auto"))
+    assert stored_number(run) is None
