@@ -90,7 +90,7 @@ def score(results: dict[str, Any]) -> str:
     if not scored:
         return "-"
     for name, value in scored[0].items():
-        if not math.isfinite(value):
+        if not math.isfinite(float(value)):  # text, where JSON lacks the number
             raise TrainingStopped(f"the score {name} is {value}")
     return "  ".join(labelled_scores(scored[0]))
 

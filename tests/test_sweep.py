@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import multiprocessing
 import os
 import signal
@@ -38,6 +39,12 @@ def seed_of(trial: Composed) -> int:
 
 def bleu(value: float) -> dict[str, Any]:
     return {"test": {"bleu": value}}
+
+
+@pytest.mark.parametrize("value", [math.inf, "inf"])  # as it was computed, and as results.json has it
+def test_a_score_that_is_not_finite_is_a_failure(value: float) -> None:
+    with pytest.raises(TrainingStopped, match="the score bleu is inf"):
+        score(bleu(value))
 
 
 def test_a_sweep_ends_with_a_table(

@@ -81,9 +81,11 @@ class TrainState:
 
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
         """Return the validated steps, the highest score first, the earlier of equals first."""
-        steps = [int(step) for step in self.scores]
-        wanted = steps if among is None else [step for step in steps if step in set(among)]
-        return sorted(wanted, key=lambda step: (-self.scores[str(step)], step))
+        steps = list(map(int, self.scores))
+        wanted = set(steps if among is None else among)
+        return sorted(
+            (step for step in steps if step in wanted), key=lambda step: (-self.scores[str(step)], step)
+        )
 
     def count(self, **sums: float) -> None:
         """Add `sums` to the sums of the window."""

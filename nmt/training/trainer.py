@@ -218,8 +218,9 @@ class Trainer:
         if scores := self.train_state.scores:  # of a run that resumes
             last = self.sign * scores[max(scores, key=int)]
             tracker.advance(self.train_state.step, {self.score_name: last})
-        if not self.finished():
-            self._require_space()
+        if self.world.is_main and not self.store.steps():
+            weights = num_bytes(self.parallel_model.model.state_dict().values())
+            self.store.require_space(int(ROOM * 3 * weights))  # three: the optimizer has two moments of each
         with stop.deferred():
             if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._validate_and_save(tracker, stop)
@@ -652,12 +653,6 @@ class Trainer:
         except TrainingStopped as error:
             return str(error)
         return None
-
-    def _require_space(self) -> None:
-        """Raise `TrainingStopped` unless there is `ROOM` for checkpoints of weights and two moments each."""
-        if self.world.is_main:
-            weights = num_bytes(self.parallel_model.model.state_dict().values())
-            self.store.require_space(int(ROOM * 3 * weights))
 
 
 def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:

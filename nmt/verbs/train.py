@@ -6,6 +6,7 @@ and remarks to stderr.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.signals import StopRequest
 from nmt.training import build_objective
+from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
@@ -55,12 +57,15 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     ):
         unchanged = world.is_main and run.claim(cfg)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
+        status = Status(run, stop, cfg.runtime.requeue)
         if results is None:
-            with Status(run, stop, cfg.runtime.requeue) if world.is_main else nullcontext():
+            with status if world.is_main else nullcontext():
                 results = _train_until_done(cfg, run, world, stop)
                 if world.is_main:
                     write_json(run.results_file, results)
         else:
+            if world.is_main:
+                status.repair()
             print(f"{run.path} is finished:")
         print(summary(cfg, results, run))
     return results
@@ -71,6 +76,8 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: S
     while True:
         with suppress(RolledBack):
             return _train(cfg, run, world, stop)
+        gc.collect()  # the model that is left, and its optimizer, refer to themselves
+        release()
 
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
@@ -78,7 +85,6 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     precision = runtime.resolve_precision(cfg.runtime, device)
     if world.is_main:
         run.write_environment(device, precision.value)
-        run.checkpoints.clean()
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     resume_step = checkpoint.step if checkpoint else 0
