@@ -572,14 +572,16 @@ class Trainer:
         """
         step = self.train_state.step
         stopping = self._stopping(stop)
-        is_among_best = False
+        is_due = step % self.cfg.save_every_steps == 0
         if self._lacks_score() and not stopping:
             self._take_score(tracker, stop)
             stopping = self._stopping(stop)
-            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
+            is_due |= step in self.train_state.best_steps()[: self.cfg.keep_best]
+            # A signal has saved the step without its score, which a run that resumes from it would take again.
+            is_due |= self.world.broadcast(step in self.store.steps())
         if stopping:
             self._save_and_leave(stop)
-        if is_among_best or step % self.cfg.save_every_steps == 0:
+        if is_due:
             self.save(must=False)
 
     def _complete(self, tracker: Tracker, stop: StopRequest) -> None:

@@ -178,7 +178,8 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         if trained.world.is_main:
             store.set_damaged_models_aside(warn)
     saved = store.steps()
-    results: dict[str, Any] = {"step": selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer)[0]}
+    best = selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer) or saved[-1:]
+    results: dict[str, Any] = {"step": best[0]}
     if cfg.trainer.average:
         chosen = cfg.trainer.average_of, cfg.trainer.average
         steps = selected_steps(*chosen, saved, train_state, cfg.trainer)

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -436,6 +436,25 @@ def test_a_signal_before_the_first_update_saves_nothing(trainer: Factory) -> Non
     ):
         made.fit(t, stop)
     assert made.store.steps() == []
+
+
+@pytest.mark.fault(3, 16)
+def test_a_score_that_a_signal_put_off_is_taken_once(trainer: Factory) -> None:
+    """Step 4, which no uninterrupted run saves, is scored after the signal; then the run is killed."""
+
+    def kill(pairs: EncodedPairs) -> NoReturn:
+        raise KeyboardInterrupt
+
+    fields = {"max_steps": 8, "eval_every_steps": 4, "save_every_steps": 100}
+    first = trainer(**fields)
+    update(first, 4)
+    first.train_state.scores = {"2": 9.0}
+    first.save()
+    second = resumed(trainer(scores=[1.0], **fields))
+    second.plan = kill  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        fit(second)
+    assert resumed(trainer(**fields)).train_state.scores == {"2": 9.0, "4": 1.0}
 
 
 def window_of(trainer: Trainer) -> dict[str, float]:
