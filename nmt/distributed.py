@@ -252,6 +252,8 @@ class Launch:
         with contextlib.suppress(dist.DistError):
             if self._has_logged:
                 self.store.set("ended", str(code))
+                if self.rank == 0:
+                    _ALL_TOLD.wait(GRACE_SECONDS)  # or they would wait for the number of this start
             else:
                 self.store.wait(["ended"], timedelta(seconds=GRACE_SECONDS))
                 code = int(self.store.get("ended"))
@@ -279,16 +281,16 @@ def _store() -> tuple[Store, int, int]:
     prefix for each start.
     """
     store, rank, size = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
-    prefix = f"nmt/{_start(store, rank)}"
+    prefix = f"nmt/{_start(store, rank, size)}"
     return dist.PrefixStore(prefix, store), rank, size  # type: ignore[attr-defined]
 
 
 _STARTS: list[int] = []
 """The number of this start, once it is known."""
-_ALL_STARTED = threading.Event()
+_ALL_STARTED, _ALL_TOLD = threading.Event(), threading.Event()
 
 
-def _start(store: Store, rank: int) -> int:
+def _start(store: Store, rank: int, size: int) -> int:
     """Return the number of this start of all processes, which rank 0 draws and tells the others.
 
     torchrun counts the restarts of each machine, and these counts may differ. Every process but rank 0 draws
@@ -296,13 +298,13 @@ def _start(store: Store, rank: int) -> int:
     """
     if not _STARTS and rank == 0:
         _STARTS.append(store.add("nmt/starts", 1))
-        threading.Thread(target=_answer, args=[_STARTS[0]], daemon=True).start()
+        threading.Thread(target=_answer, args=[_STARTS[0], size], daemon=True).start()
     elif not _STARTS:
         _STARTS.append(int(store.get(f"nmt/start_of/{store.add('nmt/tickets', 1)}")))
     return _STARTS[0]
 
 
-def _answer(start: int) -> None:
+def _answer(start: int, size: int) -> None:
     """Tell every process that draws a ticket the number of this start."""
     store, _, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
     answered = 0
@@ -312,6 +314,8 @@ def _answer(start: int) -> None:
             for ticket in range(answered + 1, tickets + 1):
                 store.set(f"nmt/start_of/{ticket}", str(start))
             answered = tickets
+            if answered >= start * (size - 1):
+                _ALL_TOLD.set()
 
 
 def explain(error: BaseException) -> tuple[int, str]:

@@ -24,6 +24,7 @@ import hashlib
 import json
 import multiprocessing
 import random
+import re
 import resource
 import shutil
 import signal
@@ -74,8 +75,32 @@ TOKENS = [
 ]
 
 
+VALUES = [
+    *TOKENS,
+    b"0",
+    b"1",
+    b"-0.5",
+    b"0.5",
+    b"1e-9",
+    b"1e9",
+    b"123456789",
+    b"true",
+    b"''",
+    b"[1]",
+    b"{a: 1}",
+]
+
+
+def with_other_value(text: bytes, rng: random.Random) -> bytes:
+    """Return YAML or JSON in which one value is another; the rest stays well-formed."""
+    begin, end = rng.choice([match.span() for match in re.finditer(rb"(?<=: )[^\n,{}\[\]]+|^", text)])
+    return text[:begin] + rng.choice(VALUES) + text[end:]
+
+
 def mutated(data: bytes, rng: random.Random) -> bytes:
     """Return `data` with one to four random changes."""
+    if b": " in data and rng.random() < 0.5:
+        return with_other_value(data, rng)
     for _ in range(rng.choice([1, 1, 2, 4])):
         begin = rng.randrange(len(data) + 1)
         end = min(len(data), begin + rng.choice([1, 1, 2, 8, 64, 4096]))
@@ -162,6 +187,9 @@ def targets(folder: Path) -> list[Target]:
         "config.yaml": ("evaluate",),
         "tokenizer.model": ("translate",),
         **{str(path.relative_to(run)): ("evaluate",) for path in sorted((run / "data").iterdir())},
+        "MANIFEST.json": ("translate",),
+        "environment.json": ("evaluate",),
+        "status.json": ("train", *TRAINING[1:]),
         "results.json": ("train", *TRAINING[1:]),
         "data/train.json": ("train", *TRAINING[1:], f"trainer.max_steps={STEP + 1}"),
         "metrics.jsonl": ("train", *TRAINING[1:], f"trainer.max_steps={STEP + 1}"),
@@ -214,14 +242,17 @@ def _command(verb: str, *arguments: str) -> Callable[[Path], object]:
 
 def reseal(folder: Path, file: Path) -> None:
     """Make the manifests in `folder` agree with `file`, as the maker of a malicious file would."""
-    for manifest in (path for path in folder.rglob("*.json") if path != folder / file):
-        with contextlib.suppress(ValueError, AttributeError, OSError):
-            content = json.loads(manifest.read_text())
-            for name, entry in content.get("files", {}).items():
-                if manifest.parent / name == folder / file:
-                    data = (folder / file).read_bytes()
-                    entry |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                    manifest.write_text(json.dumps(content))
+    data = (folder / file).read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    sealed: dict[str, object] = {"size": len(data), "sha256": digest}
+    for manifest in (path for path in folder.rglob("MANIFEST.json") if path != folder / file):
+        content = json.loads(manifest.read_text())
+        name = os.path.relpath(folder / file, manifest.parent)
+        if name in content:  # that of a run
+            content[name] = digest
+        elif name in content.get("files", {}):  # that of a checkpoint
+            content["files"][name] = sealed
+        manifest.write_text(json.dumps(content))
 
 
 def run_case(target: Target, seed: str, work: Path) -> str:
@@ -271,8 +302,25 @@ def _virtual_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+def require_good(target: Target, work: Path) -> None:
+    """Read the good file in a fork, so that a refusal of every mutated one means something."""
+
+    def read() -> None:
+        shutil.copytree(target.folder, work / "good")
+        with _quiet():
+            target.read(work / "good")
+
+    process = multiprocessing.get_context("fork").Process(target=read)
+    process.start()
+    process.join()
+    shutil.rmtree(work / "good")
+    if process.exitcode:
+        raise SystemExit(f"{target.name}: the file to mutate is refused itself")
+
+
 def fuzz(target: Target, cases: int, seed: int, work: Path) -> dict[str, Any]:
     """Run all cases of a target and return the figures."""
+    require_good(target, work)
     counts: Counter[str] = Counter()
     failures: list[str] = []
     started = time.monotonic()

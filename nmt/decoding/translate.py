@@ -21,7 +21,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, Hypothesis, decode
 from nmt.decoding.graph_search import forget
 from nmt.distributed import ALONE, World
-from nmt.errors import Log, warn
+from nmt.errors import Log, UserError, warn
 from nmt.layers.low_precision import in_low_precision
 from nmt.models.base import TranslationModel
 from nmt.runtime import RuntimeConfig, resolve_precision
@@ -137,6 +137,11 @@ def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.dev
 
 
 def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:
+    if not hypotheses:
+        raise UserError(
+            "the model gives no token a probability, as its numbers overflow; "
+            "set decoding.precision=fp32, or choose another checkpoint=..."
+        )
     best, *others = [Translation(tokenizer.decode(h.ids), h.score, ids=h.ids) for h in hypotheses]
     best.alternatives = others
     return best

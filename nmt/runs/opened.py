@@ -28,6 +28,7 @@ from nmt.runs.language_model import continued
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
 from nmt.training.checkpoint import AVERAGE, require_match
+from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
 
 
@@ -125,11 +126,18 @@ def open_run(
 
 
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
-    """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`."""
+    """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`.
+
+    Raises:
+        UserError: the checkpoint is missing or damaged, or its weights do not fit or are not finite.
+    """
     store, found = run.checkpoints, _resolved(name, run, cfg)
     weights = store.load_average().model if found == AVERAGE else store.load_model(int(found))
-    require_match(weights, model.state_dict(), f"the weights of checkpoint {found} of {run.path}")
+    what = f"the weights of checkpoint {found} of {run.path}"
+    require_match(weights, model.state_dict(), what)
     model.load_state_dict(weights)
+    if bad := bad_weights(model):
+        raise UserError(f"{what} are not finite: {', '.join(bad[:3])}; choose another with checkpoint=...")
 
 
 def identify_checkpoint(path: str | Path, name: str = "final") -> tuple[str, str]:

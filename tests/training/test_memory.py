@@ -173,11 +173,11 @@ def test_trying_the_largest_batches_changes_nothing(
 
 @pytest.mark.fault(22)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space of a process")
-@pytest.mark.parametrize(("length", "megabytes", "code"), [(400, 60, 0), (8000, 14, 2)])
+@pytest.mark.parametrize(("length", "megabytes", "code"), [(800, 150, 0), (8000, 14, 2)])
 def test_memory_that_really_ends(
     tiny_model: Callable[..., Any], trainer: Factory, tmp_path: Path, length: int, megabytes: int, code: int
 ) -> None:
-    """A batch of 16 pairs of 400 tokens takes more than 100 MB, a pair of 8000 tokens does, too."""
+    """A batch of 16 pairs of 800 tokens takes more than 400 MB, a pair of 8000 tokens more than 100 MB."""
     side = RaggedIds(np.full(16 * length, 5, np.int32), np.full(16, length))
     long = EncodedPairs(side, side)
     result = tmp_path / "result.json"
@@ -199,4 +199,4 @@ def test_memory_that_really_ends(
     process.join(100)
     assert process.exitcode == code
     if not code:
-        assert read_json(result) == {"tokens": 16 * 400, "splits": 1}
+        assert read_json(result) == {"tokens": 16 * length, "splits": 1}
