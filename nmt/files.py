@@ -100,8 +100,7 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
         UserError: the file cannot be read, is damaged, or lacks a field.
     """
     try:
-        with open(path, "rb", opener=_at_once) as file:
-            content = parse_json(file.read(MAX_JSON_BYTES + 1))
+        content = load_json(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -109,6 +108,12 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
     if wrong := misfits(content, fields or {}):
         raise UserError(f"{path} is damaged: {'; '.join(wrong)}")
     return content
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, within bounds; raise `OSError` or `ValueError` if there is none."""
+    with open(path, "rb", opener=_at_once) as file:
+        return parse_json(file.read(MAX_JSON_BYTES + 1))
 
 
 def _at_once(path: str, flags: int) -> int:

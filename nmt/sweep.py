@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import Interrupted, Log, TrainingStopped, visible
+from nmt.signals import SIGNALS
 
 if TYPE_CHECKING:
     from nmt.config.compose import Composed
@@ -36,7 +37,6 @@ Report = Callable[[Callable[[], int], Log], int]
 
 FAILED = 3
 """Exit code of a sweep with failed trials."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 ORPHAN_SECONDS = 300.0
 """Time that a trial has to save and end when the process that started it is gone."""
 MAX_TOLD = 500

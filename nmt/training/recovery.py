@@ -109,6 +109,15 @@ def go_back(store: CheckpointStore, to: int, now: TrainState) -> None:
     store.save(replace(checkpoint, state={**checkpoint.state, **state.to_store()}))
 
 
+def explosion(losses: list[float], ratio: float, healthy: float) -> str:
+    """Return what is wrong with losses that diverge, as one sentence."""
+    shown = ", ".join(f"{loss:.3g}" for loss in losses)
+    return (
+        f"the loss explodes. The last ones logged are {shown} nats per target token, more than "
+        f"trainer.divergence_ratio={ratio:g} times the {healthy:.3g} of a model that knows nothing"
+    )
+
+
 def diverges(losses: list[float], ratio: float, healthy: float) -> bool:
     """Return whether the median of the last losses is more than `ratio` times a `healthy` one; 0: never."""
     return ratio > 0 and len(losses) == LOSSES and statistics.median(losses) > ratio * healthy

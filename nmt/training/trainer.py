@@ -43,6 +43,7 @@ from nmt.training.recovery import (
     bad_weights,
     cause,
     diverges,
+    explosion,
     go_back,
     grad_norms,
     watched,
@@ -502,13 +503,10 @@ class Trainer:
         train_state.last_losses = [*train_state.last_losses, loss][-LOSSES:]
         healthy = max(self.parallel_model.uniform_loss, train_state.first_loss or 0.0)
         if diverges(train_state.last_losses, ratio, healthy):
-            shown = ", ".join(f"{loss:.3g}" for loss in train_state.last_losses)
             raise TrainingStopped(
-                f"step {train_state.step}: the loss explodes. The last ones logged are {shown} nats per "
-                f"target token, more than trainer.divergence_ratio={ratio:g} times the {healthy:.3g} of a "
-                f"model that knows nothing. {self._last_checkpoint()}Try a lower learning rate, more "
-                "schedule.warmup_steps or a lower optimizer.clip_norm; trainer.divergence_ratio=0 goes on "
-                "all the same"
+                f"step {train_state.step}: {explosion(train_state.last_losses, ratio, healthy)}. "
+                f"{self._last_checkpoint()}Try a lower learning rate, more schedule.warmup_steps or a lower "
+                "optimizer.clip_norm; trainer.divergence_ratio=0 goes on all the same"
             )
 
     def _report(self, tracker: Tracker) -> None:
@@ -577,7 +575,7 @@ class Trainer:
             self._take_score(tracker, stop)
             stopping = self._stopping(stop)
             is_due |= step in self.train_state.best_steps()[: self.cfg.keep_best]
-            # A signal has saved the step without its score, which a run that resumes from it would take again.
+            # A signal has saved the step without its score, which the next to resume would take again.
             is_due |= self.world.broadcast(step in self.store.steps())
         if stopping:
             self._save_and_leave(stop)

@@ -390,7 +390,7 @@ def signalled(made: Trainer, phase: str) -> Trainer:
         write(checkpoint)
 
     made.validate, made.pairs_of_epoch = validate, encode
-    made._add_gradients, made.store.save = add, save  # type: ignore[method-assign]
+    made._add_gradients, made.store.save = add, save  # type: ignore[method-assign,assignment]
     return made
 
 
