@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import Interrupted, Log, TrainingStopped, visible
-from nmt.signals import SIGNALS
+from nmt.signals import SIGNALS, when_orphaned
 
 if TYPE_CHECKING:
     from nmt.config.compose import Composed
@@ -161,7 +160,7 @@ class _Trial:
             os.setpgid(0, 0)
         self._signals.__exit__()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        when_orphaned(_end_in_time)
 
         def tell(text: str) -> None:
             told.send_bytes(text.partition("\n")[0][:MAX_TOLD].encode())
@@ -190,10 +189,7 @@ def _end(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}{memory}"
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+def _end_in_time() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ORPHAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

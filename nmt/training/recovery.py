@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -17,9 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt.data.batching import Indices
+from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import whole
 from nmt.training.checkpoint import CheckpointStore
+from nmt.training.memory import size_of
 from nmt.training.statistics import Update, layer_grad_norm
 from nmt.training.train_state import TrainState
 
@@ -87,6 +90,18 @@ def cause(report: dict[str, Any]) -> str:
     elif rank["modules"]:
         parts.append(f"the first output that is not finite is that of {rank['modules'][0]}")
     return "; ".join(parts)
+
+
+def found_by_rank(
+    modules: Sequence[str], pairs: EncodedPairs, rows: Sequence[Indices], losses: Sequence[Tensor]
+) -> dict[str, Any]:
+    """Return what one process finds: the modules, and of each batch the loss, its size and its pairs."""
+    batches = [
+        {"loss": float(loss), "size": size_of(pairs, indices), "pairs": indices.tolist()}
+        for loss, indices in zip(losses, rows, strict=True)
+        if len(indices)
+    ]
+    return {"modules": list(dict.fromkeys(modules)), "batches": batches}
 
 
 def grad_norms(update: Update, scale: float) -> dict[str, float]:

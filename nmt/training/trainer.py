@@ -44,6 +44,7 @@ from nmt.training.recovery import (
     cause,
     diverges,
     explosion,
+    found_by_rank,
     go_back,
     grad_norms,
     watched,
@@ -443,15 +444,7 @@ class Trainer:
             losses = self._add_batches(pairs, batches, fault.step)
         norms = grad_norms(Update(self.parameters, losses[0]), self.amp_step.scaler.get_scale())
         rows = [indices[self.world.rank :: self.world.size] for indices in batches]
-        own = {
-            "rank": self.world.rank,
-            "modules": list(dict.fromkeys(modules)),
-            "batches": [
-                {"loss": float(loss), "size": size_of(pairs, indices), "pairs": indices.tolist()}
-                for loss, indices in zip(losses, rows, strict=True)
-                if len(indices)
-            ],
-        }
+        own = {"rank": self.world.rank, **found_by_rank(modules, pairs, rows, losses)}
         return {
             "step": fault.step,
             "epoch": self.train_state.epoch,
@@ -672,15 +665,9 @@ def selected_steps(
 ) -> list[int]:
     """Return the `count` newest or best of the `saved` steps, in ascending order.
 
-    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest:
-    those due by their number, those that were among the best when they were validated, and the last.
+    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
     """
     if which is AverageOf.best:
         return sorted(state.best_steps(among=saved)[:count])
-
-    def is_regular(step: int) -> bool:
-        so_far = [int(other) for other in state.scores if int(other) <= step]
-        among_best = step in state.best_steps(among=so_far)[: cfg.keep_best]
-        return among_best or step % cfg.save_every_steps == 0 or (step == state.step and step in so_far)
-
-    return [step for step in saved if is_regular(step)][-count:]
+    regular = [step for step in saved if state.is_regular(step, cfg.save_every_steps, cfg.keep_best)]
+    return regular[-count:]
