@@ -28,7 +28,6 @@ MAX_FILE_DEPTH = 8
 
 _HYDRA = re.compile(r"\bhydra\b")
 _NAMES_CODE = re.compile(r"_\w+_")  # of `hydra.utils.instantiate`, which nothing here calls
-_TEXT, _NULL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:null"
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # `${${name}:argument}` is one, too
 
 
@@ -98,15 +97,17 @@ def _parsed(text: str, *, references: bool) -> DictConfig:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode | None):
         raise UserError("a config is a mapping of keys to values, but this file is not")
-    for key, value, depth in _entries(root):
+    for key in _keys(root):
         if key.value == "hydra" or _NAMES_CODE.fullmatch(str(key.value)):
             raise UserError(
                 f"{_line(key)}: a config is plain values, and has no key {key.value}, which "
                 f"{'sets up Hydra' if key.value == 'hydra' else 'names code'}; remove it"
             )
-        if (depth, key.value) == (0, "defaults"):
-            _require_choices(value, text)
-    return cast(DictConfig, OmegaConf.create(text))
+    config = cast(DictConfig, OmegaConf.create(text))
+    for key, value in root.value if root else []:
+        if key.value == "defaults":
+            _require_choices(value, config["defaults"], text)
+    return config
 
 
 def _require_plain(text: str, references: bool) -> None:
@@ -127,28 +128,30 @@ def _require_plain(text: str, references: bool) -> None:
             )
 
 
-def _require_choices(defaults: yaml.Node, text: str) -> None:
+def _require_choices(node: yaml.Node, defaults: object, text: str) -> None:
     """Refuse a defaults list that chooses anything of Hydra's own, or that Hydra would not understand."""
-    for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else [defaults]:
-        pair = entry.value[0] if isinstance(entry, yaml.MappingNode) and len(entry.value) == 1 else [entry]
-        if entry is defaults or any(node.tag not in (_TEXT, _NULL) for node in pair):
+    values = OmegaConf.to_container(defaults) if OmegaConf.is_list(defaults) else [None]
+    entries = node.value if OmegaConf.is_list(defaults) else [node]
+    for entry, value in zip(entries, cast("list[object]", values), strict=True):
+        pair = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (value, "")
+        if not (isinstance(pair[0], str) and isinstance(pair[1], str | None)):
             raise UserError(
                 f"{_line(entry)}: `defaults` is a list of NAME and GROUP: NAME, such as "
                 f"[base_transformer, _self_], but here is {text[_span(entry)].strip()}"
             )
-        if any(_HYDRA.search(node.value) for node in pair):
+        if any(_HYDRA.search(str(name)) for name in pair):
             raise UserError(f"{_line(entry)}: a config chooses nothing of Hydra's own; remove this default")
 
 
-def _entries(node: yaml.Node | None, depth: int = 0) -> Iterator[tuple[yaml.Node, yaml.Node, int]]:
-    """Yield the nodes of all keys with their values, and how deep each is."""
+def _keys(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Yield the nodes of all keys."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield key, value, depth
-            yield from _entries(value, depth + 1)
+            yield key
+            yield from _keys(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            yield from _entries(value, depth + 1)
+            yield from _keys(value)
 
 
 def _line(place: yaml.Node | yaml.Event) -> str:

@@ -59,6 +59,8 @@ OUTSIDE = "a config in a file is plain values, but here is"
         (f"{GLOBAL}defaults: [/hydra/callbacks/canary]\n", "line 2: a config chooses nothing of Hydra's own"),
         (f"{GLOBAL}defaults: [/model/canary@hydra.callbacks]\n", "line 2: a config chooses nothing"),
         (f"{GLOBAL}defaults: {{model: rnn}}\n", "`defaults` is a list of NAME and GROUP: NAME, such as ["),
+        (f"{GLOBAL}defaults: [null]\n", "such as [base_transformer, _self_], but here is null"),
+        (f"{GLOBAL}defaults:\n- model: 1e9\n", "such as [base_transformer, _self_], but here is model: 1e9"),
         (f"{GLOBAL}defaults:\n- model: 5\n", "such as [base_transformer, _self_], but here is model: 5"),
         (f"{GLOBAL}data:\n  src: ${{oc.env:HOME}}\n", f"line 3: {OUTSIDE} ${{oc.env:HOME}}; write it out"),
         (f"{GLOBAL}data:\n  src: '${{${{run}}:HOME}}'\n", f"line 3: {OUTSIDE} '${{${{run}}:HOME}}'"),

@@ -179,7 +179,7 @@ def moved_to_batch(number: int) -> Callable[[Path], None]:
 
     def move(run: Path) -> None:
         state = json.loads((run / STATE).read_text())
-        state["progress"]["batch"] = number
+        state["progress"] |= {"step": 7, "batch": number}  # the last step is still ahead
         rewritten(STATE, state)(run)
 
     return move
