@@ -155,7 +155,7 @@ class _Trial:
         return Outcome(self.name, "failed" if self._signals.first is None else "stopped", reason)
 
     def _run(self, trial: Composed, action: Action, report: Report, told: Connection) -> None:
-        """Run the trial, in its own process; tell the sweep the score, or the first line of the reason."""
+        """Run the trial, in its own process; tell the sweep the score, or the reason, in one line."""
         with contextlib.suppress(OSError):  # the sweep may be faster
             os.setpgid(0, 0)
         self._signals.__exit__()
@@ -163,7 +163,7 @@ class _Trial:
         when_orphaned(_end_in_time)
 
         def tell(text: str) -> None:
-            told.send_bytes(text.partition("\n")[0][:MAX_TOLD].encode())
+            told.send_bytes(" ".join(text.split())[:MAX_TOLD].encode(errors="replace"))
 
         def work() -> int:
             tell(score(action(trial)))
