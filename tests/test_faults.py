@@ -70,7 +70,8 @@ def marked(path: Path) -> set[int]:
     """Return the numbers of all `pytest.mark.fault(...)` in a file."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     faults = (call for call in calls if ast.unparse(call.func) == "pytest.mark.fault")
-    return {argument.value for call in faults for argument in call.args if isinstance(argument, ast.Constant)}
+    constants = (arg for call in faults for arg in call.args if isinstance(arg, ast.Constant))
+    return set(map(ast.literal_eval, constants))
 
 
 @pytest.fixture(scope="module")

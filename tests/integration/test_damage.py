@@ -265,7 +265,12 @@ def test_weights_that_are_not_finite_or_overflow_are_not_used_to_translate(run: 
             "the model gives no token a probability, as its numbers overflow; set decoding.precision=fp32",
         ),
     ):
-        forged(lambda tensors, value=value: [x.fill_(value) for x in tensors.values()])(run)
+
+        def fill(tensors: dict[str, Any], value: float = value) -> None:
+            for x in tensors.values():
+                x.fill_(value)
+
+        forged(fill)(run)
         done = nmt("translate", f"run={run}", "checkpoint=8", stdin="1 2 3\n")
         assert (done.returncode, done.stdout) == (2, "")
         assert message in last_line(done.stderr)
