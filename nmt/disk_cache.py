@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import TrainingStopped
-from nmt.files import parse_json, publish
+from nmt.files import load_json, publish
 from nmt.temporary import temporary_folder
 
 WHOLE_BYTES = 1 << 26
@@ -45,7 +45,7 @@ def entry_name(kind: str, *parts: object) -> str:
 def open_entry(entry: Path) -> Metadata | None:
     """Return the metadata of an entry, or None when the entry is missing or damaged."""
     try:
-        sealed = parse_json((entry / "entry.json").read_bytes())
+        sealed = load_json(entry / "entry.json")
         content = sealed["content"]
         if sealed["crc32"] != _crc32_of(content):
             return None

@@ -14,16 +14,15 @@ import hashlib
 import json
 import math
 import os
-import re
 import reprlib
 import shutil
 import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, get_args, get_origin
+from typing import Any, BinaryIO, Literal, TextIO, get_args, get_origin
 
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import TrainingStopped, UserError, visible
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of the system that say that there is no room."""
@@ -31,6 +30,8 @@ OTHER_RUN = "choose another run=..."
 """Way out for a training whose run directory is in use."""
 MAX_JSON_BYTES, MAX_JSON_DEPTH = 1 << 23, 32
 """Bounds of a JSON object; ours are a few kilobytes long and 4 deep."""
+NUMBER = float | Literal["nan", "inf", "-inf"]
+"""Type of a number as `write_json` writes it; `float` reads it."""
 
 
 @contextlib.contextmanager
@@ -99,8 +100,7 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
         UserError: the file cannot be read, is damaged, or lacks a field.
     """
     try:
-        with open(path, "rb", opener=_at_once) as file:
-            content = parse_json(file.read(MAX_JSON_BYTES + 1))
+        content = load_json(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -108,6 +108,12 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
     if wrong := misfits(content, fields or {}):
         raise UserError(f"{path} is damaged: {'; '.join(wrong)}")
     return content
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, within bounds; raise `OSError` or `ValueError` if there is none."""
+    with open(path, "rb", opener=_at_once) as file:
+        return parse_json(file.read(MAX_JSON_BYTES + 1))
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -144,8 +150,8 @@ def _depth(value: object) -> int:
 def misfits(content: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a JSON object that must have `fields`, at most five phrases.
 
-    A field has a type: int (of 64 bits), float, str, bool, dict, list[T], dict[str, T], or a union of these;
-    one that may be None may be missing. Further fields are ignored.
+    A field has a type: int (of 64 bits), float, str, bool, dict, list[T], dict[str, T], a literal, or a union
+    of these; one that may be None may be missing. Further fields are ignored.
     """
     wrong = [
         f"{name} is {reprlib.repr(content[name])}" if name in content else f"{name} is missing"
@@ -161,6 +167,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
     if origin is list:
         return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
+    if origin is Literal:
+        return value in parts
     if parts:
         return any(_fits(value, part) for part in parts)
     if type(value) is int:
@@ -188,6 +196,7 @@ def publish(draft: Path, final: Path) -> None:
     old = final.with_name(f".old-{final.name}")
     sync(draft)
     if final.exists():
+        shutil.rmtree(old, ignore_errors=True)  # of a crash
         os.rename(final, old)
     os.rename(draft, final)
     sync(final.parent)
@@ -225,9 +234,9 @@ def locked(folder: Path, other: str) -> Iterator[None]:
         raise UserError(f"cannot write to the directory {folder}: {error.strerror}; {other}") from error
     with handle:
         _flock(handle, fcntl.LOCK_EX, folder, other)
-        handle.truncate(0)
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-        handle.flush()
+        with contextlib.suppress(OSError):  # the disk may be full, and the lock holds without a name
+            handle.truncate(0)
+            os.write(handle.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
 
@@ -251,5 +260,5 @@ def _flock(handle: TextIO, kind: int, folder: Path, other: str) -> None:
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = re.sub(r"[^ -~]", "", handle.read(200)) or "another process"
+        owner = visible(handle.read(200)) or "another process"
         raise UserError(f"{folder} is in use by {owner}; wait for it, or {other}") from None

@@ -11,6 +11,7 @@ Slurm sends SIGUSR1 ahead of a time limit (`#SBATCH --signal`), and `requeue_job
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -177,6 +178,18 @@ def _forget() -> None:
 
 
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_forget)
+
+
+def when_orphaned(end: Callable[[], object]) -> None:
+    """Call `end`, in a thread, when the process that started this one with `multiprocessing` is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def requeue_job() -> None:

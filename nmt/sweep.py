@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import Interrupted, Log, TrainingStopped, visible
+from nmt.signals import SIGNALS, when_orphaned
 
 if TYPE_CHECKING:
     from nmt.config.compose import Composed
@@ -36,7 +36,6 @@ Report = Callable[[Callable[[], int], Log], int]
 
 FAILED = 3
 """Exit code of a sweep with failed trials."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 ORPHAN_SECONDS = 300.0
 """Time that a trial has to save and end when the process that started it is gone."""
 MAX_TOLD = 500
@@ -90,7 +89,7 @@ def score(results: dict[str, Any]) -> str:
     if not scored:
         return "-"
     for name, value in scored[0].items():
-        if not math.isfinite(value):
+        if not math.isfinite(float(value)):  # text, where JSON lacks the number
             raise TrainingStopped(f"the score {name} is {value}")
     return "  ".join(labelled_scores(scored[0]))
 
@@ -156,15 +155,15 @@ class _Trial:
         return Outcome(self.name, "failed" if self._signals.first is None else "stopped", reason)
 
     def _run(self, trial: Composed, action: Action, report: Report, told: Connection) -> None:
-        """Run the trial, in its own process; tell the sweep the score, or the first line of the reason."""
+        """Run the trial, in its own process; tell the sweep the score, or the reason, in one line."""
         with contextlib.suppress(OSError):  # the sweep may be faster
             os.setpgid(0, 0)
         self._signals.__exit__()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        when_orphaned(_end_in_time)
 
         def tell(text: str) -> None:
-            told.send_bytes(text.partition("\n")[0][:MAX_TOLD].encode())
+            told.send_bytes(" ".join(text.split())[:MAX_TOLD].encode(errors="replace"))
 
         def work() -> int:
             tell(score(action(trial)))
@@ -190,10 +189,7 @@ def _end(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}{memory}"
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+def _end_in_time() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ORPHAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

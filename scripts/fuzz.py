@@ -165,7 +165,8 @@ def make_choices(folder: Path) -> Path:
     (choices / "experiment").mkdir(parents=True)
     (choices / "experiment" / "mine.yaml").write_text(
         "# @package _global_\ndefaults:\n  - override /model: rnn_luong\n  - override /schedule: cosine\n"
-        "trainer:\n  max_steps: 100\nschedule:\n  warmup_steps: 10\nmodel:\n  d_model: 64\n  dropout: 0.1\nseed: 3\n"
+        "trainer:\n  max_steps: 100\nschedule:\n  warmup_steps: 10\n"
+        "model:\n  d_model: 64\n  dropout: 0.1\nseed: 3\n"
     )
     return choices
 

@@ -194,11 +194,21 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, make: Callable[[Path, 
     assert target.read_text() == "content"
 
 
+@pytest.mark.fault(12)
+def test_a_lock_on_a_full_disk_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nmt.files.os.write", refuse)
+    with locked(tmp_path, "go away"), pytest.raises(UserError, match="in use by another process; wait"):
+        require_unlocked(tmp_path, "go away")
+
+
 def test_the_owner_of_a_lock_is_shown_without_escape_codes(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("\x1b[31mmallory\n" + "x" * 1000)
     with (tmp_path / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match=r"in use by \[31mmalloryx{187}; wait"):
+        with pytest.raises(UserError, match=r"in use by \\x1b\[31mmallory\nx{187}; wait"):
             require_unlocked(tmp_path, "go away")
 
 
@@ -230,6 +240,15 @@ def test_a_folder_is_published_whole_in_place_of_an_older_one(tmp_path: Path) ->
         publish(draft, final)
         assert (final / "file").read_text() == content
         assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+def test_what_a_crash_left_of_an_older_folder_is_not_in_the_way(tmp_path: Path) -> None:
+    for name in ("entry", ".draft", ".old-entry"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    publish(tmp_path / ".draft", tmp_path / "entry")
+    assert (tmp_path / "entry" / "file").read_text() == ".draft"
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
 
 def test_a_crash_leaves_the_old_folder_or_the_new_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import multiprocessing
 import os
 import signal
@@ -40,6 +41,12 @@ def bleu(value: float) -> dict[str, Any]:
     return {"test": {"bleu": value}}
 
 
+@pytest.mark.parametrize("value", [math.inf, "inf"])  # as it was computed, and as results.json has it
+def test_a_score_that_is_not_finite_is_a_failure(value: float) -> None:
+    with pytest.raises(TrainingStopped, match="the score bleu is inf"):
+        score(bleu(value))
+
+
 def test_a_sweep_ends_with_a_table(
     trials: Callable[[int], Trials], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +72,7 @@ def test_whatever_ends_a_trial_ends_no_other(
             return bleu(float(finished.read_text()))
         (tmp_path / "begun").open("a").write(f"{seed} ")
         if seed == 1:
-            raise TrainingStopped("the loss is nan\x1b[2J\nat step 3")
+            raise TrainingStopped("2 reasons:\n  - the loss is nan\x1b[2J\n  - at step 3")
         if seed == 2:
             os._exit(9)
         if seed == 3:
@@ -77,7 +84,7 @@ def test_whatever_ends_a_trial_ends_no_other(
 
     table = [
         "trial   status  score",
-        r"seed-1  failed  the loss is nan\x1b[2J",
+        r"seed-1  failed  2 reasons: - the loss is nan\x1b[2J - at step 3",
         "seed-2  failed  exit code 9",
         "seed-3  failed  killed by SIGKILL, perhaps for lack of memory",
         "seed-4  failed  the score bleu is nan",
@@ -88,7 +95,7 @@ def test_whatever_ends_a_trial_ends_no_other(
         assert sweep(trials(6), train, report) == 3
         shown = capfd.readouterr()
         assert shown.out.splitlines() == table
-        assert "error: the loss is nan\\x1b[2J\nat step 3\n" in shown.err
+        assert "error: 2 reasons:\n  - the loss is nan\\x1b[2J\n  - at step 3\n" in shown.err
         assert (tmp_path / "begun").read_text() == begun
         (tmp_path / "begun").unlink()
 

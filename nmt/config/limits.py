@@ -35,12 +35,12 @@ MAY_BE_INFINITE = ("data.*max_ratio", "trainer.max_minutes")
 """Keys where infinity says that there is no limit."""
 
 
-def misfits(plain: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def excesses(plain: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield a sentence for every number in nested dicts that is not finite or too large."""
     for name, value in plain.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict):
-            yield from misfits(value, f"{key}.")
+            yield from excesses(value, f"{key}.")
         elif isinstance(value, float) and not math.isfinite(value):
             if value != math.inf or not any(fnmatch(key, pattern) for pattern in MAY_BE_INFINITE):
                 yield f"{key} must be a finite number, but is {value}"

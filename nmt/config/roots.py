@@ -17,7 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.checks import not_negative, within
 from nmt.config.explain import explained
-from nmt.config.limits import misfits
+from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
@@ -160,8 +160,8 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
             part = cfg[name]
             parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
             if dataclasses.is_dataclass(parts[name]):
-                problems += misfits(dataclasses.asdict(parts[name]), f"{name}.")
-    problems += misfits({name: part for name, part in parts.items() if isinstance(part, int | float)})
+                problems += excesses(dataclasses.asdict(parts[name]), f"{name}.")
+    problems += excesses({name: part for name, part in parts.items() if isinstance(part, int | float)})
     with problems.gathered():
         made = root(**parts)
     problems.refuse()

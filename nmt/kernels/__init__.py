@@ -151,15 +151,10 @@ def _require_private(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """Hold a lock while the block runs, where the file system has locks; it is released with the process.
-
-    What a process left that was killed while it held the lock is removed.
-    """
+    """Hold a lock while the block runs, where the file system has locks; it is released with the process."""
     with open(home / ".lock", "a", encoding="utf-8") as lock:
         with contextlib.suppress(OSError):  # without it two processes build at once, and one entry stays
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for draft in home.glob(".library-*"):
-                shutil.rmtree(draft, ignore_errors=True)
         yield
 
 

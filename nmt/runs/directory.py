@@ -33,7 +33,7 @@ from nmt.data.sources import MAX_SCORED_BYTES
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
-from nmt.files import OTHER_RUN, digest, locked, read_json, write_json, write_lines
+from nmt.files import NUMBER, OTHER_RUN, digest, locked, read_json, write_json, write_lines
 from nmt.training.checkpoint import CheckpointStore
 
 PACKAGES = (
@@ -51,8 +51,8 @@ SEALED = ("tokenizer*.model", "data/train.json", "data/validation.*", "data/test
 RESULTS = {
     **dict.fromkeys(("step", "train_seconds", "tgt_tokens_per_second"), float),
     "signatures": dict[str, str],
-    "validation": dict[str, float],
-    **dict.fromkeys(("test", "train"), dict[str, float] | None),
+    "validation": dict[str, NUMBER],
+    **dict.fromkeys(("test", "train"), dict[str, NUMBER] | None),
     "averaged_steps": list[int] | None,
 }
 """Fields of results.json with their types; None: may be missing."""
@@ -88,15 +88,14 @@ class RunDirectory:
             UserError: the directory belongs to a run with another config (shows the difference), or holds
                 a tokenizer or checkpoints but no config.yaml, and so may not be a run.
         """
+        if self.config_file.exists():
+            self._settle()
         trained, cfg = bool(self.checkpoints.steps()), self.with_batch_tokens(cfg)
-        if not self.config_file.exists():
-            if trained or Tokenizer.exists(self.path):
-                raise UserError(
-                    f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
-                    "so it is not a run directory; nothing there was touched; choose another run=..."
-                )
-        else:
-            self._remove_drafts()
+        if not self.config_file.exists() and (trained or Tokenizer.exists(self.path)):
+            raise UserError(
+                f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
+                "so it is not a run directory; nothing there was touched; choose another run=..."
+            )
         if trained:
             self.verify()
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
@@ -120,8 +119,9 @@ class RunDirectory:
                 return known
         return cfg
 
-    def _remove_drafts(self) -> None:
-        """Remove half-written files of killed processes; call with the directory locked."""
+    def _settle(self) -> None:
+        """Settle what killed processes left half written; call with the directory locked."""
+        self.checkpoints.clean()  # a checkpoint that was being replaced counts again
         folders = (self.path, self._data, self.hypotheses, self.hypotheses / "validation")
         for draft in itertools.chain.from_iterable(folder.glob(".tmp-*.*") for folder in folders):
             process = draft.suffix[1:]

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from types import TracebackType
 
 from nmt.errors import Interrupted, NmtError, TrainingStopped
-from nmt.files import write_json
+from nmt.files import read_json, write_json
 from nmt.runs.directory import RunDirectory
 from nmt.signals import StopRequest, requeue_job
 
@@ -25,6 +25,7 @@ class Status:
 
     def __init__(self, run: RunDirectory, stop: StopRequest, requeue: bool):
         self.run, self.stop, self.requeue = run, stop, requeue
+        self.file = run.path / "status.json"
         self._ending = threading.Lock()
 
     def __enter__(self) -> None:
@@ -37,11 +38,18 @@ class Status:
         reason = f"{error}".splitlines()[0] if f"{error or ''}" else ""
         if isinstance(error, Interrupted):
             self._preempted()
-        elif error is None:
-            self._write("finished")
-        else:
+        elif self._ending.acquire(blocking=False):  # a signal that comes later changes nothing
+            if error is None:
+                self._write("finished")
+                return
             with contextlib.suppress(NmtError):  # the disk may be full: that is said by `error`
                 self._write("stopped" if isinstance(error, TrainingStopped) else "failed", reason)
+
+    def repair(self) -> None:
+        """Record that a run with results is finished, where a kill came between the two."""
+        with contextlib.suppress(NmtError):
+            if self.file.is_file() and read_json(self.file).get("state") != "finished":
+                self._write("finished")
 
     def _preempted(self) -> None:
         """Record the signal; called by the main thread, or in its place when the time is over."""
@@ -62,4 +70,4 @@ class Status:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-        write_json(self.run.path / "status.json", facts)
+        write_json(self.file, facts)

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from nmt import __version__
 from nmt.errors import Log, TrainingStopped, UserError
-from nmt.files import MAX_JSON_BYTES, digest, misfits, parse_json, publish, require_space
+from nmt.files import MAX_JSON_BYTES, digest, load_json, misfits, parse_json, publish, require_space
 
 FORMAT = 1
 """Number of the layout that is written here; all up to it are read."""
@@ -400,8 +400,7 @@ def _sha256(path: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            return parse_json(file.read(MAX_JSON_BYTES + 1))
+        return load_json(path)
     except (OSError, ValueError) as error:  # ValueError: not JSON, or not Unicode
         raise _Damage(f"{path.name} cannot be read: {error}") from error
 

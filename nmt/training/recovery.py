@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -17,9 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt.data.batching import Indices
+from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import whole
 from nmt.training.checkpoint import CheckpointStore
+from nmt.training.memory import size_of
 from nmt.training.statistics import Update, layer_grad_norm
 from nmt.training.train_state import TrainState
 
@@ -89,6 +92,18 @@ def cause(report: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
+def found_by_rank(
+    modules: Sequence[str], pairs: EncodedPairs, rows: Sequence[Indices], losses: Sequence[Tensor]
+) -> dict[str, Any]:
+    """Return what one process finds: the modules, and of each batch the loss, its size and its pairs."""
+    batches = [
+        {"loss": float(loss), "size": size_of(pairs, indices), "pairs": indices.tolist()}
+        for loss, indices in zip(losses, rows, strict=True)
+        if len(indices)
+    ]
+    return {"modules": list(dict.fromkeys(modules)), "batches": batches}
+
+
 def grad_norms(update: Update, scale: float) -> dict[str, float]:
     """Return the norm of the gradients of every layer, divided by `scale`, the least finite ones first."""
     norms = {name: float(norm) / scale for name, norm in layer_grad_norm(update).items()}
@@ -107,6 +122,15 @@ def go_back(store: CheckpointStore, to: int, now: TrainState) -> None:
     state.rollbacks = now.rollbacks + 1
     store.prune({step for step in store.steps() if step <= to})
     store.save(replace(checkpoint, state={**checkpoint.state, **state.to_store()}))
+
+
+def explosion(losses: list[float], ratio: float, healthy: float) -> str:
+    """Return what is wrong with losses that diverge, as one sentence."""
+    shown = ", ".join(f"{loss:.3g}" for loss in losses)
+    return (
+        f"the loss explodes. The last ones logged are {shown} nats per target token, more than "
+        f"trainer.divergence_ratio={ratio:g} times the {healthy:.3g} of a model that knows nothing"
+    )
 
 
 def diverges(losses: list[float], ratio: float, healthy: float) -> bool:

@@ -30,7 +30,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from nmt.errors import TrainingStopped, UserError, suggest, warn
+from nmt.errors import NmtError, TrainingStopped, UserError, suggest, warn
 from nmt.files import parse_json, require_space, write_lines
 from nmt.training.status_line import StatusLine
 
@@ -284,7 +284,9 @@ class Tracker:
             yield
         except BrokenPipeError:  # the reader of stderr has left
             raise
-        except (OSError, TrainingStopped) as error:
+        except (OSError, NmtError) as error:
+            if not isinstance(error.__cause__ or error, OSError):
+                raise
             if name not in self._failed:
                 self._failed.add(name)
                 reason = (error.strerror if isinstance(error, OSError) else None) or error

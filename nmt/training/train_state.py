@@ -81,9 +81,20 @@ class TrainState:
 
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
         """Return the validated steps, the highest score first, the earlier of equals first."""
-        steps = [int(step) for step in self.scores]
-        wanted = steps if among is None else [step for step in steps if step in set(among)]
-        return sorted(wanted, key=lambda step: (-self.scores[str(step)], step))
+        steps = list(map(int, self.scores))
+        wanted = set(steps if among is None else among)
+        return sorted(
+            (step for step in steps if step in wanted), key=lambda step: (-self.scores[str(step)], step)
+        )
+
+    def is_regular(self, step: int, save_every_steps: int, keep_best: int) -> bool:
+        """Return whether an uninterrupted run saves a checkpoint of `step`.
+
+        It does so if the step is due, if it was among the best when it was validated, and at the last one.
+        """
+        so_far = [int(other) for other in self.scores if int(other) <= step]
+        is_among_best = step in self.best_steps(among=so_far)[:keep_best]
+        return is_among_best or step % save_every_steps == 0 or (step == self.step and step in so_far)
 
     def count(self, **sums: float) -> None:
         """Add `sums` to the sums of the window."""

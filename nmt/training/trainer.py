@@ -44,6 +44,8 @@ from nmt.training.recovery import (
     bad_weights,
     cause,
     diverges,
+    explosion,
+    found_by_rank,
     go_back,
     grad_norms,
     watched,
@@ -250,8 +252,9 @@ class Trainer:
         if scores := self.train_state.scores:  # of a run that resumes
             last = self.sign * scores[max(scores, key=int)]
             tracker.advance(self.train_state.step, {self.score_name: last})
-        if not self.finished():
-            self._require_space()
+        if self.world.is_main and not self.store.steps():
+            weights = num_bytes(self.parallel_model.model.state_dict().values())
+            self.store.require_space(int(ROOM * 3 * weights))  # three: the optimizer has two moments of each
         with stop.deferred():
             if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._validate_and_save(tracker, stop)
@@ -511,15 +514,7 @@ class Trainer:
             losses = self._add_batches(pairs, batches, fault.step)
         norms = grad_norms(Update(self.parameters, losses[0]), self.amp_step.scaler.get_scale())
         rows = [indices[self.world.rank :: self.world.size] for indices in batches]
-        own = {
-            "rank": self.world.rank,
-            "modules": list(dict.fromkeys(modules)),
-            "batches": [
-                {"loss": float(loss), "size": size_of(pairs, indices), "pairs": indices.tolist()}
-                for loss, indices in zip(losses, rows, strict=True)
-                if len(indices)
-            ],
-        }
+        own = {"rank": self.world.rank, **found_by_rank(modules, pairs, rows, losses)}
         return {
             "step": fault.step,
             "epoch": self.train_state.epoch,
@@ -571,13 +566,10 @@ class Trainer:
         train_state.last_losses = [*train_state.last_losses, loss][-LOSSES:]
         healthy = max(self.parallel_model.uniform_loss, train_state.first_loss or 0.0)
         if diverges(train_state.last_losses, ratio, healthy):
-            shown = ", ".join(f"{loss:.3g}" for loss in train_state.last_losses)
             raise TrainingStopped(
-                f"step {train_state.step}: the loss explodes. The last ones logged are {shown} nats per "
-                f"target token, more than trainer.divergence_ratio={ratio:g} times the {healthy:.3g} of a "
-                f"model that knows nothing. {self._last_checkpoint()}Try a lower learning rate, more "
-                "schedule.warmup_steps or a lower optimizer.clip_norm; trainer.divergence_ratio=0 goes on "
-                "all the same"
+                f"step {train_state.step}: {explosion(train_state.last_losses, ratio, healthy)}. "
+                f"{self._last_checkpoint()}Try a lower learning rate, more schedule.warmup_steps or a lower "
+                "optimizer.clip_norm; trainer.divergence_ratio=0 goes on all the same"
             )
 
     def _report(self, tracker: Tracker) -> None:
@@ -641,14 +633,16 @@ class Trainer:
         """
         step = self.train_state.step
         stopping = self._stopping(stop)
-        is_among_best = False
+        is_due = step % self.cfg.save_every_steps == 0
         if self._lacks_score() and not stopping:
             self._take_score(tracker, stop)
             stopping = self._stopping(stop)
-            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
+            is_due |= step in self.train_state.best_steps()[: self.cfg.keep_best]
+            # A signal has saved the step without its score, which the next to resume would take again.
+            is_due |= self.world.broadcast(step in self.store.steps())
         if stopping:
             self._save_and_leave(stop)
-        if is_among_best or step % self.cfg.save_every_steps == 0:
+        if is_due:
             self.save(must=False)
 
     def _complete(self, tracker: Tracker, stop: StopRequest) -> None:
@@ -723,12 +717,6 @@ class Trainer:
             return str(error)
         return None
 
-    def _require_space(self) -> None:
-        """Raise `TrainingStopped` unless there is `ROOM` for checkpoints of weights and two moments each."""
-        if self.world.is_main:
-            weights = num_bytes(self.parallel_model.model.state_dict().values())
-            self.store.require_space(int(ROOM * 3 * weights))
-
 
 def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:
     """Return the target tokens of some batches."""
@@ -747,15 +735,9 @@ def selected_steps(
 ) -> list[int]:
     """Return the `count` newest or best of the `saved` steps, in ascending order.
 
-    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest:
-    those due by their number, those that were among the best when they were validated, and the last.
+    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
     """
     if which is AverageOf.best:
         return sorted(state.best_steps(among=saved)[:count])
-
-    def is_regular(step: int) -> bool:
-        so_far = [int(other) for other in state.scores if int(other) <= step]
-        among_best = step in state.best_steps(among=so_far)[: cfg.keep_best]
-        return among_best or step % cfg.save_every_steps == 0 or (step == state.step and step in so_far)
-
-    return [step for step in saved if is_regular(step)][-count:]
+    regular = [step for step in saved if state.is_regular(step, cfg.save_every_steps, cfg.keep_best)]
+    return regular[-count:]

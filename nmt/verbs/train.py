@@ -59,12 +59,15 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     ):
         unchanged = world.is_main and run.claim(cfg)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
+        status = Status(run, stop, cfg.runtime.requeue)
         if results is None:
-            with Status(run, stop, cfg.runtime.requeue) if world.is_main else nullcontext():
+            with status if world.is_main else nullcontext():
                 results = _train_until_done(cfg, run, world, stop)
                 if world.is_main:
                     write_json(run.results_file, results)
         else:
+            if world.is_main:
+                status.repair()
             print(f"{run.path} is finished:")
         print(summary(cfg, results, run))
     return results
@@ -75,6 +78,8 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: S
     while True:
         with suppress(RolledBack):
             return _train(cfg, run, world, stop)
+        gc.collect()  # the model that is left, and its optimizer, refer to themselves
+        release()
 
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
@@ -85,7 +90,6 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     precision = runtime.resolve_precision(cfg.runtime, device)
     if world.is_main:
         run.write_environment(device, precision.value)
-        run.checkpoints.clean()
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     resume_step = checkpoint.step if checkpoint else 0
@@ -215,7 +219,8 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         if trained.world.is_main:
             store.set_damaged_models_aside(warn)
     saved = store.steps()
-    results: dict[str, Any] = {"step": selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer)[0]}
+    best = selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer) or saved[-1:]
+    results: dict[str, Any] = {"step": best[0]}
     if cfg.trainer.average:
         chosen = cfg.trainer.average_of, cfg.trainer.average
         steps = selected_steps(*chosen, saved, train_state, cfg.trainer)

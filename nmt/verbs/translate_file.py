@@ -27,7 +27,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -53,7 +52,7 @@ from nmt.errors import NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
 from nmt.runtime import resolve_device
-from nmt.signals import StopRequest
+from nmt.signals import StopRequest, when_orphaned
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
 
@@ -180,17 +179,10 @@ _CONFIG: list[TranslateConfig] = []
 
 def _begin(settings: Sequence[TranslateConfig], num_begun: Any) -> None:
     """Take the next config; end when the parent process ends."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    when_orphaned(lambda: os._exit(1))  # perhaps in the middle of a search
     with num_begun.get_lock():
         _CONFIG.append(settings[num_begun.value])
         num_begun.value += 1
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)  # perhaps in the middle of a search
 
 
 @functools.cache

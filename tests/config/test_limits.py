@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
-from nmt.config.limits import misfits
+from nmt.config.limits import excesses
 from nmt.config.stored import load_config, to_plain
 from nmt.errors import UserError
 from tests.config.test_roots import config, stored
@@ -37,7 +37,7 @@ from tests.config.test_roots import config, stored
     ids=str,
 )
 def test_a_number_is_finite_and_not_absurd(plain: dict[str, Any], problem: str | None) -> None:
-    found = list(misfits(plain))
+    found = list(excesses(plain))
     assert len(found) == (problem is not None)
     assert all(text.startswith(str(problem)) for text in found)
 

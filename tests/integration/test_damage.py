@@ -18,6 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from nmt.files import locked
+from nmt.training.train_state import TrainState
+from nmt.training.trainer import Trainer
 from tests.integration.conftest import Command
 
 OPTIONS = [
@@ -123,6 +125,24 @@ def test_a_damaged_best_checkpoint_is_replaced(run: Path, train: Callable[..., s
     flip(checkpoint(run, 4) / "model.safetensors")
     assert "step_00000004 is damaged" in train(0, "trainer.average=0")
     assert json.loads((run / "results.json").read_text())["step"] == 8
+
+
+@pytest.mark.fault(9)
+def test_the_only_checkpoint_with_a_score_is_damaged_at_the_end(
+    run: Path, train: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of the others takes its place."""
+    fit = Trainer.fit
+
+    def damage(self: Trainer, *arguments: Any) -> TrainState:
+        done = fit(self, *arguments)
+        for step in (4, 8):
+            flip(checkpoint(run, step) / "model.safetensors")
+        return done
+
+    monkeypatch.setattr(Trainer, "fit", damage)
+    assert "step_00000008 is damaged" in train(0, "trainer.average=0")
+    assert json.loads((run / "results.json").read_text())["step"] == 6
 
 
 def forged(
@@ -245,7 +265,12 @@ def test_weights_that_are_not_finite_or_overflow_are_not_used_to_translate(run: 
             "the model gives no token a probability, as its numbers overflow; set decoding.precision=fp32",
         ),
     ):
-        forged(lambda tensors, value=value: [x.fill_(value) for x in tensors.values()])(run)
+
+        def fill(tensors: dict[str, Any], value: float = value) -> None:
+            for x in tensors.values():
+                x.fill_(value)
+
+        forged(fill)(run)
         done = nmt("translate", f"run={run}", "checkpoint=8", stdin="1 2 3\n")
         assert (done.returncode, done.stdout) == (2, "")
         assert message in last_line(done.stderr)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,9 @@ import torch
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import load_config
+from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
+from nmt.files import write_json
 from nmt.runs.directory import RunDirectory
 from nmt.training.checkpoint import Checkpoint
 from nmt.verbs import VERBS
@@ -111,3 +115,30 @@ def test_a_damaged_config_of_a_run_that_is_not_trained_holds_no_number(tmp_path:
     run.config_file.write_text("a: b: c")
     assert not run.claim(config("trainer.batch_tokens=auto"))
     assert stored_number(run) is None
+
+
+@pytest.mark.fault(3, 22)
+def test_a_checkpoint_that_was_being_replaced_counts(tmp_path: Path) -> None:
+    """The kill came between the two renames: the run is trained, and its tokenizer and config stay."""
+    run = RunDirectory(tmp_path / "run")
+    run.claim(config())
+    (run.path / "tokenizer.model").write_bytes(b"of the run")
+    save_step(run)
+    run.checkpoints.folder(5).rename(run.checkpoints.directory / ".old-step_00000005")
+    with pytest.raises(UserError, match="belongs to a run with another config"):
+        run.claim(config("seed=2"))
+    assert run.claim(config())
+    assert run.checkpoints.steps() == [5]
+    assert (run.path / "tokenizer.model").exists()
+
+
+def test_results_that_are_not_finite_are_read_again(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    plain: dict[str, Any] = {"step": 1, "train_seconds": 1.0, "tgt_tokens_per_second": 1.0, "signatures": {}}
+    write_json(run.results_file, plain | {"validation": {"perplexity": math.inf, "bleu": math.nan}})
+    results = run.results()
+    assert results is not None
+    assert labelled_scores(results["validation"]) == ["BLEU nan", "perplexity inf"]
+    write_json(run.results_file, plain | {"validation": {"perplexity": "much"}})
+    with pytest.raises(UserError, match="is damaged: validation is"):
+        run.results()

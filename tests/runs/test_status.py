@@ -88,3 +88,29 @@ def test_a_job_is_queued_again_once_and_only_when_that_is_asked_for(
     assert json.loads((tmp_path / "status.json").read_text())["state"] == (
         "finished" if number is None else "preempted"
     )
+
+
+@pytest.mark.fault(17)
+def test_a_signal_after_the_end_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(status, "requeue_job", lambda: called.append("requeue"))
+    with contextlib.suppress(Interrupted), StopRequest() as stop:
+        with Status(RunDirectory(tmp_path), stop, requeue=True):
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+    stop.before_leaving()  # the process is stuck on its way out
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
+    assert not called
+
+
+@pytest.mark.fault(3)
+def test_a_run_that_was_killed_after_its_results_is_finished(tmp_path: Path) -> None:
+    made = Status(RunDirectory(tmp_path), StopRequest(), requeue=False)
+    made.repair()
+    assert not (tmp_path / "status.json").exists()  # of an earlier version
+    made.__enter__()
+    made.repair()
+    before = (tmp_path / "status.json").read_text()
+    assert json.loads(before)["state"] == "finished"
+    made.repair()
+    assert (tmp_path / "status.json").read_text() == before

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt.config.roots import TrainConfig
 from nmt.data.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.tokenizer import Tokenizer
 from nmt.errors import TrainingStopped
 from nmt.files import read_json
+from nmt.models import TranslationModel
+from nmt.runs.opened import initial_model
 from nmt.runtime import Precision
 from nmt.training import OBJECTIVES
 from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule
@@ -294,8 +300,15 @@ def test_a_training_in_fp16_goes_on_exactly(trainer: Factory) -> None:
 
 @pytest.mark.fault(20)
 def test_a_command_rolls_back_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One `nmt train`: each step is once in the metrics, and the returns are counted."""
+    """One `nmt train`: each step is once in the metrics, the returns are counted, one model is in memory."""
     calls: list[int] = []
+    models: list[weakref.ref[TranslationModel]] = []
+
+    def build(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
+        assert [model() for model in models] == [None] * len(models)
+        model = initial_model(cfg, tokenizer)
+        models.append(weakref.ref(model))
+        return model
 
     class FaultyOnce(Faulty):
         def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
@@ -308,7 +321,13 @@ def test_a_command_rolls_back_and_ends(tmp_path: Path, monkeypatch: pytest.Monke
     )
     options = ["trainer.save_every_steps=3", "trainer.log_every_steps=1", "trainer.on_nonfinite=rollback"]
     run = tmp_path / "run"
-    lines = train(run, *options)
+    monkeypatch.setattr("nmt.verbs.train.initial_model", build)
+    gc.disable()
+    try:
+        lines = train(run, *options)
+    finally:
+        gc.enable()
+    assert len(models) == 2
     assert [line["step"] for line in lines] == list(range(1, 11))
     assert [line.get("train/rollbacks") for line in lines] == [None] * 6 + [1] * 4
     assert read_json(run / "nonfinite_step_00000007.json")["loss"] == "nan"

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from nmt.cli import main
 from nmt.errors import TrainingStopped, UserError
+from nmt.files import write_lines
 from nmt.training import display
 from nmt.training.status_line import StatusLine, duration, shown_perplexity
 from nmt.training.tracking import (
@@ -260,15 +261,20 @@ def test_a_full_disk_tears_no_record_of_tensorboard(
 
 
 def test_a_report_that_is_not_needed_may_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
     with tracking(tmp_path, sinks=[]) as tracker:
         for _ in range(2):
             with tracker.spared("hypotheses"):
-                raise TrainingStopped("cannot write it: the disk is full")
+                raise TrainingStopped("cannot write it: the disk is full") from OSError()
+        with tracker.spared("samples"):
+            write_lines(tmp_path / "file" / "hypotheses", [])
         with pytest.raises(UserError), tracker.spared("hypotheses"):
             raise UserError("another fault")
     reason = "cannot write it: the disk is full"
-    expected = f"warning: {tmp_path}: hypotheses cannot be written: {reason}; training goes on\n"
-    assert capsys.readouterr().err == expected
+    hypotheses, samples = capsys.readouterr().err.splitlines()
+    assert hypotheses == f"warning: {tmp_path}: hypotheses cannot be written: {reason}; training goes on"
+    reason = f"cannot write {tmp_path / 'file' / 'hypotheses'}: File exists"
+    assert samples == f"warning: {tmp_path}: samples cannot be written: {reason}; training goes on"
 
 
 # Lines

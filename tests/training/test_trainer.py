@@ -11,12 +11,13 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
 
+from nmt.data.batching import Indices
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import World
 from nmt.errors import Interrupted, TrainingStopped, UserError
@@ -158,7 +159,8 @@ def full_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def outcome(trainer: Trainer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return weights, optimizer and progress, which must not depend on what happened on the way."""
     progress = dataclasses.asdict(trainer.train_state)
-    timeless = {key: value for key, value in progress.items() if "seconds" not in key and key != "window"}
+    reported = {"window", "first_loss", "last_losses"}  # `update` reports nothing
+    timeless = {key: value for key, value in progress.items() if "seconds" not in key and key not in reported}
     state = optimizer_tensors(trainer.amp_step.optimizer, trainer.parallel_model.model)
     return {"weights": weights(trainer), **state}, timeless
 
@@ -172,8 +174,8 @@ def assert_same(one: Trainer, other: Trainer) -> None:
 def update(trainer: Trainer, count: int) -> None:
     """Do `count` updates of the first epoch and nothing else."""
     pairs = trainer.pairs_of_epoch(1)
-    trainer._require_same(pairs)
     plan = trainer.plan(pairs)
+    trainer._require_same(pairs, len(plan))
     for batch in plan[trainer.train_state.batch :][:count]:
         trainer._update(pairs, [batch])
         trainer._move_on(1, len(plan))
@@ -274,6 +276,9 @@ def test_a_disk_without_room_for_checkpoints_is_noticed_before_the_first_step(
     assert made.train_state.step == 0
     monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed))
     assert fit(made, TrackingConfig(sinks=[])).step == 10
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed // 2))
+    again = resumed(trainer(**SAVING | {"max_steps": 12}))  # each new checkpoint takes the place of one
+    assert fit(again, TrackingConfig(sinks=[])).step == 12
 
 
 class Told(World):
@@ -376,9 +381,9 @@ def signalled(made: Trainer, phase: str) -> Trainer:
         send(phase == "encoding" and epoch == 3)
         return pairs_of_epoch(epoch)
 
-    def add(*arguments: Any) -> None:
+    def add(*arguments: Any) -> Sequence[Indices]:
         send(phase == "update" and made.train_state.step == 8)
-        add_gradients(*arguments)
+        return add_gradients(*arguments)
 
     def save(checkpoint: Checkpoint) -> None:
         send(phase == "save" and checkpoint.step == 6)
@@ -431,6 +436,25 @@ def test_a_signal_before_the_first_update_saves_nothing(trainer: Factory) -> Non
     ):
         made.fit(t, stop)
     assert made.store.steps() == []
+
+
+@pytest.mark.fault(3, 16)
+def test_a_score_that_a_signal_put_off_is_taken_once(trainer: Factory) -> None:
+    """Step 4, which no uninterrupted run saves, is scored after the signal; then the run is killed."""
+
+    def kill(pairs: EncodedPairs) -> NoReturn:
+        raise KeyboardInterrupt
+
+    fields = {"max_steps": 8, "eval_every_steps": 4, "save_every_steps": 100}
+    first = trainer(**fields)
+    update(first, 4)
+    first.train_state.scores = {"2": 9.0}
+    first.save()
+    second = resumed(trainer(scores=[1.0], **fields))
+    second.plan = kill  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        fit(second)
+    assert resumed(trainer(**fields)).train_state.scores == {"2": 9.0, "4": 1.0}
 
 
 def window_of(trainer: Trainer) -> dict[str, float]:
