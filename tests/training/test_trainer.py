@@ -451,7 +451,7 @@ def test_a_score_that_a_signal_put_off_is_taken_once(trainer: Factory) -> None:
     first.train_state.scores = {"2": 9.0}
     first.save()
     second = resumed(trainer(scores=[1.0], **fields))
-    second.plan = kill  # type: ignore[method-assign]
+    second.plan = kill  # type: ignore[method-assign,assignment]
     with pytest.raises(KeyboardInterrupt):
         fit(second)
     assert resumed(trainer(**fields)).train_state.scores == {"2": 9.0, "4": 1.0}
