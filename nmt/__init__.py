@@ -4,11 +4,15 @@ The rooms in import order. Each imports only from those above it, and each room'
 in import order, too; a test reads these lists and checks both:
 
     errors                Errors that a user may meet, each with its exit code.
+    signals               Requests to stop, granted in good order or by force.
     checks                Ranges of config values, one sentence for each kind.
+    streams               The standard streams of the process.
     files                 Files and folders that appear whole.
+    containment           Folders of strangers: no name in them leads out of them.
+    temporary             Folders for the time of one block, also of killed processes.
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
-    runtime               Device, threads, seeds, mixed precision, signals.
+    runtime               Device, threads, seeds, mixed precision.
     distributed           Several processes that work together, and end together.
     data/                 Corpora -> sentence pairs -> ids -> batches; no model.
     layers/               Blocks that models share; no token id, no text.
@@ -19,6 +23,7 @@ in import order, too; a test reads these lists and checks both:
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, and what is opened from it.
     verbs/                One file a verb: wiring only.
+    sweep                 Trials of a sweep, each in a process of its own.
     cli                   `nmt VERB [overrides]`, errors and exit codes.
     __main__              `python -m nmt`.
 

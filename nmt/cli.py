@@ -12,17 +12,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 from nmt import __version__
 from nmt.config.verb import Verb
-from nmt.errors import Interrupted, Log, NmtError, UserError, suggest
+from nmt.errors import Interrupted, Log, NmtError, UserError, suggest, visible
+from nmt.files import OTHER_RUN, require_unlocked
+from nmt.streams import standard_streams
 from nmt.verbs import VERBS
-
-if TYPE_CHECKING:
-    from nmt.config.compose import Composed
 
 HELP = """\
 nmt {version}: neural machine translation, from text to BLEU
@@ -36,18 +34,23 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
 """
 SHELLS = ("bash", "fish", "zsh")
-SWEEP_FAILED = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code of the process, which may be one of several."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run the command and return the exit code of the process, which may be one of several.
+
+    Without `argv` the command is that of the process, whose standard streams are then made safe, too.
+    """
+    if argv is None:
+        with standard_streams():
+            return main(sys.argv[1:])
+    arguments = list(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return run_command(arguments, print_error)
+        return report(lambda: dispatch(arguments), print_error)
     from nmt.distributed import Launch
 
     with Launch() as launch:
-        return launch.end(run_command(arguments, launch.log))
+        return launch.end(report(lambda: dispatch(arguments), launch.log))
 
 
 def print_error(text: str) -> None:
@@ -55,24 +58,22 @@ def print_error(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def run_command(argv: list[str], log: Log) -> int:
-    """Run the command, report through `log` what cut it short, and return the exit code."""
+def report(call: Callable[[], int], log: Log) -> int:
+    """Call `call`, tell `log` what cut it short, and return the exit code; nothing else shows an error."""
     try:
-        code = dispatch(argv)
+        code = call()
         sys.stdout.flush()
         return code
     except Interrupted as stop:
-        log(str(stop))
+        log(visible(str(stop)))
         return stop.exit_code
     except NmtError as error:
-        log(f"error: {error}")
+        log(visible(f"error: {error}"))
         return error.exit_code
     except KeyboardInterrupt:
         log("interrupted")
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader of the pipe is gone (`nmt translate ... | head`): let Python's flush at exit go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of the pipe is gone: `nmt translate ... | head`
         return 128 + signal.SIGPIPE
 
 
@@ -107,8 +108,17 @@ def _require_one_process(what: str) -> None:
         raise UserError(f"{what} runs in one process; start it without torchrun")
 
 
+def _require_unlocked(argv: list[str]) -> None:
+    """Refuse a run directory that another training uses, at once: to import torch takes seconds."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not any(word.startswith("-") for word in argv):
+        for run in [word.partition("=")[2] for word in argv if word.startswith("run=")]:
+            require_unlocked(Path(run), OTHER_RUN)
+
+
 def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
+    if not verb.opens_run:
+        _require_unlocked(argv)
     from nmt.config.compose import compose
 
     if not verb.shared:
@@ -116,39 +126,12 @@ def run_verb(verb: Verb, argv: list[str]) -> int:
     trials = compose(verb, argv)
     if any(trial.name for trial in trials):
         _require_one_process("a sweep")
-        return sweep(trials, verb.run)
+        from nmt.sweep import sweep
+
+        return sweep(trials, verb.run, report)
     for trial in trials:
         verb.run(trial)
     return 0
-
-
-def sweep(trials: Sequence[Composed], action: Callable[[Composed], dict[str, Any]]) -> int:
-    """Run every trial whatever happens to the others, print a table and return the exit code."""
-    rows = []
-    for number, trial in enumerate(trials, start=1):
-        print(f"[{number}/{len(trials)}] {trial.name}", file=sys.stderr)
-        try:
-            rows.append((trial.name, "done", score(action(trial))))
-        except Interrupted:
-            raise
-        except NmtError as error:
-            print(f"error: {error}", file=sys.stderr)
-            rows.append((trial.name, "failed", str(error).splitlines()[0]))
-        except Exception as error:  # out of memory, a bug: it ends one trial and not the sweep
-            traceback.print_exc()
-            rows.append((trial.name, "failed", f"{type(error).__name__}: {error}".splitlines()[0]))
-    width = max(len(name) for name, _, _ in rows)
-    for name, status, outcome in [("trial", "status", "score"), *rows]:
-        print(f"{name:<{width}}  {status:<6}  {outcome}")
-    return SWEEP_FAILED if any(status == "failed" for _, status, _ in rows) else 0
-
-
-def score(results: dict[str, Any]) -> str:
-    """Return the scores of a trial as text: on the test split if it was scored, else validation, train."""
-    from nmt.decoding.metrics import labelled_scores
-
-    scored = [results[split] for split in ("test", "validation", "train") if split in results]
-    return "  ".join(labelled_scores(scored[0])) if scored else "-"
 
 
 def complete_in_shell(request: Sequence[str]) -> None:

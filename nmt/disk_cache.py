@@ -15,15 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nmt.errors import TrainingStopped
-from nmt.files import publish
+from nmt.files import parse_json, publish
+from nmt.temporary import temporary_folder
 
 WHOLE_BYTES = 1 << 26
 """Largest file of which every byte is checked."""
@@ -46,7 +45,7 @@ def entry_name(kind: str, *parts: object) -> str:
 def open_entry(entry: Path) -> Metadata | None:
     """Return the metadata of an entry, or None when the entry is missing or damaged."""
     try:
-        sealed = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
+        sealed = parse_json((entry / "entry.json").read_bytes())
         content = sealed["content"]
         if sealed["crc32"] != _crc32_of(content):
             return None
@@ -63,22 +62,20 @@ def write_entry(entry: Path, fill: Callable[[Path], Metadata | None]) -> bool:
 
     Return False when the cache cannot be written: no space, or no permission.
     """
-    draft = entry.parent / f".{entry.name}.{secrets.token_hex(4)}"
     try:
-        draft.mkdir(parents=True)
-        metadata = fill(draft) or {}
-        content = {
-            "facts": metadata,
-            "files": {path.name: _measure(path) for path in sorted(draft.iterdir())},
-        }
-        sealed = {"content": content, "crc32": _crc32_of(content)}
-        (draft / "entry.json").write_text(json.dumps(sealed), encoding="utf-8")
-        if open_entry(entry) is None:  # else another process was faster
-            publish(draft, entry)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(entry.parent) as draft:
+            metadata = fill(draft) or {}
+            content = {
+                "facts": metadata,
+                "files": {path.name: _measure(path) for path in sorted(draft.iterdir())},
+            }
+            sealed = {"content": content, "crc32": _crc32_of(content)}
+            (draft / "entry.json").write_text(json.dumps(sealed), encoding="utf-8")
+            if open_entry(entry) is None:  # else another process was faster
+                publish(draft, entry)
     except (OSError, TrainingStopped):  # perhaps since another process was faster
         return open_entry(entry) is not None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return True
 
 

@@ -11,10 +11,12 @@ will never finish; one process says why. Otherwise rank 0 alone writes to stdout
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import itertools
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -27,6 +29,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from nmt.errors import TrainingStopped
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -120,31 +124,101 @@ def is_launched() -> bool:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[World]:
-    """Join the group of processes for the time of the block: gloo between CPUs, NCCL between GPUs."""
+def joined(timeout_minutes: float = 5.0) -> Iterator[World]:
+    """Join the group of processes for the time of the block: gloo between CPUs, NCCL between GPUs.
+
+    The error of a process that gives no sign of life for `timeout_minutes` ends this process.
+    """
     if not is_launched():
         yield ALONE
         return
+    store, rank, size = _store()
+    over = threading.Event()
+    Heartbeat(rank, size, 60 * timeout_minutes, over)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-    control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
-    yield World(dist.get_rank(), dist.get_world_size(), control)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+    world = World(rank, size, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
+    _ALL_STARTED.set()
+    yield world
     # Not after an error: the others may never arrive, and `Launch` ends this process.
+    world.barrier()  # who has left gives no sign of life
+    over.set()
     dist.destroy_process_group()
+
+
+class Heartbeat:
+    """The signs of life of this process, and the watch over those of others, in two threads.
+
+    A thread counts up a number in the store twice a second, whatever the main thread does: rank 0 may prepare
+    data for hours. A process that is stopped, or cut off, does not count. Rank 0 watches all others, and they
+    watch rank 0. Silence is measured in own beats, so that processes that were all stopped for a while go on.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float, over: threading.Event):
+        self.rank, self.timeout, self.over = rank, timeout, over
+        self.store, _, _ = _store()
+        self.watched = range(1, size) if rank == 0 else range(1)
+        self.beats, self.silence = dict.fromkeys(self.watched, -1), dict.fromkeys(self.watched, 0.0)
+        self.unanswered = 0.0
+        self.store.set(f"name/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        for work in (self._beat, self._watch_store):
+            threading.Thread(target=work, daemon=True).start()
+
+    def _beat(self) -> None:
+        """Tell the others that this process lives, and look for one that does not."""
+        with contextlib.suppress(dist.DistError):  # the launcher is gone: `Launch` ends this process
+            while not self.over.wait(POLL_SECONDS):
+                self.store.add(f"beat/{self.rank}", 1)
+                for rank in self.watched:
+                    beats = self.store.add(f"beat/{rank}", 0)
+                    is_silent = beats == self.beats[rank]
+                    self.silence[rank] = self.silence[rank] + POLL_SECONDS if is_silent else 0.0
+                    self.beats[rank] = beats
+                    if self.silence[rank] >= self.timeout:
+                        self._miss(rank)
+                self.unanswered = 0.0
+
+    def _miss(self, rank: int) -> None:
+        """Name the lost process and end this one; `Launch` ends the others."""
+        key = f"name/{rank}"
+        name = self.store.get(key).decode() if self.store.check([key]) else "which has not begun"
+        if self.store.add("logged", 1) == 1:
+            _dump(f"rank {rank} ({name}) has given no sign of life for {self.timeout:g} seconds")
+        self.store.set("ended", str(TrainingStopped.exit_code))
+        os._exit(TrainingStopped.exit_code)
+
+    def _watch_store(self) -> None:
+        """End this process when the store, which is on the machine of rank 0, does not answer."""
+        while not self.over.wait(POLL_SECONDS):
+            self.unanswered += POLL_SECONDS
+            if self.unanswered >= self.timeout + 2 * POLL_SECONDS:  # not before a process can be named
+                where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+                what = f"the launcher at {where}, on the machine of rank 0, has not answered rank {self.rank}"
+                _dump(f"{what} on {socket.gethostname()} for {self.timeout:g} seconds")
+                os._exit(TrainingStopped.exit_code)
+
+
+def _dump(what: str) -> None:
+    """Write to the true stderr what is wrong, and where the threads of this process wait."""
+    stderr = sys.__stderr__ or sys.stderr
+    text = f"error: {what} (runtime.timeout_minutes); what the training saved is intact, "
+    text += "and the same command goes on from there. The threads of this process wait here:"
+    print(text, file=stderr, flush=True)
+    faulthandler.dump_traceback(stderr)
 
 
 class Launch:
     """The life of one process among several, from its start to its end, as a context manager."""
 
     def __init__(self) -> None:
-        self.store, self.rank = _store()
+        self.store, self.rank, _ = _store()
         self._over = threading.Event()
         self._silence = contextlib.ExitStack()
         self._stderr = sys.stderr
         self._has_logged = False
 
     def __enter__(self) -> Launch:
-        watched, _ = _store()  # a second client, as one that waits for a key can do nothing else
+        watched, _, _ = _store()  # a second client, as one that waits for a key can do nothing else
         threading.Thread(target=self._watch, args=[watched], daemon=True).start()
         if self.rank:
             nowhere = self._silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -165,7 +239,7 @@ class Launch:
     def log(self, text: str) -> None:
         """Write `text` to stderr, unless another process has said what is wrong."""
         try:
-            self._has_logged = self.store.add("nmt/logged", 1) == 1
+            self._has_logged = self.store.add("logged", 1) == 1
         except dist.DistError:  # the launcher is gone, and with it the store
             self._has_logged = True
         if self._has_logged:
@@ -177,10 +251,10 @@ class Launch:
             return code
         with contextlib.suppress(dist.DistError):
             if self._has_logged:
-                self.store.set("nmt/ended", str(code))
+                self.store.set("ended", str(code))
             else:
-                self.store.wait(["nmt/ended"], timedelta(seconds=GRACE_SECONDS))
-                code = int(self.store.get("nmt/ended"))
+                self.store.wait(["ended"], timedelta(seconds=GRACE_SECONDS))
+                code = int(self.store.get("ended"))
         sys.stdout.flush()
         os._exit(code)  # without the exit handlers of libraries: some wait for the other processes
 
@@ -188,20 +262,56 @@ class Launch:
         """End this process when another one has failed; ask it to stop when the launcher is gone."""
         while not self._over.wait(POLL_SECONDS):
             try:
-                ended = store.check(["nmt/ended"])
+                ended = store.check(["ended"])
             except dist.DistError:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             if ended:
                 self._over.wait(GRACE_SECONDS)
                 if not self._over.is_set():
-                    os._exit(int(store.get("nmt/ended")))
+                    os._exit(int(store.get("ended")))
 
 
-def _store() -> tuple[Store, int]:
-    """Return a client of the store that all processes share, and the rank of this process."""
-    store, rank, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
-    return store, rank
+def _store() -> tuple[Store, int, int]:
+    """Return a new client of the store that all processes share, the rank of this process and their number.
+
+    The store of torchrun outlives its restarts, which begin with all processes anew: their keys have a
+    prefix for each start.
+    """
+    store, rank, size = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
+    prefix = f"nmt/{_start(store, rank)}"
+    return dist.PrefixStore(prefix, store), rank, size  # type: ignore[attr-defined]
+
+
+_STARTS: list[int] = []
+"""The number of this start, once it is known."""
+_ALL_STARTED = threading.Event()
+
+
+def _start(store: Store, rank: int) -> int:
+    """Return the number of this start of all processes, which rank 0 draws and tells the others.
+
+    torchrun counts the restarts of each machine, and these counts may differ. Every process but rank 0 draws
+    a ticket, and waits for the answer; rank 0 answers also those of earlier starts, which nobody waits for.
+    """
+    if not _STARTS and rank == 0:
+        _STARTS.append(store.add("nmt/starts", 1))
+        threading.Thread(target=_answer, args=[_STARTS[0]], daemon=True).start()
+    elif not _STARTS:
+        _STARTS.append(int(store.get(f"nmt/start_of/{store.add('nmt/tickets', 1)}")))
+    return _STARTS[0]
+
+
+def _answer(start: int) -> None:
+    """Tell every process that draws a ticket the number of this start."""
+    store, _, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
+    answered = 0
+    with contextlib.suppress(dist.DistError):
+        while not _ALL_STARTED.wait(POLL_SECONDS / 10):
+            tickets = store.add("nmt/tickets", 0)
+            for ticket in range(answered + 1, tickets + 1):
+                store.set(f"nmt/start_of/{ticket}", str(start))
+            answered = tickets
 
 
 def explain(error: BaseException) -> tuple[int, str]:

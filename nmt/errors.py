@@ -1,14 +1,15 @@
 """The errors a user may meet, each with the exit code of the process that ends on it.
 
 An error message is one readable text: the full config key or the file and line, the constraint, the actual
-value and the way out. Anything that is not an `NmtError` is a bug of ours and keeps its traceback.
+value and the way out. Anything else, but for `Interrupted`, is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 Log = Callable[[str], None]
 """A function that shows the user one remark: in the log of a training, or on standard error."""
@@ -21,9 +22,14 @@ class NmtError(Exception):
 
 
 class UserError(NmtError):
-    """The config, the data or the run directory cannot be used as given."""
+    """The config, the data or the run directory cannot be used as given, for one reason or several."""
 
     exit_code = 2
+
+    def __init__(self, *problems: str):
+        title = f"{len(problems)} settings cannot be used:"
+        super().__init__("\n  - ".join([title, *problems] if len(problems) > 1 else problems))
+        self.problems = problems
 
 
 class TrainingStopped(NmtError):
@@ -32,17 +38,45 @@ class TrainingStopped(NmtError):
     exit_code = 4
 
 
-class Interrupted(NmtError):
-    """A signal asked the process to stop, and it did so in good order."""
+class Interrupted(BaseException):
+    """A signal asked the process to stop, and it did so in good order; no error that a library may handle."""
 
     def __init__(self, number: int, message: str):
         super().__init__(message)
         self.exit_code = 128 + number
 
 
+class Problems(list[str]):
+    """What is wrong with a command: gathered, so that the user is told of everything at once."""
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Take note of a `UserError` of the block, and go on after the block."""
+        try:
+            yield
+        except UserError as error:
+            self.extend(problem for problem in error.problems if problem not in self)
+
+    def refuse(self) -> None:
+        """Raise one `UserError` with everything that was gathered, if there is anything."""
+        if self:
+            raise UserError(*self)
+
+
+def visible(text: str) -> str:
+    """Return `text` with escapes for what a terminal would obey: all that is not printable, but line feeds.
+
+    Messages quote files of strangers: keys, headers, names.
+    """
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def warn(message: str) -> None:
     """Write `message` to standard error as a warning."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {visible(message)}", file=sys.stderr)
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

@@ -1,6 +1,8 @@
 """Files and folders that appear whole: a reader sees the old content or the new, never a part.
 
-Knows no config, no model and no corpus. Text is UTF-8 with line feeds on every system.
+Knows no config, no model and no corpus. Text is UTF-8 with line feeds on every system. JSON may come from a
+stranger: `parse_json` bounds its size and its nesting, and `misfits` compares it with the types that a caller
+expects.
 """
 
 from __future__ import annotations
@@ -10,14 +12,25 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
+import re
+import reprlib
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO, get_args, get_origin
 
 from nmt.errors import TrainingStopped, UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of the system that say that there is no room."""
+OTHER_RUN = "choose another run=..."
+"""Way out for a training whose run directory is in use."""
+MAX_JSON_BYTES, MAX_JSON_DEPTH = 1 << 23, 32
+"""Bounds of a JSON object; ours are a few kilobytes long and 4 deep."""
 
 
 @contextlib.contextmanager
@@ -33,13 +46,14 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     draft = path.with_name(f".tmp-{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
+        draft.unlink(missing_ok=True)  # of a killed process with the same number
+        with draft.open("xb") as file:  # never the target of a link
             yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in FULL:
             raise TrainingStopped(f"cannot write {path}: the disk is full") from error
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
@@ -64,19 +78,94 @@ def written_lines(path: Path) -> list[str]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object for people to read."""
-    write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    """Write a JSON object for people to read; numbers that JSON lacks become "nan", "inf" and "-inf"."""
+    text = json.dumps(_standard(content), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, f"{text}\n".encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raise `UserError` when it is damaged."""
+def _standard(content: Any) -> Any:
+    """Return JSON with text in place of the numbers that JSON lacks."""
+    if isinstance(content, dict):
+        return {key: _standard(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_standard(value) for value in content]
+    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read a JSON object that has `fields`, names with their types; see `misfits`.
+
+    Raises:
+        UserError: the file cannot be read, is damaged, or lacks a field.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with open(path, "rb", opener=_at_once) as file:
+            content = parse_json(file.read(MAX_JSON_BYTES + 1))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no JSON object")
+    if wrong := misfits(content, fields or {}):
+        raise UserError(f"{path} is damaged: {'; '.join(wrong)}")
     return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting, as for the writer of a pipe that stands in its place."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in `data`, within bounds; raise `ValueError` where there is none."""
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+    try:
+        content = json.loads(data)
+    except RecursionError:
+        content, depth = None, MAX_JSON_DEPTH + 1
+    else:
+        depth = _depth(content)
+    if depth > MAX_JSON_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep")
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds {type(content).__name__} where an object is expected")
+    return content
+
+
+def _depth(value: object) -> int:
+    """Return how deep JSON is nested, without a recursion."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (dict, list))]:
+        depth += 1
+        level = [x for item in level for x in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def misfits(content: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a JSON object that must have `fields`, at most five phrases.
+
+    A field has a type: int (of 64 bits), float, str, bool, dict, list[T], dict[str, T], or a union of these;
+    one that may be None may be missing. Further fields are ignored.
+    """
+    wrong = [
+        f"{name} is {reprlib.repr(content[name])}" if name in content else f"{name} is missing"
+        for name, kind in fields.items()
+        if not _fits(content.get(name), kind)
+    ]
+    return [*wrong[:5], f"and {len(wrong) - 5} more"] if len(wrong) > 5 else wrong
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
+    if parts:
+        return any(_fits(value, part) for part in parts)
+    if type(value) is int:
+        return kind in (int, float) and abs(value) < 1 << 63
+    return type(value) is kind
 
 
 def digest(path: Path) -> str:
@@ -105,9 +194,17 @@ def publish(draft: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def sync(folder: Path) -> None:
-    """Flush the names in `folder` to the disk: a rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def require_space(folder: Path, needed: int) -> None:
+    """Raise `OSError` (ENOSPC) unless the disk of `folder`, which need not exist, has `needed` bytes free."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, but {free:,} are free")
+
+
+def sync(path: Path) -> None:
+    """Flush a file or the names in a folder to the disk: a rename is on the disk only when its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -123,17 +220,36 @@ def locked(folder: Path, other: str) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 - closed below, released with it
+        handle = _open_lock(folder / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise UserError(f"cannot write to the directory {folder}: {error.strerror}; {other}") from error
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            owner = handle.read().strip() or "another process"
-            raise UserError(f"{folder} is in use by {owner}; wait for it, or {other}") from None
+        _flock(handle, fcntl.LOCK_EX, folder, other)
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()}")
         handle.flush()
         yield
+
+
+def require_unlocked(folder: Path, other: str) -> None:
+    """Raise `UserError` when another process has locked `folder`; for an answer before slow imports."""
+    with contextlib.suppress(OSError), _open_lock(folder / ".lock", os.O_RDONLY) as handle:
+        _flock(handle, fcntl.LOCK_SH, folder, other)
+
+
+def _open_lock(path: Path, flags: int) -> TextIO:
+    """Open a lock, never the target of a link: `locked` empties the file."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.ELOOP, f"{path.name} is a link or no file")
+    return os.fdopen(descriptor, "r+" if flags & os.O_RDWR else "r", encoding="utf-8", errors="replace")
+
+
+def _flock(handle: TextIO, kind: int, folder: Path, other: str) -> None:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = re.sub(r"[^ -~]", "", handle.read(200)) or "another process"
+        raise UserError(f"{folder} is in use by {owner}; wait for it, or {other}") from None

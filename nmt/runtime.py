@@ -14,7 +14,6 @@ import hashlib
 import os
 import platform
 import random
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -26,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt import kernels
-from nmt.checks import not_negative
-from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.checks import not_negative, positive
+from nmt.errors import TrainingStopped, UserError
 
 SMALLEST_LOSS_SCALE = 2.0**-14
 
@@ -67,9 +66,16 @@ class RuntimeConfig:
     """Compile the model with `torch.compile` for training."""
     parallel: Parallel = Parallel.ddp
     """ddp (each process holds all weights) or fsdp (each holds a part of weights and optimizer state)."""
+    timeout_minutes: float = 5.0
+    """Minutes without a sign of life after which one of several processes counts as lost."""
+    grace_seconds: float = 25.0
+    """Longest time from a signal (SIGINT, SIGTERM, SIGUSR1) to the end of the process."""
+    requeue: bool = False
+    """After SIGUSR1 and a checkpoint, `scontrol requeue` the job of Slurm."""
 
     def __post_init__(self) -> None:
         not_negative(self, "runtime", "threads")
+        positive(self, "runtime", "timeout_minutes", "grace_seconds")
 
 
 def resolve_device(cfg: RuntimeConfig) -> torch.device:
@@ -162,44 +168,6 @@ def seed_everything(*parts: int | str) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
-
-
-class StopRequest:
-    """A request to stop, made by SIGINT or SIGTERM, granted after the update; a second Ctrl-C ends at once.
-
-    A context manager of the main thread: the handlers that were there before come back at its end.
-    """
-
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-
-    @property
-    def requested(self) -> bool:
-        """Whether a signal has arrived."""
-        return self.signal is not None
-
-    def raise_if_requested(self, step: int) -> None:
-        """Raise `Interrupted` when a signal has arrived; call it when step `step` is saved."""
-        if self.signal is not None:
-            raise Interrupted(
-                self.signal,
-                f"stopped by {self.signal.name} after step {step}, which is saved; "
-                "the same command goes on from there",
-            )
-
-    def __enter__(self) -> StopRequest:
-        signals = (signal.SIGINT, signal.SIGTERM)
-        self._previous = {number: signal.signal(number, self._receive) for number in signals}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, _: object) -> None:
-        if self.signal is signal.SIGINT and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = signal.Signals(number)
 
 
 class MixedPrecisionStep:

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import nmt
-from nmt.cli import main, score, sweep
-from nmt.config.compose import Composed, compose
+from nmt.cli import main
+from nmt.config.compose import compose
 from nmt.config.overrides import config_dir
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.config.verb import Verb
-from nmt.errors import Interrupted, TrainingStopped
+from nmt.errors import UserError
 from nmt.verbs import VERBS
 from nmt.verbs.generate import GenerateConfig
 
@@ -167,7 +167,8 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train runtime.colour=1",
             "unknown key runtime.colour; "
-            "the keys here are device, precision, threads, kernels, compile, parallel",
+            "the keys here are device, precision, threads, kernels, compile, parallel, "
+            "timeout_minutes, grace_seconds, requeue",
         ),
         (
             "train schedule.reduce_factor=1",
@@ -206,7 +207,8 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train runtime=5",
             "runtime must be a group of keys "
-            "(device, precision, threads, kernels, compile, parallel), but is 5",
+            "(device, precision, threads, kernels, compile, parallel, "
+            "timeout_minutes, grace_seconds, requeue), but is 5",
         ),
         (
             "train model=transformer_tini",
@@ -322,6 +324,37 @@ def test_errors_about_a_run(run: str, command: str, message: str, capsys: pytest
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
+@pytest.mark.fault(32)
+def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of every kind, two of them in one part, and a choice whose keys are no further errors."""
+    command = "train data=wmt99 data.path=x bad model.d_modle=3 schedule.factor=fast model.dropout=1.5 "
+    command += "model.attention_dropout=7 trainer.accumulate=0 metrics=[blue] seed=??? decoding.beam_size=9"
+    assert main(command.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "error: 9 settings cannot be used:",
+        f"  - there is no data=wmt99; did you mean 'wmt19'?; data can be {offered('data')}",
+        "  - 'bad' is not understood; write key=value, such as trainer.max_steps=500",
+        "  - unknown key model.d_modle; did you mean model.d_model?",
+        "  - schedule.factor must be a number, but is 'fast'",
+        "  - seed is missing; set seed=...",
+        "  - model.dropout must be in [0, 1), but is 1.5",
+        "  - trainer.accumulate must be at least 1, but is 0",
+        "  - metrics[0] must be one of bleu, chrf, ter, but is 'blue'; did you mean 'bleu'?",
+        "  - model.attention_dropout must be in [0, 1), but is 7.0",
+    ]
+
+
+def test_errors_of_a_sweep_are_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "-m", "seed=1,2", "model.d_modle=3", "trainer.accumulate=x"]) == 2
+    assert capsys.readouterr().err == (
+        "error: 2 settings cannot be used:\n"
+        "  - unknown key model.d_modle; did you mean model.d_model?\n"
+        "  - trainer.accumulate must be a whole number, but is 'x'\n"
+    )
+
+
 def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine" / "model"
     folder.mkdir(parents=True)
@@ -330,7 +363,7 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
         f"{schema}d_modle: 3\n": "model/a.yaml: unknown key model.d_modle; did you mean model.d_model?",
         f"{schema}d_model: x\n": "model/a.yaml: model.d_model must be a whole number, but is 'x'",
         "name: transformer\n": "the file of model=... does not say what its keys are; begin it with",
-        "d_model: [3\n": "a config is not YAML: while parsing",
+        "d_model: [3\n": "model/a.yaml is not YAML: while parsing",
         "defaults: [nothing]\n": "In 'model/a': Could not load 'model/nothing'.",
     }
     for content, message in cases.items():
@@ -456,52 +489,6 @@ def test_errors_of_a_verb_that_was_added(
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-def trials() -> list[Composed]:
-    return compose(VERBS["train"], ["-m", "seed=1,2,3"])
-
-
-def seed_of(trial: Composed) -> int:
-    return trial.to_config(TrainConfig).seed
-
-
-def test_a_sweep_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    code = sweep(trials(), lambda trial: {"test": {"bleu": 30.0 + seed_of(trial)}})
-    assert code == 0
-    shown = capsys.readouterr()
-    assert shown.out == (
-        "trial   status  score\n"
-        "seed-1  done    BLEU 31.00\nseed-2  done    BLEU 32.00\nseed-3  done    BLEU 33.00\n"
-    )
-    assert shown.err == "[1/3] seed-1\n[2/3] seed-2\n[3/3] seed-3\n"
-
-
-def test_a_sweep_outlives_its_trials(capsys: pytest.CaptureFixture[str]) -> None:
-    def train(trial: Composed) -> dict[str, Any]:
-        if seed_of(trial) == 1:
-            raise TrainingStopped("the loss is nan\nat step 3")
-        if seed_of(trial) == 2:
-            raise MemoryError("no room")
-        return {}
-
-    assert sweep(trials(), train) == 3
-    shown = capsys.readouterr()
-    assert shown.out.splitlines()[1:] == [
-        "seed-1  failed  the loss is nan",
-        "seed-2  failed  MemoryError: no room",
-        "seed-3  done    -",
-    ]
-    assert "error: the loss is nan\nat step 3\n" in shown.err
-    assert "Traceback" in shown.err
-
-
-def test_a_signal_ends_a_sweep() -> None:
-    def train(trial: Composed) -> dict[str, Any]:
-        raise Interrupted(signal.SIGTERM, "stopped")
-
-    with pytest.raises(Interrupted):
-        sweep(trials(), train)
-
-
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
@@ -543,6 +530,9 @@ SETTINGS = [
     "{a:1}",
     "${x}",
     "${oc.env:X}",
+    "nan",
+    "-.inf",
+    "100000000",
 ]
 SWEEPS = [
     "a,b",
@@ -569,14 +559,16 @@ NAMES = [
     "foo",
     "a..b",
 ]
+KEYS = ["model.dropout", "trainer.max_minutes", "schedule.factor", "decoding.n_best", "tokenizer.kind"]
 PATHS = ["model.d_model", "model.name", "model/x", "model@x", "model._target_", "metrics[0]", "hydra.run.dir"]
-PARTS = (["", "", "", "+", "++", "~"], NAMES + PATHS, ["=", "=", "", "=="], SETTINGS + SWEEPS)
+PARTS = (["", "", "", "+", "++", "~"], NAMES + KEYS + PATHS, ["=", "=", "", "=="], SETTINGS + SWEEPS)
 OVERRIDES = st.one_of(
     st.tuples(*map(st.sampled_from, PARTS)).map("".join),
     st.text(alphabet="abc=.,[]{}$:\"'\\~+@ 1\x00é", max_size=8),
 )
 
 
+@pytest.mark.fault(33)
 @settings(max_examples=60, deadline=None)
 @given(overrides=st.lists(OVERRIDES, min_size=1, max_size=2))
 def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None:
@@ -586,18 +578,13 @@ def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None
     assert (code, shown.getvalue()[:7]) in ((0, ""), (2, "error: "))
 
 
-@pytest.mark.parametrize(
-    ("results", "shown"),
-    [
-        ({"validation": {"bleu": 1.0, "perplexity": 9.0}, "test": {"bleu": 2.0}}, "BLEU 2.00"),
-        ({"validation": {"bleu": 1.0, "perplexity": 9.0}}, "BLEU 1.00  perplexity 9.00"),
-        ({"validation": {"perplexity": 9.0}}, "perplexity 9.00"),
-        ({"test": {"perplexity": 9.0, "ter": 70.0}}, "TER 70.00  perplexity 9.00"),
-        ({"signatures": {}}, "-"),
-    ],
-)
-def test_the_score_of_a_trial(results: dict[str, Any], shown: str) -> None:
-    assert score(results) == shown
+@pytest.mark.fault(33)
+@settings(max_examples=20, deadline=None)
+@given(overrides=st.lists(OVERRIDES, min_size=1, max_size=4))
+def test_whatever_is_typed_can_be_trained_or_is_refused(overrides: list[str]) -> None:
+    with contextlib.suppress(UserError):
+        for trial in compose(VERBS["train"], overrides):
+            trial.to_training()
 
 
 @pytest.mark.parametrize(

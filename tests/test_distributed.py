@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,20 +30,22 @@ from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
 from nmt.errors import Interrupted, UserError
-from nmt.files import write_lines
+from nmt.files import read_json, write_lines
 from nmt.models import TranslationModel, build_model
 from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
-from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, StopRequest, seed_everything
+from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, seed_everything
+from nmt.signals import StopRequest
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.objective import Objective
+from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule, Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import OnNonfinite, RolledBack
 from nmt.training.schedules import ConstantConfig, ScheduleContext
 from nmt.training.statistics import MEASURES
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.trainer import Trainer, TrainerConfig
-from tests.training.test_objective import consistency, cross_entropy
+from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available() and hasattr(os, "fork")),
@@ -57,8 +61,8 @@ Body = Callable[[int], Any]
 class Processes:
     """Two forks of this process, set up as torchrun sets up its workers, with the store in this one."""
 
-    def __init__(self, body: Body, folder: Path):
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    def __init__(self, body: Body, folder: Path, store: Any = None):
+        self.store = store or dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         self.folder = folder
         context = multiprocessing.get_context("fork")
         self.workers = [context.Process(target=self._run, args=(body, rank)) for rank in range(2)]
@@ -71,6 +75,7 @@ class Processes:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}
         for name in ("stdout", "stderr"):
             setattr(sys, name, (self.folder / f"{name}.{rank}").open("w", buffering=1, encoding="utf-8"))
+            setattr(sys, f"__{name}__", getattr(sys, name))
         sys.exit(body(rank))
 
     def exit_codes(self, seconds: float = 100) -> list[int | None]:
@@ -165,6 +170,7 @@ def assert_same(one: Any, other: Any, tolerance: float = 1e-5) -> None:
         assert other == pytest.approx(one, rel=1e-3, abs=tolerance)
 
 
+@pytest.mark.fault(39, 42)
 @pytest.mark.parametrize("objective", [cross_entropy, consistency])
 @pytest.mark.parametrize("parallel", list(Parallel))
 def test_two_processes_compute_the_gradients_of_one(
@@ -184,6 +190,7 @@ def test_two_processes_compute_the_gradients_of_one(
     assert_same(alone, first)
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize("parallel", list(Parallel))
 def test_a_training_goes_on_in_another_number_of_processes(
     trainer: Any, tmp_path: Path, parallel: Parallel
@@ -319,11 +326,13 @@ def test_rank_0_goes_first(tmp_path: Path) -> None:
     assert results_of_two(look, tmp_path) == [False, True]
 
 
-def launched(body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch) -> Body:
+def launched(
+    body: Callable[[World], int], monkeypatch: pytest.MonkeyPatch, timeout_seconds: float = 300
+) -> Body:
     """Return a command that does `body`, run as `nmt` runs its verbs."""
 
     def command(argv: list[str]) -> int:
-        with joined() as world:
+        with joined(timeout_seconds / 60) as world:
             return body(world)
 
     monkeypatch.setattr(cli, "dispatch", command)
@@ -335,6 +344,7 @@ def wait_for_the_other(world: World) -> int:
     return 0
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize(
     ("error", "code", "message"),
@@ -358,6 +368,68 @@ def test_an_error_of_one_ends_all_with_one_message(
     assert "gloo" not in processes.text("stderr")
 
 
+@pytest.mark.fault(40)
+def test_a_restart_knows_nothing_of_the_start_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Which ended with an error, and left its keys in the store that torchrun keeps."""
+
+    def fail(world: World) -> int:
+        if world.rank == 1:
+            raise UserError("no")
+        return wait_for_the_other(world)
+
+    first = Processes(launched(fail, monkeypatch), tmp_path)
+    assert first.exit_codes() == [2, 2]
+    second = Processes(launched(wait_for_the_other, monkeypatch), tmp_path, first.store)
+    assert second.exit_codes() == [0, 0], second.text("stderr")
+    assert second.text("stderr") == ""
+
+
+@pytest.mark.fault(24, 41)
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_process_that_is_stopped_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: int
+) -> None:
+    def stop(world: World) -> int:
+        if world.rank == stopped:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return wait_for_the_other(world)
+
+    processes = Processes(launched(stop, monkeypatch, timeout_seconds=2), tmp_path)
+    processes.workers[1 - stopped].join(60)
+    lines = (tmp_path / f"stderr.{1 - stopped}").read_text().splitlines()
+    name = f"process {processes.workers[stopped].pid} on {socket.gethostname()}"
+    assert lines[0] == (
+        f"error: rank {stopped} ({name}) has given no sign of life for 2 seconds (runtime.timeout_minutes); "
+        "what the training saved is intact, and the same command goes on from there. "
+        "The threads of this process wait here:"
+    )
+    assert any("in barrier" in line for line in lines)
+    os.kill(processes.workers[stopped].pid or 0, signal.SIGCONT)
+    assert processes.exit_codes() == [4, 4]
+
+
+@pytest.mark.fault(41)
+def test_neither_long_work_nor_a_stop_of_all_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Slurm may stop all processes of a job for a while, and rank 0 may prepare data for hours."""
+
+    def prepare(world: World) -> int:
+        (tmp_path / f"ready.{world.rank}").touch()
+        if world.is_main:
+            time.sleep(8)
+        return wait_for_the_other(world)
+
+    processes = Processes(launched(prepare, monkeypatch, timeout_seconds=3), tmp_path)
+    while not all((tmp_path / f"ready.{rank}").exists() for rank in range(2)):
+        time.sleep(0.01)
+    for number, seconds in ((signal.SIGSTOP, 4), (signal.SIGCONT, 0)):
+        for worker in processes.workers:
+            os.kill(worker.pid or 0, number)
+        time.sleep(seconds)
+    assert processes.exit_codes() == [0, 0], processes.text("stderr")
+
+
 def test_a_process_that_is_stuck_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(world: World) -> int:
         if world.rank == 1:
@@ -370,6 +442,7 @@ def test_a_process_that_is_stuck_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert processes.text("stderr") == "error: no\n"
 
 
+@pytest.mark.fault(40)
 def test_a_process_that_vanishes_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def vanish(world: World) -> int:
         if world.rank == 1:
@@ -384,6 +457,7 @@ def test_a_process_that_vanishes_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(processes.text("stderr").splitlines()) == 1
 
 
+@pytest.mark.fault(19)
 @pytest.mark.parametrize("signalled", [0, 1])
 def test_a_signal_to_one_is_granted_by_all_after_the_same_step(
     monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, signalled: int
@@ -427,3 +501,94 @@ def test_a_bug_keeps_its_traceback() -> None:
     code, text = explain(KeyError("x"))
     assert (code, text) == (1, "KeyError: 'x'")
     assert explain(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))[0] == 4
+
+
+class FaultyOnRank(CrossEntropy):
+    """Cross-entropy that fails in one step on one rank: no number comes of it, or memory ends."""
+
+    def __init__(self, is_here: bool, step: int, *, out_of_memory: bool = False):
+        super().__init__(CrossEntropyConfig(), no_other_model)
+        self.step = step if is_here else 0
+        self.out_of_memory = out_of_memory
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
+        loss, named = super().__call__(module, batch, step)
+        if step == self.step and self.out_of_memory:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return loss * torch.nan if step == self.step else loss, named
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("parallel", list(Parallel))
+def test_no_rank_updates_its_weights_when_one_has_a_loss_that_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, parallel: Parallel
+) -> None:
+    def fit(world: World) -> int:
+        made = trainer(world, parallel, objective=FaultyOnRank(world.rank == 1, 4), save_every_steps=3)
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker, StopRequest() as stop:
+            try:
+                made.fit(tracker, stop)
+            finally:
+                weights, _ = made.parallel_model.tensors(made.amp_step.optimizer)
+                saved = made.store.load(3).model
+                same = all(torch.equal(x, saved[name]) for name, x in weights.items())
+                (tmp_path / f"same.{world.rank}").write_text(str(same))
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [4, 4]
+    assert [(tmp_path / f"same.{rank}").read_text() for rank in range(2)] == ["True", "True"]
+    assert re.fullmatch(
+        r"error: step 4: the loss is nan on rank 1, for the training pairs .*\. The weights were left as "
+        r"step 3 made them\. The last checkpoint is that of step 3\. .*\n",
+        processes.text("stderr"),
+    )
+    report = read_json(tmp_path / "run" / "nonfinite_step_00000004.json")
+    losses = [batch["loss"] for rank in report["ranks"] for batch in rank["batches"]]
+    assert losses[0] > 0
+    assert losses[1] == "nan"
+
+
+@pytest.mark.fault(20)
+def test_all_ranks_go_back_to_the_same_checkpoint(trainer: Any, tmp_path: Path) -> None:
+    def fit(world: World) -> dict[str, Any]:
+        faulty, sound = (
+            trainer(world, objective=objective, save_every_steps=3, on_nonfinite=OnNonfinite.rollback)
+            for objective in (FaultyOnRank(world.rank == 1, 5), None)
+        )
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
+            with pytest.raises(RolledBack):
+                faulty.fit(tracker, StopRequest())
+            checkpoint = sound.store.latest(pytest.fail)
+            assert checkpoint is not None
+            sound.resume(checkpoint)
+            assert (sound.train_state.step, sound.train_state.batch) == (3, 5)
+            sound.fit(tracker, StopRequest())
+        return outcome(sound)
+
+    first, second = results_of_two(fit, tmp_path)
+    assert first == second
+    assert (first["progress"]["step"], first["progress"]["rollbacks"]) == (6, 1)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize(
+    ("parallel", "step", "code"), [(Parallel.ddp, 1, 2), (Parallel.ddp, 3, 4), (Parallel.fsdp, 1, 2)]
+)
+def test_memory_that_ends_on_one_rank_ends_all(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, parallel: Parallel, step: int, code: int
+) -> None:
+    """In the trial of the largest batch, before step 1, or later; the batch is not retried in parts."""
+
+    def fit(world: World) -> int:
+        made = trainer(world, parallel, objective=FaultyOnRank(world.rank == 1, step, out_of_memory=True))
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker, StopRequest() as stop:
+            made.fit(tracker, stop)
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [code, code]
+    assert re.fullmatch(
+        rf"error: step {step}: a batch of .* does not fit into memory; lower trainer.batch_tokens, .*\n",
+        processes.text("stderr"),
+    )

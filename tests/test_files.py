@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import json
+import math
+import os
+import signal
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +19,26 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.files import (
     digest,
     locked,
+    misfits,
+    parse_json,
     publish,
     read_json,
+    require_space,
+    require_unlocked,
     write_atomically,
     write_json,
     write_lines,
     written_atomically,
 )
+
+
+def test_json_has_no_number_that_only_python_reads(tmp_path: Path) -> None:
+    """A perplexity that overflows is text, which `float` reads."""
+    write_json(
+        tmp_path / "file.json", {"validation": {"perplexity": math.inf}, "x": [math.nan, 1.5, -math.inf]}
+    )
+    content = json.loads((tmp_path / "file.json").read_text(), parse_constant=pytest.fail)
+    assert content == {"validation": {"perplexity": "inf"}, "x": ["nan", 1.5, "-inf"]}
 
 
 def test_lines_end_in_line_feeds_alone(tmp_path: Path) -> None:
@@ -32,21 +52,67 @@ def test_json_round_trip(tmp_path: Path) -> None:
     assert read_json(tmp_path / "file.json") == content
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", ""])
-def test_damaged_json_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "file.json").write_text(text)
-    with pytest.raises(UserError, match=r"file\.json is damaged"):
+@pytest.mark.fault(35, 36)
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "Expecting property name enclosed in double quotes"),
+        (b"[1]", "it holds list where an object is expected"),
+        (b"", "Expecting value"),
+        (b"\xff", "'utf-8' codec can't decode"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "it is nested more than 32 deep"),
+        (b'{"a":' * 33 + b"1" + b"}" * 33, "it is nested more than 32 deep"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b"{}" + b" " * (1 << 23), "it has more than 8,388,608 bytes"),
+        (
+            b"{}",
+            "count is missing; name is missing; facts is missing; list is missing; sums is missing; and 1",
+        ),
+        (
+            b'{"count": 1e3, "name": 7, "facts": [], "list": [true], "sums": {"a": "b"}, "last": "\\u001b"}',
+            r"count is 1000.0; name is 7; facts is []; list is [True]; sums is {'a': 'b'}; and 1 more",
+        ),
+    ],
+)
+def test_damaged_json_is_named(tmp_path: Path, data: bytes, message: str) -> None:
+    fields = {"count": int, "name": str, "facts": dict, "list": list[int], "sums": dict[str, float]}
+    (tmp_path / "file.json").write_bytes(data)
+    with pytest.raises(UserError) as raised:
+        read_json(tmp_path / "file.json", {**fields, "last": float})
+    assert str(raised.value).startswith(f"{tmp_path / 'file.json'} is damaged: {message}")
+
+
+def test_json_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"file\.json cannot be read: No such file or directory"):
         read_json(tmp_path / "file.json")
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory"):
+        read_json(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe is damaged: Expecting value"):
+        read_json(tmp_path / "pipe")
 
 
+def test_json_of_the_types_that_are_asked_for() -> None:
+    kinds = {"whole": float, "none": float | None, "absent": str | None, "steps": list[int]}
+    content: dict[str, object] = {"whole": 3, "none": None, "steps": [], "further": {}}
+    assert misfits(content, kinds) == []
+    assert misfits({**content, "whole": True, "steps": [1 << 63]}, kinds) == [
+        "whole is True",
+        "steps is [9223372036854775808]",
+    ]
+    assert parse_json(b'{"a":' * 32 + b"1" + b"}" * 32)
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_failed_write_leaves_the_old_content_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     target = tmp_path / "file"
     write_atomically(target, b"old")
 
     def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(TrainingStopped, match="the disk is full"):
@@ -86,6 +152,73 @@ def test_a_folder_is_locked_once_at_a_time(tmp_path: Path) -> None:
         locked(tmp_path / "file", "go away"),
     ):
         pass
+
+
+@pytest.mark.fault(14)
+def test_a_lock_is_asked_for_without_touching_anything(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    require_unlocked(run, "go away")
+    assert not run.exists()
+    with locked(run, "go away"), pytest.raises(UserError) as raised:
+        require_unlocked(run, "go away")
+    host = socket.gethostname()
+    assert str(raised.value) == f"{run} is in use by process {os.getpid()} on {host}; wait for it, or go away"
+    before = (run / ".lock").read_text()
+    require_unlocked(run, "go away")
+    assert (run / ".lock").read_text() == before
+
+
+@pytest.mark.fault(14)
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        with locked(tmp_path, "go away"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert (tmp_path / ".lock").read_text().startswith(f"process {child} on ")
+    with locked(tmp_path, "go away"):
+        assert (tmp_path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to, lambda lock, _: os.mkfifo(lock)])
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
+    target = tmp_path / "precious"
+    target.write_text("content")
+    run = tmp_path / "run"
+    run.mkdir()
+    make(run / ".lock", target)
+    require_unlocked(run, "go away")
+    with pytest.raises(UserError, match=r"cannot write to .*run: .*; go away"), locked(run, "go away"):
+        pass
+    assert target.read_text() == "content"
+
+
+def test_the_owner_of_a_lock_is_shown_without_escape_codes(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("\x1b[31mmallory\n" + "x" * 1000)
+    with (tmp_path / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r"in use by \[31mmalloryx{187}; wait"):
+            require_unlocked(tmp_path, "go away")
+
+
+@pytest.mark.fault(37)
+def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("content")
+    (tmp_path / f".tmp-file.{os.getpid()}").symlink_to(target)
+    write_atomically(tmp_path / "file", b"new")
+    assert ((tmp_path / "file").read_bytes(), target.read_text()) == (b"new", "content")
+
+
+@pytest.mark.fault(12)
+def test_too_little_space_is_an_error_of_the_system(tmp_path: Path) -> None:
+    require_space(tmp_path / "not" / "there", 1)
+    with pytest.raises(
+        OSError, match=r"1,000,000,000,000,000,000 bytes are needed, but [\d,]+ are free"
+    ) as raised:
+        require_space(tmp_path / "not" / "there", 10**18)
+    assert raised.value.errno == errno.ENOSPC
 
 
 def test_a_folder_is_published_whole_in_place_of_an_older_one(tmp_path: Path) -> None:

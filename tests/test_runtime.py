@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.errors import TrainingStopped, UserError
 from nmt.layers.loss import smoothed_nll
 from nmt.models.base import TranslationModel
 from nmt.runtime import (
@@ -23,7 +21,6 @@ from nmt.runtime import (
     Parallel,
     Precision,
     RuntimeConfig,
-    StopRequest,
     derive_seed,
     prepare,
     resolve_device,
@@ -69,6 +66,14 @@ def test_missing_device(monkeypatch: pytest.MonkeyPatch, num_devices: int, devic
 def test_negative_threads() -> None:
     with pytest.raises(UserError, match=r"^runtime\.threads must not be negative, but is -1$"):
         RuntimeConfig(threads=-1)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_limits_are_positive(value: float) -> None:
+    with pytest.raises(UserError, match=rf"^runtime\.timeout_minutes must be positive, but is {value}$"):
+        RuntimeConfig(timeout_minutes=value)
+    with pytest.raises(UserError, match=rf"^runtime\.grace_seconds must be positive, but is {value}$"):
+        RuntimeConfig(grace_seconds=value)
 
 
 def test_prepare_sets_the_threads_of_the_process() -> None:
@@ -153,33 +158,6 @@ def test_seed_everything_seeds_everything() -> None:
     assert draw() == first
     seed_everything(7, 2)
     assert not set(draw()) & {*first, *other}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_becomes_a_request(number: signal.Signals) -> None:
-    handler = signal.getsignal(number)
-    with StopRequest() as stop:
-        stop.raise_if_requested(step=1)  # nothing has arrived
-        os.kill(os.getpid(), number)
-        assert stop.requested
-        message = (
-            f"stopped by {number.name} after step 7, which is saved; the same command goes on from there"
-        )
-        with pytest.raises(Interrupted, match=f"^{re.escape(message)}$") as caught:
-            stop.raise_if_requested(step=7)
-    assert caught.value.exit_code == 128 + number
-    assert not StopRequest().requested
-    assert signal.getsignal(number) is handler
-
-
-def test_a_second_control_c_ends_at_once() -> None:
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.requested
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def sgd(

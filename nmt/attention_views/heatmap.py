@@ -10,8 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,25 +35,20 @@ Panel = tuple[str, Weights]
 
 def png(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> bytes:
     """Return a PNG file with a heat map for each panel, source tokens across, target tokens down."""
+    from matplotlib.image import imsave
+
     file = io.BytesIO()
-    with _glyphs_may_be_missing():
-        _canvas(panels, src, tgt).print_png(file)
+    imsave(file, image(panels, src, tgt), format="png", dpi=DPI)
     return file.getvalue()
 
 
 def image(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> NDArray[np.uint8]:
     """Return the heat maps as an array (height, width, 3)."""
-    with _glyphs_may_be_missing():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         canvas = _canvas(panels, src, tgt)
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3]
-
-
-@contextmanager
-def _glyphs_may_be_missing() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
-        yield
 
 
 def _canvas(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> Any:

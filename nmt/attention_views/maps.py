@@ -13,13 +13,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nmt.attention_views.alignment import Weights
 from nmt.data.batching import pad
 from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
 from nmt.decoding import DecodingConfig
-from nmt.decoding.translate import cut_message, evaluating, longest_source, translate
+from nmt.decoding.translate import (
+    beginnings,
+    cut_message,
+    evaluating,
+    is_shortened,
+    longest_source,
+    translate,
+)
 from nmt.errors import Log, UserError, warn
 from nmt.models.base import TranslationModel
 
@@ -127,10 +133,10 @@ def _tokens(
     """Return the tokens of both sides, without weights; search for the targets that are not given."""
     to_translate = ["" if target is not None else source for source, target in pairs]
     found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
-    src = tokenizer.src_pieces([source for source, _ in pairs])
-    tgt = tokenizer.tgt_pieces([target or "" for _, target in pairs])
     longest = longest_source(model, cfg)
-    sentences, too_long = [], []
+    src = tokenizer.src_pieces(beginnings((source for source, _ in pairs), longest))
+    tgt = tokenizer.tgt_pieces(beginnings((target or "" for _, target in pairs), longest))
+    sentences, too_long, shortened = [], [], []
     for i, (source, target) in enumerate(pairs):
         line = i + first_line
         if target is None:
@@ -138,10 +144,14 @@ def _tokens(
         elif max(len(src[i]), len(tgt[i])) > longest:
             too_long.append(line)
             tgt[i] = _cut(tgt[i], longest)
+        elif any(is_shortened(*side, longest) for side in ((source, len(src[i])), (target, len(tgt[i])))):
+            shortened.append(line)
         blank = len(src[i]) == 1 or not source.strip()
         sentences.append(SentenceMaps(line) if blank else SentenceMaps(line, _cut(src[i], longest), tgt[i]))
     if too_long:
         warn(cut_message(too_long, longest, cfg, done="looked at"))
+    if shortened:
+        warn(cut_message(shortened, longest, cfg, done="looked at", unit="characters"))
     return sentences
 
 
@@ -172,14 +182,11 @@ def _add_weights(
     tgt_in, _ = pad([[piece.id for piece in sentence.tgt_in] for sentence in sentences])
     with evaluating(model):
         maps = model.attention(src.to(device), src_mask.to(device), tgt_in.to(device))
-    encoder, decoder, cross = (_arrays(kind) for kind in (maps.encoder, maps.decoder, maps.cross))
+    kinds = (maps.encoder, maps.decoder, maps.cross)
+    encoder, decoder, cross = ([np.asarray(layer.cpu()) for layer in kind] for kind in kinds)
     for i, sentence in enumerate(sentences):
         S, T = len(sentence.src), len(sentence.tgt)
         sentence.encoder = [layer[i, :, :S, :S] for layer in encoder]
         sentence.decoder = [layer[i, :, :T, :T] for layer in decoder]
         sentence.cross = [layer[i, :, :T, :S] for layer in cross]
     return batch
-
-
-def _arrays(layers: Sequence[Tensor]) -> list[Weights]:
-    return [np.asarray(layer.cpu()) for layer in layers]

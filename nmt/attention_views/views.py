@@ -40,17 +40,13 @@ class View(Enum):
     hard = "hard"
 
 
-def _every_view() -> list[View]:
-    return list(View)
-
-
 @dataclass
 class ViewsConfig:
     """Choice of the files, sentences and layers."""
 
     output: str | None = None
     """Directory to write to; null: attention/ in the run directory."""
-    views: list[View] = field(default_factory=_every_view)
+    views: list[View] = field(default_factory=lambda: list(View))
     """page, images, soft (alignments of tokens, with weights), hard (alignments of words)."""
     layer: int | None = None
     """Layer of cross-attention that the alignments come from, counted from 1; null: the mean of all."""
@@ -96,7 +92,8 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
     written: list[Path] = []
     if View.images in cfg.views:
         for old in output.glob("cross_[0-9][0-9][0-9][0-9].png"):  # of an earlier call
-            old.unlink()
+            if old.is_file():
+                old.unlink()
     with ExitStack() as files:
 
         def lines_of(view: View, name: str) -> BinaryIO | None:

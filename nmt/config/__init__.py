@@ -5,7 +5,9 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     verb                One verb: a row of the table in `nmt.verbs`.
     renames             Keys that had other names in earlier versions.
     registry            The parts with several dataclasses, and the tables they come from.
+    limits              Limits of all numbers: none is NaN or absurdly large.
     explain             Errors of Hydra and OmegaConf, each as one readable sentence.
+    plain               YAML as plain data: the one reader of stored configs and of --config-dir.
     roots               Root configs that several modules know, and the checks across components.
     stored              The config.yaml of a run: written, read again, compared.
     help                `nmt VERB --help`: every key with its default and its docstring.

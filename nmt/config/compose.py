@@ -10,6 +10,8 @@ All verbs but `train` start from the config of their run. That config enters the
 
 from __future__ import annotations
 
+import argparse
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -21,16 +23,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config import help
-from nmt.config.explain import explain
+from nmt.config.explain import explained
 from nmt.config.overrides import (
     FROM_RUN,
     SWEEP_DIR,
@@ -39,15 +38,17 @@ from nmt.config.overrides import (
     parse_flags,
     parse_overrides,
     quoted,
-    refuse_misuse,
     run_of,
     trials,
+    usable,
 )
+from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.stored import fingerprint, load_config
 from nmt.config.verb import Verb
-from nmt.errors import UserError, suggest
+from nmt.containment import require_contained
+from nmt.errors import Problems, UserError, suggest
 
 MAX_NAME = 120
 """Longest name of a directory made from a config."""
@@ -66,10 +67,7 @@ class Composed:
 
     def to_config(self, root: type[Root]) -> Root:
         """Return the dataclasses; raise `UserError` for values that are missing or out of range."""
-        try:
-            return to_config(self.cfg, root)
-        except OmegaConfBaseException as error:
-            raise UserError(explain(error)) from error
+        return to_config(self.cfg, root)
 
     def to_training(self) -> tuple[TrainConfig, Path]:
         """Return the checked config of a training, and its run directory."""
@@ -102,21 +100,30 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     """Return the config that the arguments make, one for each trial of a sweep, or none after showing help.
 
     Raises:
-        UserError: the arguments make no config.
+        UserError: the arguments make no config; the message has all that is wrong with them.
     """
     flags = parse_flags(verb, argv)
-    overrides = parse_overrides(flags.overrides)
-    refuse_misuse(verb, overrides, flags)
-    run = run_of(overrides) if verb.opens_run else None
-    if verb.opens_run and run is None and not flags.help:
-        raise UserError(f"run is missing; say nmt {verb.name} run=DIR{_known_runs()}")
-    lines = trials(verb, overrides, flags) if flags.multirun else [flags.overrides]
+    problems, overrides = Problems(), list[Override]()
+    for argument in flags.overrides:
+        with problems.gathered():
+            overrides.append(usable(verb, argument, flags))
+    refused = {argument.partition("=")[0] for argument in flags.overrides} - {
+        o.key_or_group for o in overrides
+    }
+    stored = None
+    if verb.opens_run and "run" not in refused:
+        with problems.gathered():
+            stored = _stored(verb, run_of(overrides), flags)
+    if flags.help or flags.cfg is not None or flags.info is not None or (verb.opens_run and stored is None):
+        problems.refuse()
+    kept = [o for o in overrides if o.key_or_group.partition(".")[0] not in refused]
+    lines = trials(verb, kept, flags) if flags.multirun else [[str(o.input_line) for o in kept]]
     if not lines:
-        raise UserError("the sweep is empty: a pattern matches no choice")
+        raise UserError(*problems, "the sweep is empty: a pattern matches no choice")
     if flags.config_dir is not None:
-        search_path = f"hydra.searchpath=[{quoted(str(Path(flags.config_dir).absolute()))}]"
-        lines = [[*trial, search_path] for trial in lines]
-    with _hydra(verb, load_run(run) if run is not None else None) as hydra_app:
+        folder = f"{UserFiles.scheme()}://{Path(flags.config_dir).absolute()}"
+        lines = [[*trial, f"hydra.searchpath=[{quoted(folder)}]"] for trial in lines]
+    with _hydra(verb, stored) as hydra_app:
         if flags.help:
             found = _composed(verb, lines[0])
             groups = {group: choices(verb, group, flags) for group in verb.groups}
@@ -126,8 +133,53 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
         elif flags.info is not None:
             hydra_app.show_info(flags.info, verb.name, lines[0])
         else:
-            return [_composed(verb, trial, overrides if flags.multirun else None) for trial in lines]
+            with problems.gathered(), explained():
+                composed = [_composed(verb, trial, overrides if flags.multirun else None) for trial in lines]
+                if not flags.multirun:  # a trial that is out of range stops no other
+                    composed[0].to_config(verb.config_class())
+            if not problems:
+                return composed
+            with problems.gathered():
+                _refuse_all(verb, lines[0])
+            problems.refuse()
     return []
+
+
+def _stored(verb: Verb, run: str | None, flags: argparse.Namespace) -> TrainConfig | None:
+    """Return the config of `run`; None where there is none and help is wanted, which needs none."""
+    if run is None and not flags.help:
+        raise UserError(f"run is missing; say nmt {verb.name} run=DIR{_known_runs()}")
+    return load_run(run) if run is not None else None
+
+
+def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
+    """Raise `UserError` with all that is wrong with overrides which together make no config.
+
+    Each value is set by itself; those that can be set are then checked together, again and again without
+    those to blame, because a component states the first of its values that is out of range.
+    """
+    overrides = parse_overrides(lines)
+    values = [o for o in overrides if o.key_or_group not in verb.groups and not o.is_hydra_override()]
+    with explained():
+        base = _composed(verb, [str(o.input_line) for o in overrides if o not in values]).cfg
+
+    def problems_of(some: Sequence[Override]) -> list[str]:
+        found, cfg = Problems(), copy.deepcopy(base)
+        with found.gathered(), explained():
+            for override in some:
+                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+            to_config(cfg, verb.config_class())
+        return found
+
+    fit, problems = list[Override](), Problems()
+    for override in values:
+        with problems.gathered(), explained():
+            OmegaConf.update(copy.deepcopy(base), override.key_or_group, override.value(), merge=True)
+            fit.append(override)
+    while new := [problem for problem in problems_of(fit) if problem not in problems]:
+        problems += new
+        fit = [o for o in fit if {*new} <= {*problems_of([other for other in fit if other is not o])}]
+    problems.refuse()
 
 
 def complete(verb: Verb, request: Sequence[str]) -> None:
@@ -141,6 +193,7 @@ def load_run(run: str) -> TrainConfig:
     path = Path(run)
     if not path.is_dir():
         raise UserError(f"run={run} is not a directory{_known_runs(run)}")
+    require_contained(path)
     if not (path / "config.yaml").is_file():
         raise UserError(f"run={run} is not a run directory: it has no config.yaml{_known_runs(run)}")
     return load_config(path / "config.yaml")
@@ -197,13 +250,8 @@ def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
         for name, cls in classes.items():
             _register_choice(part, name, cls)
     _register(verb, stored)
-    try:
-        with hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"):
-            yield GlobalHydra.instance().hydra
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(explain(error)) from error
-    except yaml.YAMLError as error:
-        raise UserError(f"a config is not YAML: {' '.join(str(error).split())}") from error
+    with explained(), hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"):
+        yield GlobalHydra.instance().hydra
 
 
 def _composed(verb: Verb, lines: list[str], swept: Sequence[Override] | None = None) -> Composed:

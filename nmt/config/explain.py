@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -28,7 +29,7 @@ from omegaconf.errors import (
 
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS
-from nmt.errors import suggest
+from nmt.errors import UserError, suggest
 
 NAMES: dict[Any, str] = {
     bool: "true or false",
@@ -48,6 +49,15 @@ _NOISE = (
     "object_type=",
     "reference_type=",
 )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn an exception of Hydra or OmegaConf into a `UserError` that explains it."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error)) from error
 
 
 def explain(error: Exception) -> str:

@@ -15,11 +15,9 @@ from typing import NoReturn, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, ValueType
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import explain, no_such_choice, renamed
+from nmt.config.explain import explained, no_such_choice, renamed
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_KEYS
 from nmt.config.verb import Verb
@@ -55,6 +53,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:
         parser.error("--resolve belongs to --cfg")
+    if flags.multirun and verb.reads_input:
+        raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     return flags
@@ -75,10 +75,8 @@ def quoted(text: str) -> str:
 
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:
     """Parse key=value arguments."""
-    try:
+    with explained():
         return OverridesParser.create().parse_overrides(list(arguments))
-    except HydraException as error:
-        raise UserError(explain(error)) from error
 
 
 def run_of(overrides: Sequence[Override]) -> str | None:
@@ -86,10 +84,8 @@ def run_of(overrides: Sequence[Override]) -> str | None:
     values = [override.value() for override in overrides if override.key_or_group == "run"]
     if not values or values[-1] is None:
         return None
-    try:
+    with explained():
         return str(OmegaConf.create({"run": values[-1]})["run"])
-    except OmegaConfBaseException as error:
-        raise UserError(explain(error)) from error
 
 
 def config_dir() -> Path:
@@ -126,15 +122,18 @@ def trials(verb: Verb, overrides: Sequence[Override], flags: argparse.Namespace)
     return [list(trial) for trial in itertools.product(*values.values())]
 
 
-def refuse_misuse(verb: Verb, overrides: Sequence[Override], flags: argparse.Namespace) -> None:
-    """Raise `UserError` for arguments that Hydra would accept, or whose refusal it would explain badly."""
-    if flags.multirun and verb.reads_input:
-        raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m")
-    for override in overrides:
-        _refuse_key(verb, override, flags)
-        _refuse_sweep(verb, override, flags)
-        if override.key_or_group in verb.groups:
-            _refuse_choice(verb, override, flags)
+def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
+    """Return an argument as an override.
+
+    Raises:
+        UserError: the argument is none, or one that Hydra would accept, or refuse with a bad explanation.
+    """
+    (override,) = parse_overrides([argument])
+    _refuse_key(verb, override, flags)
+    _refuse_sweep(verb, override, flags)
+    if override.key_or_group in verb.groups:
+        _refuse_choice(verb, override, flags)
+    return override
 
 
 def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

@@ -11,18 +11,20 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from nmt.checks import not_negative
+from nmt.checks import not_negative, within
+from nmt.config.explain import explained
+from nmt.config.limits import misfits
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
 from nmt.decoding import DecodingConfig
 from nmt.decoding.metrics import default_best, require_metrics
-from nmt.errors import UserError, suggest
+from nmt.errors import Problems, UserError, suggest
 from nmt.models import ModelConfig
 from nmt.runtime import Parallel, RuntimeConfig
 from nmt.training import ObjectiveConfig
@@ -122,6 +124,8 @@ class TranslateConfig(TargetConfig):
     """File to write, compressed if it ends in .gz; null: standard output."""
     workers: int = 0
     """Processes that translate a file; 0: one per GPU, or one per CPU core."""
+    worker_minutes: float = 120.0
+    """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +133,7 @@ class TranslateConfig(TargetConfig):
             if value is not None and not value.strip():
                 raise UserError(f"{key} must name a file, but is empty")
         not_negative(self, "", "workers")
+        within(self, "", "(0, 10000)", "worker_minutes")
         if (self.input is None) != (self.output is None):
             given, other = ("output", "input") if self.input is None else ("input", "output")
             raise UserError(
@@ -146,24 +151,25 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
     """Return the dataclasses of a composed config.
 
     Raises:
-        UserError: values out of range, all of them in one message.
-        OmegaConfBaseException: a value is missing or cannot be resolved.
+        UserError: values are missing, cannot be resolved or are out of range; the message has all of them.
     """
-    problems = []
-    for name in cfg:
-        part = cfg[name]
-        try:
-            if isinstance(part, DictConfig):
-                OmegaConf.to_object(part)
-        except UserError as error:
-            problems.append(str(error))
-    _refuse(problems)
-    return cast(Root, OmegaConf.to_object(cfg))
+    problems, parts = Problems(), dict[str, Any]()
+    for name in map(str, cfg):
+        with problems.gathered(), explained():
+            part = cfg[name]
+            parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
+            if dataclasses.is_dataclass(parts[name]):
+                problems += misfits(dataclasses.asdict(parts[name]), f"{name}.")
+    problems += misfits({name: part for name, part in parts.items() if isinstance(part, int | float)})
+    with problems.gathered():
+        made = root(**parts)
+    problems.refuse()
+    return made
 
 
 def check(cfg: TrainConfig) -> None:
     """Raise `UserError` for combinations that no component can see by itself, all of them in one message."""
-    _refuse([*_misfits_of_parts(cfg), *_misfits_of_training(cfg), *_misfits_of_metrics(cfg)])
+    Problems([*_misfits_of_parts(cfg), *_misfits_of_training(cfg), *_misfits_of_metrics(cfg)]).refuse()
 
 
 def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
@@ -274,10 +280,3 @@ def require_checkpoint(checkpoint: str) -> None:
             f"checkpoint must be one of {', '.join(NAMED_CHECKPOINTS)} or the number of a step, "
             f"but is {checkpoint!r}{suggest(checkpoint, NAMED_CHECKPOINTS)}"
         )
-
-
-def _refuse(problems: list[str]) -> None:
-    if len(problems) == 1:
-        raise UserError(problems[0])
-    if problems:
-        raise UserError("\n  - ".join([f"{len(problems)} settings cannot be used:", *problems]))

@@ -1,7 +1,7 @@
 """The config.yaml of a run: written, read again, and compared with another config.
 
-A stored config is plain, resolved data. It may come from a stranger, so it is read strictly: no tag, no
-alias, no interpolation, no unknown key, and the dataclass of a part is looked up by its name in a table.
+A stored config is plain, resolved data. It may come from a stranger, so it is read as `nmt.config.plain`
+says, no key may be unknown, and the dataclass of a part is looked up by its name in a table.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import explain
+from nmt.config.plain import named, read_plain
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import translate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
 
-MAX_FILE_BYTES = 1_000_000
-MAX_FILE_DEPTH = 8
-
 REPORTING = (
     "run",
     "trainer.num_samples",
     "trainer.measures",
+    "trainer.on_nonfinite",
+    "trainer.max_recoveries",
+    "trainer.divergence_ratio",
     "data.scored_split",
     "decoding.*",
     "metrics",
@@ -37,6 +36,9 @@ REPORTING = (
     "runtime.device",
     "runtime.threads",
     "runtime.parallel",
+    "runtime.timeout_minutes",
+    "runtime.grace_seconds",
+    "runtime.requeue",
 )
 """Keys that say where and how a run is scored; the name of its directory does not depend on them."""
 
@@ -74,52 +76,13 @@ def load_config(path: Path) -> TrainConfig:
     Raises:
         UserError: the file is missing, not plain, or does not fit this version; names the file and the key.
     """
-    try:
-        text = _read_text(path)
-        _require_plain(text)
-        plain = OmegaConf.to_container(OmegaConf.create(text))
+    with named(path):
+        plain = cast(dict[str, Any], OmegaConf.to_container(read_plain(path)))
         return to_config(_typed(plain), TrainConfig)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: {explain(error)}") from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
 
 
-def _read_text(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise UserError(f"a config is smaller than {MAX_FILE_BYTES:,} bytes, but this file is not")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
-
-
-def _require_plain(text: str) -> None:
-    """Refuse what makes YAML more than data: aliases, tags, interpolation, boundless nesting."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        begin, end = (mark.index if mark else 0 for mark in (event.start_mark, event.end_mark))
-        place = f"line {event.start_mark.line + 1 if event.start_mark else 0}"
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_FILE_DEPTH:
-            raise UserError(f"{place}: a config is nested less than {MAX_FILE_DEPTH} deep")
-        refers = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None
-        if refers or (isinstance(event, yaml.ScalarEvent) and "${" in event.value):
-            raise UserError(
-                f"{place}: a stored config is plain values, but here is {text[begin:end]}; write it out"
-            )
-
-
-def _typed(plain: Any) -> DictConfig:
+def _typed(plain: dict[str, Any]) -> DictConfig:
     """Return the values of a stored config under the types of the dataclasses that it names."""
-    if not isinstance(plain, dict):
-        raise UserError("a config is a mapping of keys to values, but this file is not")
     translate(plain)
     schema = OmegaConf.structured(TrainConfig)
     for part, (name_field, classes) in VARIANTS.items():

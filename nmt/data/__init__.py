@@ -12,6 +12,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
+    subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
     tokenizer           Text to ids and ids to text.
     encode              Text to ids, chunk by chunk, cached by content.
     streaming           Training pairs that are read during training.

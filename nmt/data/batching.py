@@ -73,6 +73,19 @@ class Plan(Sequence[Indices]):
     def __len__(self) -> int:
         return len(self._ends)
 
+    def largest(self, src_lengths: Lengths, tgt_lengths: Lengths) -> list[Indices]:
+        """Return the batches that may need the most memory: that of most tokens, that of the longest pairs.
+
+        Tokens count with padding, on both sides. The longest pairs are what attention takes most memory for,
+        in B * (S + T)^2; it may be the same batch.
+        """
+        visits = np.argsort(self._starts)
+        starts, order = self._starts[visits], self._order
+        S, T = (np.maximum.reduceat(x[order], starts).astype(np.int64) for x in (src_lengths, tgt_lengths))
+        B = self._ends[visits] - starts
+        found = {int(visits[np.argmax(B * (S + T) ** power)]) for power in (1, 2)}
+        return [self[number] for number in sorted(found)]
+
     @overload
     def __getitem__(self, index: int) -> Indices: ...
 

@@ -7,7 +7,7 @@ never stale. The text of a cached corpus is not read. Batches are unknown here.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
+import hashlib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -26,8 +26,9 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.runtime import derive_seed
+from nmt.temporary import temporary_folder
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Increased when the format of a cache entry changes."""
 IN_MEMORY_BYTES = 1 << 26
 """The ids of one side are held in memory up to this size; beyond it a batch reads what it needs."""
@@ -81,14 +82,20 @@ def encode_stream(
 def sample_pairs(
     chunks: Chunks, tokenizer: Tokenizer, options: EncodingOptions, *, alpha: float, seed: int, epoch: int
 ) -> tuple[EncodedPairs, FilterReport]:
-    """Encode pairs with segmentations sampled anew for each epoch: a pure function of the arguments."""
+    """Encode pairs with segmentations sampled anew for each epoch: a pure function of the arguments.
+
+    The segmentation of a side depends on its text, `alpha`, `seed`, `epoch`, the number of the pair and the
+    side alone, and not on the size of chunks.
+    """
+    src_seed, tgt_seed = (derive_seed(side, seed, epoch) for side in ("src", "tgt"))
 
     def sampled() -> Iterator[tuple[RaggedIds, RaggedIds]]:
-        for number, chunk in enumerate(chunks()):
-            src_seed, tgt_seed = (derive_seed(side, seed, epoch, number) for side in ("src", "tgt"))
-            src = tokenizer.sample_src(chunk.src, alpha=alpha, seed=src_seed)
-            tgt = tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=tgt_seed)
-            yield RaggedIds.of(src), RaggedIds.of(tgt)
+        first = 0
+        for chunk in chunks():
+            src = tokenizer.sample_src(chunk.src, alpha=alpha, seed=src_seed, first=first)
+            tgt = tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=tgt_seed, first=first)
+            first += len(chunk)
+            yield src, tgt
 
     return _encode_uncached(sampled(), tokenizer, options)
 
@@ -107,8 +114,8 @@ def _encode_uncached(
     encoded: Iterable[tuple[RaggedIds, RaggedIds]], tokenizer: Tokenizer, options: EncodingOptions
 ) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
-    with tempfile.TemporaryDirectory(prefix="nmt-ids-") as folder:
-        return _opened(Path(folder), _lay_out(encoded, tokenizer, options, Path(folder)))
+    with temporary_folder() as folder:
+        return _opened(folder, _lay_out(encoded, tokenizer, options, folder))
 
 
 def _lay_out(
@@ -122,6 +129,7 @@ def _lay_out(
     longest = 2 * (options.max_tokens or SHORT) + 1
     types = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
     num_read = num_empty = num_kept = 0
+    hashes = [hashlib.sha256() for _ in FILES]
     with ExitStack() as stack:
         files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
         for src, tgt in encoded:
@@ -135,8 +143,10 @@ def _lay_out(
             if options.joined:
                 sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
             arrays = [array for side in sides for array in (side.ids, side.lengths)]
-            for file, array, kind in zip(files, arrays, types, strict=True):
-                file.write(array.astype(kind).data)
+            for file, hashed, array, kind in zip(files, hashes, arrays, types, strict=True):
+                content = array.astype(kind).data
+                file.write(content)
+                hashed.update(content)
     dropped = {"empty to the tokenizer": num_empty} if options.drop_empty else {}
     if options.max_tokens:
         dropped[f"over {options.max_tokens} pieces"] = num_read - num_empty - num_kept
@@ -146,7 +156,8 @@ def _lay_out(
         if num_empty:
             way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
         raise UserError(f"no pair is left: {report}; {way_out}")
-    return {"report": dataclasses.asdict(report), "types": types}
+    digest = hashlib.sha256(b"".join(hashed.digest() for hashed in hashes)).hexdigest()
+    return {"report": dataclasses.asdict(report), "types": types, "digest": digest}
 
 
 def _type(largest: int) -> str:
@@ -177,4 +188,4 @@ def _opened(folder: Path, metadata: Metadata) -> tuple[EncodedPairs, FilterRepor
         large = file.stat().st_size > IN_MEMORY_BYTES
         lengths = np.fromfile(folder / f"{side}_lengths", ids_and_lengths[f"{side}_lengths"])
         sides.append(RaggedIds(FileIds(file, kind) if large else np.fromfile(file, kind), lengths))
-    return EncodedPairs(*sides), FilterReport(**metadata["report"])
+    return EncodedPairs(*sides, digest=metadata["digest"]), FilterReport(**metadata["report"])

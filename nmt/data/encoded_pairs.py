@@ -7,6 +7,7 @@ Files are read, not mapped: pages of a mapped file would count as memory of the 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -115,12 +116,15 @@ class SampleCounts(NamedTuple):
 class EncodedPairs:
     """The ids of sentence pairs, EOS included."""
 
-    digest = ""
-    """A hash by which a resumed run recognises the pairs; empty where the run directory has checked them."""
+    def __init__(
+        self, src: RaggedIds, tgt: RaggedIds, *, draws: Sequence[SampleCounts] = (), digest: str = ""
+    ):
+        """Hold both sides.
 
-    def __init__(self, src: RaggedIds, tgt: RaggedIds, *, draws: Sequence[SampleCounts] = ()):
-        """Hold both sides; `draws` are the counts of each corpus, in order; by default every pair once."""
-        self.src, self.tgt, self.draws = src, tgt, draws
+        `draws` are the counts of each corpus, in order; by default every pair once. `digest` is a hash of the
+        pairs, by which ranks make sure that they have the same, and a resumed run that it goes on with them.
+        """
+        self.src, self.tgt, self.draws, self.digest = src, tgt, draws, digest
 
     def __len__(self) -> int:
         return len(self.tgt.lengths)
@@ -146,7 +150,8 @@ def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedP
         RaggedIds(JoinedIds([side.ids for side in of_all]), np.concatenate([side.lengths for side in of_all]))
         for of_all in ([pairs.src for pairs in corpora], [pairs.tgt for pairs in corpora])
     )
-    return EncodedPairs(*sides, draws=draws)
+    digest = hashlib.sha256(repr([pairs.digest for pairs in corpora]).encode()).hexdigest()
+    return EncodedPairs(*sides, draws=draws, digest=digest)
 
 
 def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:
@@ -155,4 +160,4 @@ def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:
     cuts = np.arange(first, len(ids), length, dtype=np.int64)
     lengths = np.diff(np.unique(np.concatenate([[0], cuts, [len(ids)]])))
     nothing = RaggedIds(np.empty(0, np.int32), np.zeros(len(lengths), np.int32))
-    return EncodedPairs(nothing, RaggedIds(ids, lengths))
+    return EncodedPairs(nothing, RaggedIds(ids, lengths), digest=pairs.digest)

@@ -59,7 +59,8 @@ class SentencePairs(Examples):
         if self.sampling_alpha:
 
             def sampled(epoch: int) -> EncodedPairs:
-                encoded = [self._sample(part.chunks, tokenizer, epoch) for part in text.parts]
+                parts = enumerate(text.parts)
+                encoded = [self._sample(part.chunks, tokenizer, epoch, corpus) for corpus, part in parts]
                 return self._whole(encoded, f"segmented for epoch {epoch}", log)
 
             return sampled
@@ -70,9 +71,13 @@ class SentencePairs(Examples):
         once = self._whole(encoded, "encoded", log)
         return lambda epoch: once
 
-    def _sample(self, chunks: Chunks, tokenizer: Tokenizer, epoch: int) -> tuple[EncodedPairs, FilterReport]:
+    def _sample(
+        self, chunks: Chunks, tokenizer: Tokenizer, epoch: int, corpus: int = 0
+    ) -> tuple[EncodedPairs, FilterReport]:
+        """Segment a corpus anew for an epoch; the same pair in another corpus is segmented otherwise."""
+        seed = derive_seed(self.seed, corpus)
         return sample_pairs(
-            chunks, tokenizer, self.options, alpha=self.sampling_alpha, seed=self.seed, epoch=epoch
+            chunks, tokenizer, self.options, alpha=self.sampling_alpha, seed=seed, epoch=epoch
         )
 
     def _whole(

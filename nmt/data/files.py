@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.checks import at_least, within
-from nmt.data.lines import read_lines, require_file
+from nmt.data.lines import is_cut, read_lines, require_file
 from nmt.data.pairs import (
+    MAX_LINE_CHARS,
+    MAX_SHOWN_CHARS,
+    MAX_SHOWN_COLUMNS,
     ColumnsConfig,
     DataConfig,
     PairStream,
@@ -28,6 +32,8 @@ from nmt.data.pairs import (
     stamp_of_files,
 )
 from nmt.errors import UserError
+
+_MISSING = object()
 
 
 @dataclass
@@ -121,11 +127,22 @@ def stream_text(cfg: TextData, split: Split) -> PairStream:
     options = (held_out, cfg.held_out, cfg.blocks) if shared else ()
 
     def chunks() -> Iterator[ParallelText]:
-        lines = read_lines(file, key)
+        lines = _uncut(file, key)
         for tgt in chunked(_within(lines, _ranges(file, cfg, held_out)) if shared else lines):
             yield ParallelText([""] * len(tgt), tgt)
 
     return PairStream(lambda: stamp_of_files([file], *options), chunks)
+
+
+def _uncut(file: Path, key: str) -> Iterator[str]:
+    """Yield the lines of a text, none of which may be left out; raise `UserError` at one that is too long."""
+    for number, line in enumerate(read_lines(file, key), start=1):
+        if is_cut(line):
+            raise UserError(
+                f"{key}: line {number:,} of {file} has more than {MAX_LINE_CHARS:,} characters; break it "
+                "into several"
+            )
+        yield line
 
 
 def _within(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
@@ -202,20 +219,24 @@ def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[ParallelText]:
 
 def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
     """Yield pairs; columns have the names of the header, or numbers without a header; nothing is quoted."""
-    rows = (line.split("\t") for line in read_lines(path, key))
-    header = first = next(rows)
+    lines = read_lines(path, key)
+    header = first = next(lines).split("\t")
     by_number = all(column.isdecimal() for column in cfg.columns)
     if by_number:
         header = [str(number) for number in range(1, len(header) + 1)]
     for column in cfg.columns:
         if column not in header:
-            error = cfg.missing_column(column, str(path), [cell[:30] for cell in header])
+            error = cfg.missing_column(column, str(path), header)
             keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
             raise error if by_number else UserError(f"{error}; without a header, give numbers: {keys}")
     src, tgt = (header.index(column) for column in cfg.columns)
     if by_number:
         yield first[src], first[tgt]
-    for number, row in enumerate(rows, start=2):
+    for number, line in enumerate(lines, start=2):
+        if is_cut(line):  # both sides count as too long
+            yield line, line
+            continue
+        row = line.split("\t")
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
         yield row[src], row[tgt]
@@ -223,32 +244,66 @@ def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]
 
 def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path, key), start=1):
+        if is_cut(line):  # both sides count as too long
+            yield line, line
+            continue
         where = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{key}: {where}: not JSON: {error.msg} at character {error.pos + 1}") from error
-        values = dict(_leaves(record))
-        src, tgt = (_text_of(column, values, cfg, where, key) for column in cfg.columns)
+        record = _parsed(line, f"{key}: {where}")
+        src, tgt = (_text_of(column, record, cfg, where, key) for column in cfg.columns)
         yield src, tgt
 
 
-def _text_of(column: str, values: dict[str, object], cfg: FilesData, where: str, key: str) -> str:
-    name = column if column in values else f"translation.{column}"
-    if name not in values:
-        raise cfg.missing_column(column, where, list(values) or ["no keys"])
-    value = values[name]
-    if not isinstance(value, str):
-        raise UserError(f"{key}: {where}: {name} must be text, but is {json.dumps(value)[:40]}")
-    return one_line(value)
+def _parsed(line: str, where: str) -> object:
+    """Return the value of a line of JSON; raise `UserError` for one that is no JSON or cannot be read."""
+    try:
+        return json.loads(line, object_pairs_hook=lambda pairs: _unambiguous(pairs, where))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON: {error.msg} at character {error.pos + 1}") from error
+    except RecursionError as error:
+        raise UserError(f"{where}: JSON that is nested too deeply; write a flat record") from error
+    except ValueError as error:  # from a number
+        raise UserError(f"{where}: JSON with a number of thousands of digits; write it as text") from error
 
 
-def _leaves(record: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of nested JSON objects with their dotted names."""
+def _unambiguous(pairs: list[tuple[str, object]], where: str) -> dict[str, object]:
+    """Return an object of JSON; raise `UserError` when it has a key twice."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise UserError(f"{where}: the key {twice[:30]!r} is there twice; keep one of them")
+    return record
+
+
+def _text_of(column: str, record: object, cfg: FilesData, where: str, key: str) -> str:
+    for name in (column, f"translation.{column}"):
+        value = _value(record, name)
+        if isinstance(value, str):
+            return one_line(value)
+        if value is not _MISSING:
+            shown = "a list" if isinstance(value, list) else json.dumps(value)[:40]
+            raise UserError(f"{key}: {where}: {name} must be text, but is {shown}")
+    names = list(itertools.islice(_names(record), MAX_SHOWN_COLUMNS + 1))
+    raise cfg.missing_column(column, where, names or ["no keys"])
+
+
+def _value(record: object, name: str) -> object:
+    """Return what a record of JSON holds under a dotted name, unless that is an object, or `_MISSING`."""
     if not isinstance(record, dict):
-        return
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        return _MISSING
+    if name in record and not isinstance(record[name], dict):
+        return record[name]
+    heads = (name[:end] for end, character in enumerate(name) if character == ".")
+    inner = (_value(record[head], name[len(head) + 1 :]) for head in heads if head in record)
+    return next((value for value in inner if value is not _MISSING), _MISSING)
+
+
+def _names(record: object) -> Iterator[str]:
+    """Yield the dotted names of the values in nested objects of JSON, as far as they are shown."""
+    unread = deque([("", record)])
+    while unread:
+        prefix, group = unread.popleft()
+        for name, value in group.items() if isinstance(group, dict) else ():
+            if isinstance(value, dict):
+                unread.append((f"{prefix}{name}."[:MAX_SHOWN_CHARS], value))
+            else:
+                yield f"{prefix}{name}"

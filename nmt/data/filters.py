@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText
 
 MIN_UNEVEN_CHARS = 20
 """A pair whose longer side has at most so many characters is never uneven: short pairs differ by chance."""
@@ -53,9 +53,10 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
     """Drop the training pairs that are empty, too long or uneven, and report them; the order stays."""
     src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
     shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
+    whole = np.maximum(*(np.fromiter(map(len, side), np.int64) for side in (text.src, text.tgt)))
     faults = {
         "empty": shorter == 0,
-        "too long": longer > cfg.max_chars,
+        "too long": (longer > cfg.max_chars) | (whole > MAX_LINE_CHARS),
         "uneven": (longer > MIN_UNEVEN_CHARS) & (longer > cfg.max_ratio * shorter),
     }
     kept = np.ones(len(text), bool)

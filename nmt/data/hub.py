@@ -13,9 +13,7 @@ import functools
 import hashlib
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -35,6 +33,7 @@ from nmt.data.pairs import (
     stamp_of_files,
 )
 from nmt.errors import UserError, suggest
+from nmt.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder, IterableDataset
@@ -74,6 +73,11 @@ class HubData(ColumnsConfig):
         """The folder or the name on the hub that is read."""
         return os.path.expanduser(self.path) if self.path else self.dataset
 
+    @property
+    def origins(self) -> set[str]:
+        """The folder or the name on the hub."""
+        return {self.where}
+
 
 def stream(cfg: HubData, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
@@ -110,8 +114,9 @@ class _Dataset:
     def _builder(self) -> DatasetBuilder:
         scratch: str | None = None
         if self._cfg.path:  # the library makes its own copy of the files
-            scratch = tempfile.mkdtemp(prefix="nmt-data-")
-            finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            stack = contextlib.ExitStack()
+            scratch = str(stack.enter_context(temporary_folder()))
+            finalize(self, stack.close)
         return _open_dataset(self._cfg, scratch)
 
     @contextlib.contextmanager

@@ -3,7 +3,8 @@
 Files are read as bytes and must be UTF-8. A line ends at a line feed and nowhere else: U+2028, U+0085 and a
 lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
 and so is a byte order mark. The last line needs no line feed. Bytes that cannot be read exactly are an error
-with file and line. Pairs and columns are unknown here.
+with file and line. Of a line longer than `MAX_LINE_CHARS` only the beginning is read, so that memory is
+bounded for a file, or a bomb of gzip, that has no line feed. Pairs and columns are unknown here.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import codecs
 import gzip
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.errors import UserError, suggest
 
 BLOCK_BYTES = 1 << 22
 """Bytes that are read at a time."""
+MAX_LINE_BYTES = 4 * (MAX_LINE_CHARS + 2)
+"""Bytes that certainly hold more than `MAX_LINE_CHARS` characters, after a byte order mark."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -43,15 +47,26 @@ def open_bytes(path: Path, key: str) -> Iterator[BinaryIO]:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
 
 
-def decoded(source: Iterable[bytes], first_line: int = 1, name: str = "the input") -> Iterator[str]:
-    """Decode the lines of a stream, split at line feeds alone; raise `UserError` where one is not UTF-8."""
-    for number, line in enumerate(source, start=first_line):
+def decoded(source: BinaryIO, first_line: int = 1, name: str = "the input") -> Iterator[str]:
+    """Decode the lines of a stream, each as soon as it is there; raise `UserError` where one is not UTF-8."""
+    for number in itertools.count(first_line):
+        line = source.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            line = _beginning(line, source)
         try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
             raise UserError(
                 f"line {number} of {name} is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
             ) from error
+        yield text[: MAX_LINE_CHARS + 1]
+
+
+def is_cut(line: str) -> bool:
+    """Return whether `line` is the beginning of a line that was too long to be read whole."""
+    return len(line) > MAX_LINE_CHARS
 
 
 def read_lines(path: Path, key: str, *, may_be_empty: bool = False) -> Iterator[str]:
@@ -83,7 +98,11 @@ def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
         if not lines[-1]:
             lines.pop()
         read += len(lines)
-        yield [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+        if "\r" in text:
+            lines = [line.removesuffix("\r") for line in lines]
+        if max(map(len, lines), default=0) > MAX_LINE_CHARS:
+            lines = [line[: MAX_LINE_CHARS + 1] for line in lines]
+        yield lines
     if not read and not may_be_empty:
         raise UserError(f"{key}: {path} is empty")
 
@@ -96,8 +115,19 @@ def _whole_lines(path: Path, key: str) -> Iterator[bytes]:
             head, feed, rest = (rest + block).rpartition(b"\n")
             if feed:
                 yield head + feed
+            if len(rest) > MAX_LINE_BYTES:
+                yield _beginning(rest, file) + b"\n"
+                rest = b""
         if rest:
             yield rest
+
+
+def _beginning(line: bytes, file: BinaryIO) -> bytes:
+    """Return whole characters from the beginning of a `line` whose rest, in `file`, is skipped."""
+    while (skipped := file.readline(BLOCK_BYTES)) and not skipped.endswith(b"\n"):
+        pass
+    ends = range(MAX_LINE_BYTES, MAX_LINE_BYTES - 4, -1)
+    return line[: next((end for end in ends if line[end] & 0xC0 != 0x80), MAX_LINE_BYTES)]
 
 
 def _is_gzip(file: BinaryIO, path: Path, key: str) -> bool:

@@ -22,6 +22,12 @@ from nmt.errors import UserError, suggest
 
 CHUNK_PAIRS = 50_000
 """Pairs of a stream that exist as Python strings at a time."""
+MAX_LINE_CHARS = 1 << 20
+"""Longest line that is read whole. A longer one has `MAX_LINE_CHARS` + 1 characters, its beginning, and must
+neither be trained nor scored on."""
+
+MAX_SHOWN_COLUMNS, MAX_SHOWN_CHARS = 20, 30
+"""Names of columns that an error lists, and characters of each."""
 
 T = TypeVar("T")
 
@@ -117,6 +123,11 @@ class DataConfig:
         """Return the name or path of `split`, or None when the data has no such split."""
         return getattr(self, self.split_field(split), split.value)
 
+    @property
+    def origins(self) -> set[str]:
+        """The files, folders and datasets that are read; none if the corpus is part of the package."""
+        return {place for split in Split if (place := self.place(split)) is not None}
+
     def parts(self, split: Split) -> dict[str, DataConfig]:
         """Return the corpora that have `split`, by name."""
         return {self.name: self} if self.place(split) is not None else {}
@@ -146,9 +157,16 @@ class ColumnsConfig(DataConfig):
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return UserError(
             f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
-            f"only {', '.join(columns)}{suggest(column, columns)}; "
+            f"only {_shown(columns)}{suggest(column, columns[:MAX_SHOWN_COLUMNS])}; "
             f"set {self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
         )
+
+
+def _shown(columns: list[str]) -> str:
+    """Return the first names, each cut, and escaped where it is no plain text."""
+    names = [name[:MAX_SHOWN_CHARS] for name in columns[:MAX_SHOWN_COLUMNS]]
+    more = ["..."] if len(columns) > len(names) else []
+    return ", ".join([name if name.isprintable() else repr(name) for name in names] + more)
 
 
 @dataclass

@@ -6,6 +6,8 @@ a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation 
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,11 +19,13 @@ from omegaconf.errors import ValidationError
 from nmt.data import files, hub, mixture
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
 from nmt.errors import UserError, suggest
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
+MAX_SCORED_BYTES = 1 << 30
+"""Memory that the pairs of a split to score on may take."""
 
 
 @dataclass
@@ -38,6 +42,11 @@ class DemoData(DataConfig):
                 f"data={self.name} has the languages {' and '.join(self.bundled_languages)}, "
                 f"not {self.key_prefix}.src={self.src} {self.key_prefix}.tgt={self.tgt}"
             )
+
+    @property
+    def origins(self) -> set[str]:
+        """Nothing outside of the package."""
+        return set()
 
 
 @dataclass
@@ -108,6 +117,11 @@ class MixtureData(DataConfig):
     def place(self, split: Split) -> str | None:
         """Return the names of the corpora that have the split."""
         return ", ".join(self.parts(split)) or None
+
+    @property
+    def origins(self) -> set[str]:
+        """What is read for any of the corpora."""
+        return {origin for part in self.parts(Split.train).values() for origin in part.origins}
 
     def key(self, split: Split) -> str:
         """Return the config key to set for the split."""
@@ -243,7 +257,8 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
             f"the splits that are set: {', '.join(named) or 'none'}"
         )
     source = opened(cfg, split)
-    return source._replace(chunks=lambda: _not_empty(source, cfg, split))
+    checked = _not_empty if split is Split.train else _to_score
+    return source._replace(chunks=lambda: checked(source, cfg, split))
 
 
 def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
@@ -264,6 +279,27 @@ def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Pa
         raise UserError(f"{cfg.key(split)}={cfg.place(split)} has no sentence pairs")
 
 
+def _to_score(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[ParallelText]:
+    """Yield the pairs of a split that is held in memory, and of which every pair counts, whole."""
+    size = read = 0
+    for chunk in _not_empty(source, cfg, split):
+        for number, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True), start=read + 1):
+            if max(map(len, pair)) > MAX_LINE_CHARS:
+                raise UserError(
+                    f"{cfg.key(split)}: pair {number:,} has a side of over {MAX_LINE_CHARS:,} characters "
+                    "and cannot be scored; split it into sentences, or remove it"
+                )
+        read += len(chunk)
+        size += sum(map(sys.getsizeof, itertools.chain(chunk.src, chunk.tgt)))
+        if size > MAX_SCORED_BYTES:
+            raise UserError(
+                f"{cfg.key(split)}={cfg.place(split)} takes more than {MAX_SCORED_BYTES >> 20} MB of memory, "
+                "where a split to score on must be; name fewer pairs"
+            )
+        yield chunk
+
+
 def load(cfg: DataConfig, split: Split) -> ParallelText:
-    """Read all of one split, which should be one to score on, and so small; see `stream`."""
-    return stream(cfg, split).read()
+    """Read all of one split, to score on; see `stream`."""
+    source = stream(cfg, split)
+    return source._replace(chunks=lambda: _to_score(source, cfg, split)).read()

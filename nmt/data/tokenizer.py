@@ -5,15 +5,11 @@ Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`)
 A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation if the
 config says so. Then SentencePiece normalises the line and splits it into pieces. Scoring never prepares a
 line: translations are compared with references as they were read.
-
-Subword regularisation: Kudo 2018; BPE-dropout: Provilkov et al. 2020.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +22,7 @@ import torch
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.pairs import ParallelText, one_line
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.subword_sampling import SubwordSampler
 from nmt.data.tokenizer_training import (
     SPACE,
     TokenizerConfig,
@@ -36,18 +33,12 @@ from nmt.data.tokenizer_training import (
 )
 from nmt.errors import UserError
 from nmt.files import write_atomically
-from nmt.runtime import derive_seed
 
 JOINT_FILE = "tokenizer.model"
 SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"
 
 PART_LINES = 2048
 """Lines that a thread encodes at a time."""
-SAMPLING_THREADS = 8
-SAMPLING_LINES = 4096
-"""Lines that a thread samples at a time; fixed like the number of threads: the result depends on both."""
-MAX_UINT32 = 2**32 - 1
-"""The seed that SentencePiece takes as a request for a random seed."""
 
 
 class Piece(NamedTuple):
@@ -74,6 +65,7 @@ class Tokenizer:
         self._tgt = self._src
         if tgt_model != src_model:
             self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
+        self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
 
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
@@ -144,13 +136,16 @@ class Tokenizer:
         """Return the ids of `encode_tgt` as arrays."""
         return self._flat(self._tgt, lines)
 
-    def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of source lines in sampled segmentations: a pure function of the arguments."""
-        return _sample(self._src, prepare(self.cfg, lines), alpha, seed)
+    def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
+        """Return the ids of source lines, from line number `first` on, in sampled segmentations.
 
-    def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of target lines in sampled segmentations: a pure function of the arguments."""
-        return _sample(self._tgt, prepare(self.cfg, lines), alpha, seed)
+        The ids of a line are a pure function of the line, its number, the seed and alpha.
+        """
+        return self._sampler(self.src_model, alpha).sample(prepare(self.cfg, lines), seed=seed, first=first)
+
+    def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
+        """Return the ids of target lines, sampled as those of `sample_src`."""
+        return self._sampler(self.tgt_model, alpha).sample(prepare(self.cfg, lines), seed=seed, first=first)
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
@@ -180,6 +175,13 @@ class Tokenizer:
         encoded.append(RaggedIds.of([]))  # np.concatenate needs an array
         ids, lengths = [part.ids for part in encoded], [part.lengths for part in encoded]
         return RaggedIds(np.concatenate(ids), np.concatenate(lengths))
+
+    def _sampler(self, model: bytes, alpha: float) -> SubwordSampler:
+        """Return the sampler of a model, which keeps what it knows of words for the next epoch."""
+        if (model, alpha) not in self._samplers:
+            is_bpe = self.cfg.kind is TokenizerKind.bpe
+            self._samplers[model, alpha] = SubwordSampler(model, alpha, is_bpe=is_bpe)
+        return self._samplers[model, alpha]
 
     def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
         ready = prepare(self.cfg, lines)
@@ -212,9 +214,9 @@ def _read_model(path: Path) -> bytes:
     return model
 
 
-def _encode(processor: Any, lines: Sequence[str], **options: Any) -> Any:
+def _encode(processor: Any, lines: Sequence[str]) -> Any:
     """Encode all lines in one thread."""
-    return processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int, **options)
+    return processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int)
 
 
 def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
@@ -236,23 +238,3 @@ def _word_pieces(processor: Any, line: str) -> list[Piece]:
         surface = word.replace(SPACE, " ") if pieces else word.removeprefix(SPACE)
         pieces.append(Piece(token, "<unk>" if token == UNK_ID else word, surface))
     return [*pieces, EOS]
-
-
-def _sample(processor: Any, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-    """Sample segmentations, the same for the same seed.
-
-    SentencePiece has a random generator for each thread and seeds it when that thread first samples, so a
-    seed takes effect in fresh threads only. Each round has its own seed, and in it each thread its own lines.
-    """
-    options = {"enable_sampling": True, "nbest_size": -1, "alpha": alpha}
-    parts = [lines[start : start + SAMPLING_LINES] for start in range(0, len(lines), SAMPLING_LINES)]
-    ids: list[list[int]] = []
-    for first in range(0, len(parts), SAMPLING_THREADS):
-        sentencepiece.set_random_generator_seed(derive_seed(seed, first) % MAX_UINT32)
-        with contextlib.ExitStack() as stack:
-            samples = []
-            for part in parts[first : first + SAMPLING_THREADS]:
-                thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-                samples.append(thread.submit(_encode, processor, part, **options))
-            ids.extend(itertools.chain.from_iterable(sample.result() for sample in samples))
-    return ids

@@ -13,10 +13,11 @@ import functools
 import hashlib
 import itertools
 import random
+import tempfile
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,9 +34,14 @@ from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
+from nmt.temporary import remove_abandoned
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Increased when the format of a cache entry changes."""
+MAX_COPIES = 0.2
+"""Largest share of pairs with the same text on both sides that is nothing to warn of."""
+BREAKS = {"CR": "\r", "U+0085": "\x85", "U+2028": "\u2028", "U+2029": "\u2029"}
+"""Characters inside lines that other programs take for the end of a line."""
 
 
 @dataclass
@@ -50,9 +56,23 @@ class CorpusText:
     """Name of a split to score on -> number of its pairs that are also trained on."""
     kept: Callable[[], Iterator[ParallelText]]
     """A function that yields the pairs in chunks."""
+    copies: int = 0
+    """Pairs with the same text on both sides."""
+    breaks: dict[str, int] = field(default_factory=dict)
+    """Name of a character of `BREAKS` -> how often it occurs in the pairs."""
 
     def __len__(self) -> int:
         return self.report.kept
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what a person should know about the pairs."""
+        if self.copies > MAX_COPIES * len(self):
+            yield (
+                f"warning: {self.copies:,} of {len(self):,} pairs have the same text on both sides; is one "
+                "side a copy of the other?"
+            )
+        if counts := [f"{name} {count:,}" for name, count in self.breaks.items() if count]:
+            yield f"inside of lines, where other programs may break them: {', '.join(counts)}"
 
     def chunks(self) -> Iterator[ParallelText]:
         """Yield the pairs in chunks, in order; raise `UserError` at the end when their hash has changed."""
@@ -112,14 +132,18 @@ class TrainingText:
 
 
 class _Digest:
-    """A hash of pairs that does not depend on the size of chunks."""
+    """A hash of pairs that does not depend on the size of chunks, and the counts of `BREAKS`."""
 
     def __init__(self) -> None:
         self._sides = hashlib.sha256(), hashlib.sha256()
+        self.breaks = dict.fromkeys(BREAKS, 0)
 
     def add(self, chunk: ParallelText) -> None:
         for digest, lines in zip(self._sides, (chunk.src, chunk.tgt), strict=True):
-            digest.update("\n".join([*lines, ""]).encode())
+            text = "\n".join([*lines, ""])
+            digest.update(text.encode())
+            for name, character in BREAKS.items():
+                self.breaks[name] += text.count(character)
 
     def hexdigest(self) -> str:
         return hashlib.sha256(b"".join(digest.digest() for digest in self._sides)).hexdigest()
@@ -153,6 +177,8 @@ class RunFiles(Protocol):
 
     def require_same_data(self, text: TrainingText) -> None: ...
 
+    def seal(self) -> None: ...
+
 
 class TrainingData(NamedTuple):
     """The data of a training."""
@@ -171,6 +197,8 @@ def prepare(
     Raises:
         UserError: the data cannot be read, or has changed since the run began.
     """
+    for folder in (cache_dir(), Path(tempfile.gettempdir())):
+        remove_abandoned(folder)
     scored_on: dict[str, ParallelText] = {}
     for split in (Split.validation, Split.test):
         if split is Split.validation or sources.has_split(cfg, split):
@@ -188,6 +216,7 @@ def prepare(
         tags = list(cfg.tags.values())
         train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir()).save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
+    run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
 
 
@@ -209,7 +238,9 @@ def training_text(
         return streamed(list(streams.values()), shares, cfg, pair_filter)
     parts = {name: scan(part, cfg, pair_filter, scored_on, cache_dir()) for name, part in streams.items()}
     for name, part in parts.items():
-        log(f"training data{f' of {name}' if len(parts) > 1 else ''}: {part.report}")
+        what = f"training data{f' of {name}' if len(parts) > 1 else ''}"
+        for line in (str(part.report), *part.remarks()):
+            log(f"{what}: {line}")
     return TrainingText(parts, _logged_shares(cfg, {name: len(part) for name, part in parts.items()}, log))
 
 
@@ -247,9 +278,9 @@ def scan(
         if source.stamp() != before:
             raise UserError("the training data has changed while it was read; run the same command again")
         write_entry(entry, lambda draft: made)
-    report, sha256, shared = (metadata[key] for key in ("report", "sha256", "shared"))
+    known = metadata | {"report": FilterReport(**metadata["report"])}
     filtered = functools.partial(_filtered, source, cfg, pair_filter)
-    return CorpusText(FilterReport(**report), sha256, shared, lambda: (chunk for chunk, _ in filtered()))
+    return CorpusText(**known, kept=lambda: (chunk for chunk, _ in filtered()))
 
 
 def digest_of(text: ParallelText) -> str:
@@ -270,17 +301,24 @@ def _scan_once(
     source: PairStream, cfg: DataConfig, pair_filter: Filter, scored_on: Mapping[str, ParallelText]
 ) -> Metadata:
     """Filter, count and hash all pairs; return the metadata of a cache entry."""
-    total, digest = FilterReport(0), _Digest()
+    total, digest, copies = FilterReport(0), _Digest(), 0
     overlaps = {split: TrainTestOverlap(text) for split, text in scored_on.items()}
     for chunk, report in _filtered(source, cfg, pair_filter):
         total += report
         digest.add(chunk)
+        copies += sum(src == tgt != "" for src, tgt in zip(chunk.src, chunk.tgt, strict=True))
         for overlap in overlaps.values():
             overlap.add(chunk)
     if not total.kept:
         raise UserError(f"no training pair is left: {total}; see data.max_chars and data.max_ratio")
     shared = {split: overlap.count for split, overlap in overlaps.items()}
-    return {"report": dataclasses.asdict(total), "sha256": digest.hexdigest(), "shared": shared}
+    return {
+        "report": dataclasses.asdict(total),
+        "sha256": digest.hexdigest(),
+        "shared": shared,
+        "copies": copies,
+        "breaks": digest.breaks,
+    }
 
 
 def evaluation_split(source: PairStream, cache: Path) -> ParallelText:

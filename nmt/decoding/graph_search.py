@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -89,10 +88,8 @@ def in_window(state: State, num_columns: int, device: torch.device) -> State:
     return WindowCache(state.source, target, position, state.prefix, num_columns)
 
 
-class Replay(Protocol):
-    """A function that calls a step, or repeats its work; the step must be the same in every call."""
-
-    def __call__(self, step: Callable[[], None]) -> None: ...
+Replay = Callable[[Callable[[], None]], None]
+"""A function that calls a step, or repeats its work; the step must be the same in every call."""
 
 
 class Graphs:
@@ -205,7 +202,7 @@ class Loops:
         key = repr(beams.cfg), prefix_of(state), tuple((x.shape, x.dtype) for x in found)
         weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
         has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
-        num_bytes = sum(map(_size, found))
+        num_bytes = sum(_rounded_up(x.nbytes, ALIGNMENT) for x in found)
         is_small, is_full = num_bytes > len(self.memory), len(self.loops) == MOST_LOOPS
         if has_moved or is_small or (is_full and key not in self.loops):
             self.clear()
@@ -222,7 +219,7 @@ class Loops:
 
     def _places(self, found: list[Tensor]) -> list[Tensor]:
         """Return tensors of the shapes of `found` in the shared memory, one behind the other."""
-        sizes = [_size(x) for x in found]
+        sizes = [_rounded_up(x.nbytes, ALIGNMENT) for x in found]
         parts = torch.split(self.memory[: sum(sizes)], sizes)
         pairs = zip(parts, found, strict=True)
         return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in pairs]
@@ -305,11 +302,6 @@ def graph_search(
         loops.clear()  # an interrupted recording is in an unknown state
         raise
     return results
-
-
-def _size(x: Tensor) -> int:
-    """Return the bytes that x takes in the memory of loops."""
-    return _rounded_up(x.nbytes, ALIGNMENT)
 
 
 def _rounded_up(number: int, multiple: int) -> int:

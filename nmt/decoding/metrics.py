@@ -6,7 +6,7 @@ those of the `sacrebleu` command on the written files. Knows text; knows no mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
@@ -87,7 +87,10 @@ def higher_is_better(name: str) -> bool:
     return name in METRICS and METRICS[name].higher_is_better
 
 
-def labelled_scores(values: dict[str, float]) -> list[str]:
-    """Return "BLEU 38.12", "perplexity 5.20" and the like for the `values` of a split that have a label."""
+def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
+    """Return "BLEU 38.12", "perplexity 5.20" and the like for the `values` of a split that have a label.
+
+    Values that were read from JSON may be "inf" or "nan".
+    """
     labels = {name: metric.label for name, metric in METRICS.items()} | {"perplexity": "perplexity"}
-    return [f"{label} {values[name]:.2f}" for name, label in labels.items() if name in values]
+    return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]

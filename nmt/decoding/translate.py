@@ -28,6 +28,8 @@ from nmt.runtime import RuntimeConfig, resolve_precision
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""
+CHARS_PER_TOKEN = 64
+"""Characters that are split into tokens for each token that may be read: no text has such long tokens."""
 
 
 @dataclass
@@ -59,13 +61,16 @@ def translate(
 
     The batches are the same however many ranks there are, and each rank searches for its part of them.
 
-    A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
-    then gets one message that names the lines, counted from `first_line`.
+    A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut, and so
+    is one of `CHARS_PER_TOKEN` times as many characters; `warn` then gets one message for each kind that
+    names the lines, counted from `first_line`.
     """
-    encoded = tokenizer.encode_src(list(lines))
+    longest = longest_source(model, cfg)
+    encoded = tokenizer.encode_src(beginnings(lines, longest))
     # A line may also turn out blank when it is normalised: then only EOS is left of it.
     sources = {i: ids for i, ids in enumerate(encoded) if len(ids) > 1 and lines[i].strip()}
-    longest = longest_source(model, cfg)
+    if shortened := [i for i, ids in enumerate(encoded) if is_shortened(lines[i], len(ids), longest)]:
+        warn(cut_message([i + first_line for i in shortened], longest, cfg, unit="characters"))
     too_long = [i for i, ids in sources.items() if len(ids) > longest]
     for i in too_long:
         sources[i] = [*sources[i][: longest - 1], EOS_ID]
@@ -142,13 +147,28 @@ def longest_source(model: TranslationModel, cfg: DecodingConfig) -> int:
     return min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
 
 
+def beginnings(lines: Iterable[str], longest: int) -> list[str]:
+    """Return as much of each line as can give `longest` tokens; more would only cost time and memory."""
+    return [line[: CHARS_PER_TOKEN * longest] for line in lines]
+
+
+def is_shortened(line: str, num_tokens: int, longest: int) -> bool:
+    """Return whether `beginnings` took text of a line away that would not be cut for its `num_tokens`."""
+    return num_tokens <= longest and bool(line[CHARS_PER_TOKEN * longest :].strip())
+
+
 def cut_message(
-    line_numbers: Sequence[int], longest: int, cfg: DecodingConfig, done: str = "translated"
+    line_numbers: Sequence[int],
+    longest: int,
+    cfg: DecodingConfig,
+    done: str = "translated",
+    unit: str = "tokens",
 ) -> str:
-    """Return the warning about lines of which only the first `longest` tokens are `done`."""
+    """Return the warning about lines of which only what `longest` tokens can hold is `done`."""
+    size = longest if unit == "tokens" else CHARS_PER_TOKEN * longest
     shown = ", ".join(map(str, line_numbers[:5]))
     more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
     reason = f"decoding.max_source_tokens={longest}"
     if longest < cfg.max_source_tokens:
         reason = f"the model has {longest} positions"
-    return f"only the first {longest} tokens of line {shown}{more} are {done}, because {reason}"
+    return f"only the first {size} {unit} of line {shown}{more} are {done}, because {reason}"

@@ -5,7 +5,9 @@
 
 `training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` serves search. Each kernel has
 a definition in plain torch, against which it is tested, and which takes over where there is no compiler or
-the tensors do not suit the kernel. Nothing here knows a model.
+the tensors do not suit the kernel. Each checks its arguments (`arguments.h`) and raises an error that names
+the argument, its value and what was expected; what is not finite passes through it as through plain torch.
+Nothing here knows a model.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import hashlib
 import os
 import platform
 import shutil
@@ -25,11 +26,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmt.disk_cache import cache_dir
+from nmt.disk_cache import cache_dir, entry_name, open_entry, write_entry
+from nmt.files import sync
 
 FOLDER = Path(__file__).parent
 SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp")
-HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "heads.h", "dispatch.h", "dropout.h")
+HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "heads.h", "arguments.h", "dropout.h")
+LIBRARY = "library.so"
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
 
@@ -90,11 +93,8 @@ def problem() -> str:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if not compiler:
         return "there is no C++ compiler; install g++"
-    library = cache_dir() / "kernels" / f"{_fingerprint(compiler)}.so"
     try:
-        if not library.exists():
-            _build(compiler, library)
-        torch.ops.load_library(str(library))
+        torch.ops.load_library(str(_library(compiler)))
     except subprocess.CalledProcessError as error:
         reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
         return f"{compiler} failed with {reasons[0]}"
@@ -103,48 +103,90 @@ def problem() -> str:
     return ""
 
 
-def _fingerprint(compiler: str) -> str:
-    """Return a hash of all that the library depends on, the instructions of this processor included."""
-    digest = hashlib.sha256(f"{compiler} {torch.__version__}".encode())
-    for name in (Path(__file__).name, *SOURCES, *HEADERS):
-        digest.update((FOLDER / name).read_bytes())
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("flags"):
-            digest.update(line.encode())
-            break
-    return digest.hexdigest()[:16]
+def folder() -> Path:
+    """Return the folder of this user's libraries; they are code, so users who share a cache share none."""
+    return cache_dir() / f"kernels-{os.getuid()}"
 
 
-def _build(compiler: str, library: Path) -> None:
-    """Compile and link the library; one process does so while others that need the library wait."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with open(library.with_suffix(".lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however that ends
-        if library.exists():
-            return
-        print("building the kernels in C++, once; this takes about a minute", file=sys.stderr)
-        draft = library.with_suffix(f".{os.getpid()}")
-        objects = [library.with_suffix(f".{name}.o") for name in SOURCES]
-        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-        torch_dir = Path(torch.__file__).parent
-        headers = f"-isystem{torch_dir / 'include'}"
-        compilers = [
-            subprocess.Popen(
-                [compiler, *FLAGS, "-fPIC", abi, headers, "-c", str(FOLDER / name), "-o", str(file)],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for name, file in zip(SOURCES, objects, strict=True)
-        ]
-        try:
-            for process in compilers:
-                _, errors = process.communicate()
-                if process.returncode:
-                    raise subprocess.CalledProcessError(process.returncode, compiler, stderr=errors)
-            libraries = (f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10")
-            link = [compiler, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(draft)]
-            subprocess.run(link, check=True, capture_output=True, text=True)
-            draft.rename(library)
-        finally:
-            for file in (draft, *objects):
-                file.unlink(missing_ok=True)
+def _library(compiler: str) -> Path:
+    """Return the library, which is built unless the cache has it whole.
+
+    Raises:
+        OSError: the compiler cannot be started, or the cache cannot be written or trusted.
+        CalledProcessError: the compiler failed.
+    """
+    home = folder()
+    home.parent.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    entry = home / entry_name("library", *_origin(compiler))
+    _require_private(home)
+    if open_entry(entry) is None:
+        with _locked(home):  # while another process builds the entry, this one waits
+            if open_entry(entry) is None:
+                reason = f"those in {entry} are damaged" if entry.exists() else "once"
+                print(f"building the kernels in C++, {reason}; this takes about a minute", file=sys.stderr)
+                if not write_entry(entry, functools.partial(_build, compiler)):
+                    raise OSError(f"{home} cannot be written")
+    _require_private(entry)
+    _require_private(entry / LIBRARY)
+    return entry / LIBRARY
+
+
+def _origin(compiler: str) -> list[object]:
+    """Return all that the library depends on, the instructions of this processor included."""
+    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        processor = next((line for line in lines if line.startswith("flags")), "")
+    sources = [(FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS)]
+    torch_version = (torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi())
+    return [compiler, version, FLAGS, platform.libc_ver(), torch_version, processor, sources]
+
+
+def _require_private(path: Path) -> None:
+    """Raise `OSError` if another user owns `path` or may write to it: a library is code that runs."""
+    facts = path.stat()
+    if facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        raise OSError(f"{path} belongs to another user or can be written by others; remove it")
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Hold a lock while the block runs, where the file system has locks; it is released with the process.
+
+    What a process left that was killed while it held the lock is removed.
+    """
+    with open(home / ".lock", "a", encoding="utf-8") as lock:
+        with contextlib.suppress(OSError):  # without it two processes build at once, and one entry stays
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for draft in home.glob(".library-*"):
+                shutil.rmtree(draft, ignore_errors=True)
+        yield
+
+
+def _build(compiler: str, draft: Path) -> None:
+    """Compile and link the library in the folder `draft`, and flush it to the disk."""
+    draft.chmod(0o700)
+    objects = [draft / f"{name}.o" for name in SOURCES]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    torch_dir = Path(torch.__file__).parent
+    headers = f"-isystem{torch_dir / 'include'}"
+    compilers = [
+        subprocess.Popen(
+            [compiler, *FLAGS, "-fPIC", abi, headers, "-c", str(FOLDER / name), "-o", str(file)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, file in zip(SOURCES, objects, strict=True)
+    ]
+    results = [(process.communicate()[1], process.returncode) for process in compilers]
+    for errors, code in results:
+        if code:
+            raise subprocess.CalledProcessError(code, compiler, stderr=errors)
+    library = draft / LIBRARY
+    libraries = (f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10")
+    link = [compiler, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(library)]
+    subprocess.run(link, check=True, capture_output=True, text=True)
+    for file in objects:
+        file.unlink()
+    library.chmod(0o700)
+    sync(library)

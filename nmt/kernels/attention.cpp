@@ -5,12 +5,13 @@
 //
 // Shapes: B sentences, H heads, C channels of a head, T queries, S keys.
 
-#include "dispatch.h"
+#include "arguments.h"
 #include "dropout.h"
 #include "heads.h"
 #include "lanes.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
@@ -28,18 +29,20 @@ using at::Tensor;
 // Rotates x (B, T, H, C): channels 2i and 2i + 1 are a point, and columns 2i and 2i + 1 of table (T, C) float32 the
 // sine and cosine of the angle. `sense` is 1, or -1 to rotate back.
 Tensor rotate(const Tensor& x, const Tensor& table, double sense) {
-  const int64_t sentences = x.size(0), length = x.size(1), heads = x.size(2), channels = x.size(3);
+  const auto [sentences, length, heads, channels] = sizes_of<4>("x", x);
+  TORCH_CHECK(channels % 2 == 0, "x must have an even number of channels, but its shape is ", in_words(x.sizes()));
+  const float* angles = data_of<float>("table", table, {length, channels});
   Tensor out = at::empty(x.sizes(), x.options());
-  const float* angles = table.const_data_ptr<float>();
   const Int32x16 sines = {0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14};
   const Int32x16 swapped = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
   const float s = float(sense);
   const Vec16 signs = {-s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s};
-  dispatch(x.scalar_type(), [&](auto* type) {
+  dispatch("x", x.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
-    const T* in = x.const_data_ptr<T>();
+    const T* in = data_of<T>("x", x, x.sizes(), Layout::dense_rows);
     T* result = out.data_ptr<T>();
-    at::parallel_for(0, sentences * length, GRAIN / (heads * channels) + 1, [&](int64_t begin, int64_t end) {
+    const int64_t rows = x.numel() ? sentences * length : 0;
+    at::parallel_for(0, rows, GRAIN / (heads * channels + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t t = row % length;
         const T* from = in + row / length * x.stride(0) + t * x.stride(1);
@@ -76,15 +79,35 @@ struct Sizes {
   int64_t sentences, heads, queries, keys, d_k, d_v, ld;
   float scale;
 
-  Sizes(const Tensor& q, const Tensor& k, const Tensor& v)
-      : sentences(q.size(0)),
-        heads(q.size(2)),
-        queries(q.size(1)),
-        keys(k.size(1)),
-        d_k(q.size(3)),
-        d_v(v.size(3)),
-        ld(padded(keys)),
-        scale(1.0f / std::sqrt(float(d_k))) {}
+  Sizes(const Tensor& q, const Tensor& k, const Tensor& v) {
+    std::tie(sentences, queries, heads, d_k) = std::tuple_cat(sizes_of<4>("q", q));
+    keys = sizes_of<4>("k", k)[1];
+    d_v = sizes_of<4>("v", v)[3];
+    TORCH_CHECK(d_k > 0 && d_v > 0, "q and v must have channels, but their shapes are ", in_words(q.sizes()), " and ",
+                in_words(v.sizes()));
+    ld = padded(keys);
+    scale = 1.0f / std::sqrt(float(d_k));
+  }
+
+  // The number of products, one for each head; none without queries or keys, and then all results are 0.
+  int64_t num_products() const { return queries > 0 && keys > 0 ? sentences * heads : 0; }
+  Tensor result(at::IntArrayRef shape, const at::TensorOptions& options) const {
+    return num_products() > 0 ? at::empty(shape, options) : at::zeros(shape, options);
+  }
+
+  // The data of q, k and v.
+  template <typename T>
+  const T* query_data(const Tensor& q) const {
+    return data_of<T>("q", q, {sentences, queries, heads, d_k}, Layout::dense_rows);
+  }
+  template <typename T>
+  const T* key_data(const Tensor& k) const {
+    return data_of<T>("k", k, {sentences, keys, heads, d_k}, Layout::dense_rows);
+  }
+  template <typename T>
+  const T* value_data(const Tensor& v) const {
+    return data_of<T>("v", v, {sentences, keys, heads, d_v}, Layout::dense_rows);
+  }
 
   int64_t channels() const { return std::max(d_k, d_v); }
   int64_t ld_scores() const { return padded(keys, BLOCK); }          // of products (T, S), as they are written
@@ -127,21 +150,31 @@ Matrix<T> head(T* data, const Tensor& x, int64_t b, int64_t h) {
   return {data + b * x.stride(0) + h * x.stride(2), x.stride(1), x.size(1), x.size(3)};
 }
 
+// `mask` expanded to `shape`; undefined if there is none.
+Tensor expanded_mask(const std::optional<Tensor>& mask, at::IntArrayRef shape) {
+  if (!mask) return Tensor();
+  TORCH_CHECK(at::is_expandable_to(mask->sizes(), shape), "mask must expand to ", in_words(shape), ", but has shape ",
+              in_words(mask->sizes()));
+  return mask->expand(shape);
+}
+
 // softmax(q k^T / sqrt(C)) with dropout, times v: (B, T, H, C) of q (B, T, H, C), k and v (B, S, H, C), whose
 // last axis is dense. `mask` broadcasts to (B, T, S). Also returns the weights (B, H, T, S padded) for backward.
 std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                      const std::optional<Tensor>& mask, double rate, int64_t seed) {
   const Sizes n(q, k, v);
-  Tensor out = at::empty({n.sentences, n.queries, n.heads, n.d_v}, q.options());
-  Tensor weights = at::empty({n.sentences, n.heads, n.queries, n.ld}, q.options().dtype(at::kFloat));
-  const Tensor allowed = mask ? mask->expand({n.sentences, n.queries, n.keys}) : Tensor();
   const Dropout drop(rate, seed);
-  float* all_weights = weights.data_ptr<float>();
+  const Tensor allowed = expanded_mask(mask, {n.sentences, n.queries, n.keys});
+  const bool* visible = mask ? data_of<bool>("mask", allowed, allowed.sizes(), Layout::any) : nullptr;
+  Tensor out, weights;
   const auto of_heads = [&](auto* type, auto* products) {
     using T = Pointee<decltype(type)>;
-    const T *qs = q.const_data_ptr<T>(), *ks = k.const_data_ptr<T>(), *vs = v.const_data_ptr<T>();
+    const T *qs = n.query_data<T>(q), *ks = n.key_data<T>(k), *vs = n.value_data<T>(v);
+    out = n.result({n.sentences, n.queries, n.heads, n.d_v}, q.options());
+    weights = at::empty({n.sentences, n.heads, n.queries, n.ld}, q.options().dtype(at::kFloat));
     T* os = out.data_ptr<T>();
-    at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
+    float* all_weights = weights.data_ptr<float>();
+    at::parallel_for(0, n.num_products(), 1, [&](int64_t begin, int64_t end) {
       Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
       const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
       std::vector<float> result(n.buffer_size()), dropped(n.queries * n.ld);
@@ -150,8 +183,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
         product.template operator()<InnerAxis::columns, InnerAxis::columns>(head(qs, q, b, h), head(ks, k, b, h),
                                                                             result.data(), ld_s);
         float* w = all_weights + item * n.queries * n.ld;
-        masked_softmax(result.data(), ld_s, w, n,
-                       mask ? allowed.const_data_ptr<bool>() + b * allowed.stride(0) : nullptr,
+        masked_softmax(result.data(), ld_s, w, n, mask ? visible + b * allowed.stride(0) : nullptr,
                        mask ? allowed.stride(1) : 0, mask ? allowed.stride(2) : 0);
         if (rate > 0.0) drop_weights(w, n.ld, dropped.data(), n, drop, item);
         const float* used = rate > 0.0 ? dropped.data() : w;
@@ -161,7 +193,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
       }
     });
   };
-  dispatch(q.scalar_type(), [&](auto* type) {
+  dispatch("q", q.scalar_type(), [&](auto* type) {
     with_products<Pointee<decltype(type)>>([&](auto* products) { of_heads(type, products); });
   });
   return {out, weights};
@@ -178,18 +210,23 @@ void softmax_backward(const float* grads, int64_t ld, const float* weights, floa
   }
 }
 
-// Writes the gradients of q, k and v into tensors of the same shapes, whose last axes are dense.
-void attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& weights,
-                        double rate, int64_t seed, Tensor grad_q, Tensor grad_k, Tensor grad_v) {
+// Gradients of q, k and v, whose rows are dense.
+std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                      const Tensor& v, const Tensor& weights, double rate,
+                                                      int64_t seed) {
   const Sizes n(q, k, v);
   const Dropout drop(rate, seed);
-  const float* all_weights = weights.const_data_ptr<float>();
+  const float* all_weights = data_of<float>("weights", weights, {n.sentences, n.heads, n.queries, n.ld});
+  Tensor grad_q, grad_k, grad_v;
   const auto of_heads = [&](auto* type, auto* products) {
     using T = Pointee<decltype(type)>;
-    const T *qs = q.const_data_ptr<T>(), *ks = k.const_data_ptr<T>(), *vs = v.const_data_ptr<T>();
-    const T* gs = grad.const_data_ptr<T>();
+    const T *qs = n.query_data<T>(q), *ks = n.key_data<T>(k), *vs = n.value_data<T>(v);
+    const T* gs = data_of<T>("grad", grad, {n.sentences, n.queries, n.heads, n.d_v}, Layout::dense_rows);
+    grad_q = n.result(q.sizes(), q.options());
+    grad_k = n.result(k.sizes(), q.options());
+    grad_v = n.result(v.sizes(), q.options());
     T *gq = grad_q.data_ptr<T>(), *gk = grad_k.data_ptr<T>(), *gv = grad_v.data_ptr<T>();
-    at::parallel_for(0, n.sentences * n.heads, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, n.num_products(), 1, [&](int64_t begin, int64_t end) {
       Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
       const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
       std::vector<float> result(n.buffer_size()), dropped(n.queries * n.ld), scores(n.queries * n.ld);
@@ -214,9 +251,10 @@ void attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, co
       }
     });
   };
-  dispatch(q.scalar_type(), [&](auto* type) {
+  dispatch("q", q.scalar_type(), [&](auto* type) {
     with_products<Pointee<decltype(type)>>([&](auto* products) { of_heads(type, products); });
   });
+  return {grad_q, grad_k, grad_v};
 }
 
 }  // namespace
@@ -225,7 +263,7 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("rotate(Tensor x, Tensor table, float sense) -> Tensor", &rotate);
   m.def("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float rate, int seed) -> (Tensor, Tensor)", &attention);
   m.def(
-      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed, "
-      "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v) -> ()",
+      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor weights, float rate, int seed) -> "
+      "(Tensor, Tensor, Tensor)",
       &attention_backward);
 }

@@ -7,6 +7,7 @@
 // Shapes: N hypotheses, B sentences, K hypotheses of a sentence, R rows of a cache, S columns of all its chunks, H
 // heads, C channels of a head in queries and keys, E in values, I inputs, O outputs, V vocabulary.
 
+#include "arguments.h"
 #include "lanes.h"
 #include "products.h"
 
@@ -24,14 +25,6 @@ namespace {
 
 using namespace nmt;
 using at::Tensor;
-
-// The data of a contiguous tensor of `size` numbers; null if there is none.
-template <typename T>
-const T* dense(const std::optional<Tensor>& x, int64_t size) {
-  if (!x) return nullptr;
-  TORCH_CHECK(x->is_contiguous() && x->numel() == size, "a contiguous tensor of ", size, " numbers, not ", x->sizes());
-  return x->const_data_ptr<T>();
-}
 
 // ---- attention
 
@@ -62,41 +55,44 @@ inline void add_scaled(float* sums, float weight, const float* x, int64_t size) 
 // Adjacent columns of a cache: keys (R, H, length, C) and values (R, H, length, E), whose last axes are dense.
 struct Chunk {
   const float *keys, *values;
-  int64_t length, key_row, key_head, key_column, value_row, value_head, value_column;
+  int64_t rows, length, key_row, key_head, key_column, value_row, value_head, value_column;
 
-  Chunk(const Tensor& k, const Tensor& v)
-      : keys(k.const_data_ptr<float>()),
-        values(v.const_data_ptr<float>()),
-        length(k.size(2)),
-        key_row(k.stride(0)),
-        key_head(k.stride(1)),
-        key_column(k.stride(2)),
-        value_row(v.stride(0)),
-        value_head(v.stride(1)),
-        value_column(v.stride(2)) {
-    TORCH_CHECK(k.stride(3) == 1 && v.stride(3) == 1 && v.size(2) == length, "keys and values with dense channels");
+  // For H heads of C channels in keys and E in values.
+  Chunk(const Tensor& k, const Tensor& v, int64_t H, int64_t C, int64_t E) {
+    const auto sizes = sizes_of<4>("keys", k);
+    rows = sizes[0];
+    length = sizes[2];
+    keys = data_of<float>("keys", k, {rows, H, length, C}, Layout::dense_rows);
+    values = data_of<float>("values", v, {rows, H, length, E}, Layout::dense_rows);
+    key_row = k.stride(0), key_head = k.stride(1), key_column = k.stride(2);
+    value_row = v.stride(0), value_head = v.stride(1), value_column = v.stride(2);
   }
 };
 
 // softmax(queries keys^T / sqrt(C) + bias) values: (N, 1, H * E), for one query (N, H, 1, C) of each hypothesis.
 // Hypothesis n attends to row rows[n, i] of every chunk i. `mask` (R, columns) is True for the columns of the first
-// chunk that may be attended to; bias is (H, S).
+// chunk that may be attended to, the others are not read; bias is (1, H, 1, S).
 Tensor attend(const Tensor& queries, at::TensorList keys, at::TensorList values, const Tensor& rows,
               const std::optional<Tensor>& mask, const std::optional<Tensor>& bias) {
-  TORCH_CHECK(keys.size() == values.size() && !keys.empty(), "as many chunks of keys as of values, at least one");
-  TORCH_CHECK(queries.stride(3) == 1 && queries.size(2) == 1, "one query of each hypothesis, with dense channels");
+  const int64_t num_chunks = keys.size();
+  TORCH_CHECK(num_chunks > 0 && values.size() == keys.size(), "keys and values must have as many chunks, at least one, ",
+              "but have ", num_chunks, " and ", values.size());
+  const auto [N, H, one, C] = sizes_of<4>("queries", queries);
+  const int64_t E = sizes_of<4>("values", values[0])[3];
+  TORCH_CHECK(H > 0 && C > 0 && E > 0, "queries and values must have heads and channels, but their shapes are ",
+              in_words(queries.sizes()), " and ", in_words(values[0].sizes()));
+  const int64_t query_row = queries.stride(0), query_head = queries.stride(1);
+  const float* query = data_of<float>("queries", queries, {N, H, 1, C}, Layout::dense_rows);
+  const int32_t* row_of = data_of<int32_t>("rows", rows, {N, num_chunks});
   std::vector<Chunk> chunks;
   int64_t S = 0;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    chunks.emplace_back(keys[i], values[i]);
+  for (int64_t i = 0; i < num_chunks; ++i) {
+    chunks.emplace_back(keys[i], values[i], H, C, E);
+    check_ids("rows", row_of + i, N, chunks[i].rows, num_chunks);
     S += chunks[i].length;
   }
-  const int64_t N = queries.size(0), H = queries.size(1), C = queries.size(3), E = values[0].size(3);
-  const int64_t query_row = queries.stride(0), query_head = queries.stride(1), num_chunks = chunks.size();
-  const float* query = queries.const_data_ptr<float>();
-  const int32_t* row_of = dense<int32_t>(rows, N * num_chunks);
-  const bool* allowed = dense<bool>(mask, keys[0].size(0) * chunks[0].length);
-  const float* added = dense<float>(bias, H * S);
+  const bool* allowed = data_of<bool>("mask", mask, {chunks[0].rows, chunks[0].length});
+  const float* added = data_of<float>("bias", bias, {1, H, 1, S});
   Tensor out = at::empty({N, 1, H * E}, queries.options());
   float* result = out.data_ptr<float>();
   const int64_t ld = padded(S);
@@ -125,7 +121,7 @@ Tensor attend(const Tensor& queries, at::TensorList keys, at::TensorList values,
           if (added != nullptr) score += added[h * S + column];
         }
       });
-      for (int64_t h = 0; h < H; ++h) softmax(&weights[h * ld], S, 1.0f, &weights[h * ld]);
+      for (int64_t h = 0; h < H; ++h) softmax(weights.data() + h * ld, S, 1.0f, weights.data() + h * ld);
       float* sums = result + n * H * E;
       std::fill(sums, sums + H * E, 0.0f);
       for_each_column([&](const Chunk& chunk, int64_t row, int64_t j, int64_t column, bool hidden) {
@@ -145,23 +141,33 @@ Tensor attend(const Tensor& queries, at::TensorList keys, at::TensorList values,
 
 // A weight (O, I) in tiles, for the functions below.
 Tensor pack_weights(const Tensor& weight) {
-  const int64_t outputs = weight.size(0), inputs = weight.size(1);
+  const auto [outputs, inputs] = sizes_of<2>("weight", weight);
   const Tensor in = weight.contiguous();
-  return pack<true, InnerAxis::columns>(in.const_data_ptr<float>(), inputs, outputs, inputs).memory();
+  const float* w = data_of<float>("weight", in, {outputs, inputs});
+  return pack<true, InnerAxis::columns>(w, inputs, outputs, inputs).memory();
+}
+
+// The matrix (I, O) that pack_weights has packed.
+PackedMatrix packed_matrix(const Tensor& packed, int64_t outputs, int64_t inputs) {
+  TORCH_CHECK(outputs >= 0 && outputs <= MAX_SIZE, "outputs must be from 0 to ", MAX_SIZE, ", but is ", outputs);
+  data_of<uint8_t>("packed", packed, {PackedMatrix::bytes(outputs, inputs)});
+  return PackedMatrix(outputs, inputs, packed);
 }
 
 // x (M, I) times packed weights, plus bias (O), then relu where asked for: (M, O).
 Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias, int64_t outputs,
                      bool relu) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
-  const int64_t rows = x.size(0), inputs = x.size(1);
+  const auto [rows, inputs] = sizes_of<2>("x", x);
   const Tensor in = x.contiguous();
+  const float* numbers = data_of<float>("x", in, {rows, inputs});
+  const auto linear = add_bias(data_of<float>("bias", bias, {outputs}));
+  const PackedMatrix weight = packed_matrix(packed, outputs, inputs);
   Tensor out = at::empty({rows, outputs}, x.options());
-  const auto linear = add_bias(dense<float>(bias, outputs));
-  multiply(in.const_data_ptr<float>(), rows, inputs, PackedMatrix(outputs, inputs, packed), out.data_ptr<float>(),
-           outputs, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+  multiply(numbers, rows, inputs, weight, out.data_ptr<float>(), outputs,
+           [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
              const Vec16 y = linear(r, c, sum, n);
-             return relu ? maximum(y, Vec16{}) : y;
+             return relu ? maximum(Vec16{}, y) : y;
            });
   return out;
 }
@@ -184,10 +190,10 @@ class BestCandidates {
 
   float worst() const { return kept_.back().score; }
 
-  // Inserts a candidate and drops the worst one, whose score must be lower.
+  // Inserts a candidate and drops the worst one, whose score must be lower, or, as NaN is above all, not NaN.
   void offer(float score, int64_t parent, int64_t token) {
     size_t place = kept_.size() - 1;
-    for (; place > 0 && kept_[place - 1].score < score; --place) kept_[place] = kept_[place - 1];
+    for (; place > 0 && (kept_[place - 1].score < score || std::isnan(score)); --place) kept_[place] = kept_[place - 1];
     kept_[place] = {score, parent, token};
   }
 
@@ -216,6 +222,12 @@ void offer_tokens(const float* logits, int64_t V, float before, int64_t parent, 
     if (v + LANES < V) sums[1] += exp_nonpositive(load(logits + v + LANES, V - v - LANES, -INFINITE) - largest);
   }
   const float offset = before - (largest + std::log(horizontal_sum(sums[0] + sums[1])));
+  if (std::isnan(offset)) {  // a logit is NaN or infinite: all log probabilities are NaN, which topk takes for the largest
+    for (int64_t v = 0; v < V && !std::isnan(best.worst()); ++v) {
+      if (!forbidden[v]) best.offer(offset, parent, v);
+    }
+    return;
+  }
   for (int64_t g = 0; g < num_groups; ++g) {
     if (!(maxima[g] + offset > best.worst())) continue;
     for (int64_t v = g * GROUP; v < std::min(V, (g + 1) * GROUP); ++v) {
@@ -234,9 +246,11 @@ using Continuations = std::tuple<Tensor, Tensor, Tensor>;
 template <typename F>
 Continuations best_continuations(int64_t V, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                                  int64_t end_id, int64_t num, int64_t together, const F& make_logits_of) {
-  const int64_t B = before.size(0), K = before.size(1);
-  const float* scores_before = dense<float>(before, B * K);
-  const bool *never = dense<bool>(forbidden, V), *ends = dense<bool>(ending, B);
+  const auto [B, K] = sizes_of<2>("before", before);
+  const float* scores_before = data_of<float>("before", before, {B, K});
+  const bool *never = data_of<bool>("forbidden", forbidden, {V}), *ends = data_of<bool>("ending", ending, {B});
+  TORCH_CHECK_INDEX(end_id >= 0 && end_id < V, "end_id must be from 0 to ", V - 1, ", but is ", end_id);
+  TORCH_CHECK(num > 0 && num <= MAX_SIZE, "num must be from 1 to ", MAX_SIZE, ", but is ", num);
   const auto all_but_end = std::make_unique<bool[]>(V);
   std::fill_n(all_but_end.get(), V, true);
   all_but_end[end_id] = false;
@@ -270,8 +284,8 @@ Continuations best_continuations(int64_t V, const Tensor& before, const Tensor& 
 // The best continuations, given all logits (N, V).
 Continuations best_of_logits(const Tensor& logits, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                              int64_t end_id, int64_t num) {
-  const int64_t V = logits.size(1), K = before.size(1);
-  const float* all_logits = dense<float>(logits, before.numel() * V);
+  const int64_t V = sizes_of<2>("logits", logits)[1], K = sizes_of<2>("before", before)[1];
+  const float* all_logits = data_of<float>("logits", logits, {before.numel(), V});
   return best_continuations(V, before, forbidden, ending, end_id, num, 1,
                             [=] { return [=](int64_t first, int64_t) { return all_logits + first * K * V; }; });
 }
@@ -283,13 +297,12 @@ Continuations best_of_hidden(const Tensor& hidden, const Tensor& packed, const s
                              int64_t vocab_size, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                              int64_t end_id, int64_t num) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
-  TORCH_CHECK(hidden.size(0) == before.numel(), "hidden states of each hypothesis");
-  const int64_t K = before.size(1), inputs = hidden.size(1);
-  const int64_t together = std::max<int64_t>(1, BLOCK / K);  // sentences in a block of rows
+  const int64_t K = sizes_of<2>("before", before)[1], inputs = sizes_of<2>("hidden", hidden)[1];
+  const int64_t together = BLOCK / std::clamp<int64_t>(K, 1, BLOCK);  // sentences in a block of rows
   const Tensor in = hidden.contiguous();
-  const float* states = in.const_data_ptr<float>();
-  const PackedMatrix weights(vocab_size, inputs, packed);
-  const auto linear = add_bias(dense<float>(bias, vocab_size));
+  const float* states = data_of<float>("hidden", in, {before.numel(), inputs});
+  const PackedMatrix weights = packed_matrix(packed, vocab_size, inputs);
+  const auto linear = add_bias(data_of<float>("bias", bias, {vocab_size}));
   return best_continuations(vocab_size, before, forbidden, ending, end_id, num, together, [&] {
     return [&, logits = at::empty({together * K, vocab_size}, at::kFloat)](int64_t first, int64_t last) {
       float* out = logits.template data_ptr<float>();

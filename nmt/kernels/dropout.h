@@ -4,6 +4,8 @@
 
 #include "lanes.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -19,7 +21,9 @@ struct Dropout {
       : low(uint32_t(seed)),
         high(uint32_t(uint64_t(seed) >> 32)),
         threshold(uint32_t(std::min(rate * 4294967296.0, 4294967295.0))),
-        scale(float(1.0 / (1.0 - rate))) {}
+        scale(float(1.0 / (1.0 - rate))) {
+    TORCH_CHECK(rate >= 0.0 && rate < 1.0, "rate must be in [0, 1), but is ", rate);
+  }
 
   // The factors of 16 elements from index `first` on: 0 where an element is dropped, else 1 / (1 - rate).
   inline Vec16 factors(uint32_t first) const {
@@ -31,6 +35,16 @@ struct Dropout {
     h ^= h >> 15;
     return h >= threshold ? broadcast(scale) : Vec16{};
   }
+};
+
+// The gradient of dropout(relu(x)) with respect to x, given its result: where that is above 0, x was neither cut off nor
+// dropped. Elsewhere 0 times the gradient, as for dropout in plain torch: a gradient that is not finite gives NaN.
+struct ReluDropoutGradient {
+  float scale;
+
+  explicit ReluDropoutGradient(double rate) : scale(Dropout(rate, 0).scale) {}
+
+  inline Vec16 operator()(Vec16 grad, Vec16 out) const { return grad * (out > 0.0f ? broadcast(scale) : Vec16{}); }
 };
 
 }  // namespace nmt

@@ -161,7 +161,7 @@ def _can_multiply(x: Tensor, weight: Tensor) -> bool:
 
 def can_attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
     """Return whether the kernel takes these: heads of dense channels, and a mask that is no bias."""
-    heads_agree = mask is None or (mask.dtype is torch.bool and (mask.dim() < 4 or mask.shape[1] == 1))
+    heads_agree = mask is None or (mask.dtype is torch.bool and (mask.dim() < 3 or mask.shape[-3] == 1))
     dense = all(x.stride(-1) == 1 for x in (queries, keys, values))
     same_type = queries.dtype is keys.dtype is values.dtype  # rotation may change the type of some
     return heads_agree and dense and same_type and kernels.usable_in_training(queries)
@@ -383,10 +383,8 @@ class _Attention(OnceDifferentiable):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         queries, keys, values, weights = ctx.saved_tensors
-        results = [torch.empty(x.shape, dtype=x.dtype) for x in (queries, keys, values)]
-        torch.ops.nmt.attention_backward(
-            grads[0].contiguous(), queries, keys, values, weights, ctx.rate, ctx.seed, *results
-        )
+        grad = grads[0].contiguous()
+        results = torch.ops.nmt.attention_backward(grad, queries, keys, values, weights, ctx.rate, ctx.seed)
         return *results, None, None
 
 

@@ -65,8 +65,8 @@ inline UInt16x16 to_bfloat16(Vec16 x) {
 #ifdef __AVX512BF16__
   return (UInt16x16)_mm512_cvtneps_pbh((__m512)x);
 #else
-  const UInt32x16 bits = (UInt32x16)x;
-  return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, UInt16x16);
+  const UInt32x16 bits = (UInt32x16)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : rounded * 0 + 0x7fc0, UInt16x16);
 #endif
 }
 
@@ -144,12 +144,13 @@ inline float horizontal_max(Vec16 x) {
   return x[0];
 }
 
-// e^x for x <= 0 with a relative error of about 1e-7; 0 below -87, where e^x leaves the normal range of float32.
+// e^x for x <= 0 with a relative error of about 1e-7; 0 below -87, where e^x leaves the normal range of float32; NaN
+// for NaN.
 inline Vec16 exp_nonpositive(Vec16 x) {
   const Vec16 clamped = maximum(x, broadcast(-87.0f));
   const Int32x16 n = __builtin_convertvector(clamped * 1.44269504f - 0.5f, Int32x16);  // truncated: the nearest
   const Vec16 whole = __builtin_convertvector(n, Vec16);
-  const Vec16 r = (clamped - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  const Vec16 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // NaN where x is NaN, and so is the result
   Vec16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
@@ -160,7 +161,8 @@ inline Vec16 exp_nonpositive(Vec16 x) {
   return x < -87.0f ? Vec16{} : result;
 }
 
-// Writes softmax(scale * in) of `size` numbers to `out`, which has room for padded(size) and may be `in`.
+// Writes softmax(scale * in) of `size` numbers to `out`, which has room for padded(size) and may be `in`. All results are
+// NaN if a number is NaN or infinite, or if all are -infinite: maximum() may lose a NaN, but the sum keeps it.
 inline void softmax(const float* in, int64_t size, float scale, float* out) {
   Vec16 highest = broadcast(-INFINITE), sum = {};
   for (int64_t i = 0; i < size; i += LANES) highest = maximum(highest, load(in + i, size - i, -INFINITE));

@@ -87,16 +87,21 @@ class PackedMatrix {
  public:
   const int64_t panels, depths;
 
-  // In memory of its own, in given memory, or in the memory of another matrix that is at least as large.
+  // In memory of its own, in given memory of that size, or in the memory of another matrix that is at least as large.
   PackedMatrix(int64_t size, int64_t inner)
-      : PackedMatrix(size, inner, at::empty({bytes(ceil_div(size, BLOCK), ceil_div(inner, DEPTH))}, at::kByte)) {}
+      : PackedMatrix(size, inner, at::empty({bytes(size, inner)}, at::kByte)) {}
   PackedMatrix(int64_t size, int64_t inner, const at::Tensor& memory)
-      : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)), memory_(memory) {
-    TORCH_CHECK(memory.numel() == bytes(panels, depths), "packed for another size than (", size, ", ", inner, ")");
-    tiles_ = memory_.data_ptr<uint8_t>();
-  }
+      : panels(ceil_div(size, BLOCK)),
+        depths(ceil_div(inner, DEPTH)),
+        memory_(memory),
+        tiles_(memory_.data_ptr<uint8_t>()) {}
   PackedMatrix(int64_t size, int64_t inner, const PackedMatrix& other)
       : panels(ceil_div(size, BLOCK)), depths(ceil_div(inner, DEPTH)), tiles_(other.tiles_) {}
+
+  // The size of the memory.
+  static int64_t bytes(int64_t size, int64_t inner) {
+    return ceil_div(size, BLOCK) * ceil_div(inner, DEPTH) * 2 * TILE_BYTES;
+  }
 
   // The upper or left tile for `half` 0, the other one for 1.
   uint8_t* tile(int64_t panel, int64_t depth, int64_t half) const {
@@ -108,8 +113,6 @@ class PackedMatrix {
   const at::Tensor& memory() const { return memory_; }
 
  private:
-  static int64_t bytes(int64_t panels, int64_t depths) { return panels * depths * 2 * TILE_BYTES; }
-
   at::Tensor memory_;
   uint8_t* tiles_;  // the data pointer of memory_, kept because asking the tensor for it takes longer
 };
@@ -138,7 +141,7 @@ template <bool PAIRED, InnerAxis INNER, typename T>
 PackedMatrix pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
   constexpr bool down = INNER == InnerAxis::rows;
   const PackedMatrix packed(down ? cols : rows, down ? rows : cols);
-  at::parallel_for(0, packed.depths, 1 + 32 / packed.panels, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, packed.depths, 1 + 32 / (packed.panels + 1), [&](int64_t begin, int64_t end) {
     pack_part<PAIRED, INNER>(in, ld, rows, cols, packed, begin, end);
   });
   return packed;

@@ -4,7 +4,7 @@
 //
 // Shapes: M rows, K and N the widths of a linear map, D width of the hidden states, V vocabulary.
 
-#include "dispatch.h"
+#include "arguments.h"
 #include "dropout.h"
 #include "lanes.h"
 #include "products.h"
@@ -27,14 +27,15 @@ using at::Tensor;
 // Turns logits (M, V) into the gradient of the label-smoothed loss, in place; returns (M, 2): the negative log
 // likelihood of each target, and the mean negative log likelihood of all tokens of the vocabulary.
 Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
-  const int64_t rows = logits.size(0), vocabulary = logits.size(1);
+  const auto [rows, vocabulary] = sizes_of<2>("logits", logits);
+  const int64_t* wanted = data_of<int64_t>("targets", targets, {rows});
+  check_ids("targets", wanted, rows, vocabulary);
   Tensor losses = at::empty({rows, 2}, logits.options().dtype(at::kFloat));
   float* out = losses.data_ptr<float>();
-  const int64_t* wanted = targets.const_data_ptr<int64_t>();
   const float uniform = float(smoothing / double(vocabulary)), confidence = float(1.0 - smoothing);
-  dispatch(logits.scalar_type(), [&](auto* type) {
+  dispatch("logits", logits.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
-    T* all_logits = logits.data_ptr<T>();
+    T* all_logits = mutable_data_of<T>("logits", logits, logits.sizes());
     at::parallel_for(0, rows, 4, [&](int64_t begin, int64_t end) {
       std::vector<float> buffer(padded(vocabulary));
       float* e = buffer.data();
@@ -72,13 +73,15 @@ constexpr auto identity = [](int64_t, int64_t, Vec16 sum, int64_t) { return sum;
 // dropout(relu(x weight^T + bias)).
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, std::optional<double> rate,
               int64_t seed) {
-  const int64_t rows = x.size(0), inner = weight.size(1), cols = weight.size(0);
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
-  const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
+  const auto [cols, inner] = sizes_of<2>("weight", weight);
+  const int64_t rows = sizes_of<2>("x", x)[0];
+  const at::BFloat16* in = data_of<at::BFloat16>("x", x, {rows, inner});
+  const float* w = data_of<float>("weight", weight, {cols, inner});
+  const auto map = add_bias(data_of<float>("bias", bias, {cols}));
   Tensor out = at::empty({rows, cols}, x.options());
   at::BFloat16* o = out.data_ptr<at::BFloat16>();
-  const auto map = add_bias(bias ? bias->const_data_ptr<float>() : nullptr);
-  const PackedMatrix right = pack<true, InnerAxis::columns>(weight.const_data_ptr<float>(), inner, cols, inner);
+  const PackedMatrix right = pack<true, InnerAxis::columns>(w, inner, cols, inner);
   if (rate) {
     const Dropout drop(*rate, seed);
     multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
@@ -116,28 +119,30 @@ Tensor sums_of_columns(const Tensor& x) {
 }
 
 // Gradients of x, weight and bias, the last two float32. With a `rate` x is dropout(relu(y)), and the first gradient is
-// the gradient of y: where x is above 0, y was neither cut off nor dropped.
+// the gradient of y.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                    bool needs_x, bool has_bias, std::optional<double> rate) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
-  const int64_t rows = x.size(0), inner = weight.size(1), cols = weight.size(0);
-  const at::BFloat16* g = grad.const_data_ptr<at::BFloat16>();
+  const auto [cols, inner] = sizes_of<2>("weight", weight);
+  const int64_t rows = sizes_of<2>("x", x)[0];
+  const at::BFloat16* g = data_of<at::BFloat16>("grad", grad, {rows, cols});
+  const at::BFloat16* in = data_of<at::BFloat16>("x", x, {rows, inner});
+  const float* w = data_of<float>("weight", weight, {cols, inner});
   Tensor grad_x, grad_bias, grad_weight = at::empty_like(weight);
   if (needs_x) {
     grad_x = at::empty_like(x);
     at::BFloat16* o = grad_x.data_ptr<at::BFloat16>();
-    const PackedMatrix right = pack<true, InnerAxis::rows>(weight.const_data_ptr<float>(), inner, cols, inner);
+    const PackedMatrix right = pack<true, InnerAxis::rows>(w, inner, cols, inner);
     if (rate) {
-      const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
-      const float scale = float(1.0 / (1.0 - *rate));
+      const ReluDropoutGradient gradient(*rate);
       multiply(g, rows, cols, right, o, inner, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
-        return load(in + r * inner + c, n) > 0.0f ? sum * scale : Vec16{};
+        return gradient(sum, load(in + r * inner + c, n));
       });
     } else {
       multiply(g, rows, cols, right, o, inner, identity);
     }
   }
-  outer_product(g, cols, x.const_data_ptr<at::BFloat16>(), inner, rows, grad_weight.data_ptr<float>(), false);
+  outer_product(g, cols, in, inner, rows, grad_weight.data_ptr<float>(), false);
   if (has_bias) grad_bias = sums_of_columns(grad);
   return {grad_x, grad_weight, grad_bias};
 }
@@ -149,16 +154,20 @@ std::tuple<Tensor, Tensor, Tensor> projected_nll(const Tensor& hidden, const Ten
                                                  double smoothing) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
   constexpr int64_t LOGIT_ROWS = 1024;
-  const int64_t rows = hidden.size(0), inner = weight.size(1), vocabulary = weight.size(0);
+  const auto [vocabulary, inner] = sizes_of<2>("weight", weight);
+  const int64_t rows = sizes_of<2>("hidden", hidden)[0];
+  const at::BFloat16* states = data_of<at::BFloat16>("hidden", hidden, {rows, inner});
+  const float* w = data_of<float>("weight", weight, {vocabulary, inner});
+  check_ids("targets", data_of<int64_t>("targets", targets, {rows}), rows, vocabulary);
   Tensor losses = at::empty({rows, 2}, weight.options());
   Tensor grad_hidden = at::empty_like(hidden), grad_weight = rows ? at::empty_like(weight) : at::zeros_like(weight);
-  const PackedMatrix forward = pack<true, InnerAxis::columns>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
-  const PackedMatrix backward = pack<true, InnerAxis::rows>(weight.const_data_ptr<float>(), inner, vocabulary, inner);
+  const PackedMatrix forward = pack<true, InnerAxis::columns>(w, inner, vocabulary, inner);
+  const PackedMatrix backward = pack<true, InnerAxis::rows>(w, inner, vocabulary, inner);
   const Tensor buffer = at::empty({std::min(rows, LOGIT_ROWS), vocabulary}, hidden.options());
   at::BFloat16* l = buffer.data_ptr<at::BFloat16>();
   for (int64_t first = 0; first < rows; first += LOGIT_ROWS) {
     const int64_t count = std::min(LOGIT_ROWS, rows - first);
-    const at::BFloat16* h = hidden.const_data_ptr<at::BFloat16>() + first * inner;
+    const at::BFloat16* h = states + first * inner;
     at::BFloat16* gh = grad_hidden.data_ptr<at::BFloat16>() + first * inner;
     multiply(h, count, inner, forward, l, vocabulary, identity);
     losses.narrow(0, first, count)

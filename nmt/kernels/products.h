@@ -137,6 +137,10 @@ void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& ri
 // what `out` holds.
 inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFloat16* right, int64_t cols, int64_t size,
                           float* out, bool adds) {
+  if (rows == 0 || cols == 0 || size == 0) {
+    if (!adds) std::fill_n(out, rows * cols, 0.0f);
+    return;
+  }
   // Transposing tiles of the left factor takes longer than pairing rows of the right one. So the narrower matrix is the
   // left factor, and if that is `right`, the blocks of sums are transposed.
   const bool swapped = cols < rows;

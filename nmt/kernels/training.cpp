@@ -7,7 +7,7 @@
 //
 // Shapes: M rows, D width.
 
-#include "dispatch.h"
+#include "arguments.h"
 #include "dropout.h"
 #include "lanes.h"
 
@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -37,12 +38,12 @@ void for_each_vector(int64_t size, const F& f) {
 Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t seed) {
   Tensor out = at::empty_like(residual);
   const Dropout drop(rate, seed);
-  dispatch(residual.scalar_type(), [&](auto* type) {
+  dispatch("residual", residual.scalar_type(), [&](auto* type) {
     using R = Pointee<decltype(type)>;
-    const R* r = residual.const_data_ptr<R>();
+    const R* r = data_of<R>("residual", residual, x.sizes());
     R* o = out.data_ptr<R>();
-    dispatch(x.scalar_type(), [&](auto* type) {
-      const auto* a = x.const_data_ptr<Pointee<decltype(type)>>();
+    dispatch("x", x.scalar_type(), [&](auto* type) {
+      const auto* a = data_of<Pointee<decltype(type)>>("x", x, x.sizes());
       for_each_vector(x.numel(), [=](int64_t i, int64_t n) {
         store(o + i, load(r + i, n) + load(a + i, n) * drop.factors(uint32_t(i)), n);
       });
@@ -55,9 +56,9 @@ Tensor add_dropout(const Tensor& residual, const Tensor& x, double rate, int64_t
 Tensor dropout(const Tensor& x, double rate, int64_t seed, at::ScalarType dtype) {
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
   const Dropout drop(rate, seed);
-  dispatch(x.scalar_type(), [&](auto* type) {
-    const auto* a = x.const_data_ptr<Pointee<decltype(type)>>();
-    dispatch(dtype, [&](auto* type) {
+  dispatch("x", x.scalar_type(), [&](auto* type) {
+    const auto* a = data_of<Pointee<decltype(type)>>("x", x, x.sizes());
+    dispatch("dtype", dtype, [&](auto* type) {
       auto* o = out.data_ptr<Pointee<decltype(type)>>();
       for_each_vector(x.numel(),
                       [=](int64_t i, int64_t n) { store(o + i, load(a + i, n) * drop.factors(uint32_t(i)), n); });
@@ -70,9 +71,9 @@ Tensor dropout(const Tensor& x, double rate, int64_t seed, at::ScalarType dtype)
 Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
   Tensor out = at::empty_like(x);
   const Dropout drop(rate, seed);
-  dispatch(x.scalar_type(), [&](auto* type) {
+  dispatch("x", x.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
-    const T* a = x.const_data_ptr<T>();
+    const T* a = data_of<T>("x", x, x.sizes());
     T* o = out.data_ptr<T>();
     for_each_vector(x.numel(), [=](int64_t i, int64_t n) {
       store(o + i, maximum(Vec16{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
@@ -81,34 +82,40 @@ Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
   return out;
 }
 
-// The gradient of relu_dropout: where `out` is above 0, x was neither cut off nor dropped.
+// The gradient of relu_dropout, by ReluDropoutGradient.
 Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate) {
   Tensor result = at::empty_like(grad);
-  const float scale = float(1.0 / (1.0 - rate));
-  dispatch(grad.scalar_type(), [&](auto* type) {
+  const ReluDropoutGradient gradient(rate);
+  dispatch("grad", grad.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
-    const T *g = grad.const_data_ptr<T>(), *o = out.const_data_ptr<T>();
+    const T *g = data_of<T>("grad", grad, out.sizes()), *o = data_of<T>("out", out, out.sizes());
     T* r = result.data_ptr<T>();
-    for_each_vector(grad.numel(), [=](int64_t i, int64_t n) {
-      store(r + i, load(o + i, n) > 0.0f ? load(g + i, n) * scale : Vec16{}, n);
-    });
+    for_each_vector(grad.numel(),
+                    [=](int64_t i, int64_t n) { store(r + i, gradient(load(g + i, n), load(o + i, n)), n); });
   });
   return result;
 }
 
 // ---- layer norm
 
+// The number and the width of the rows of x.
+std::pair<int64_t, int64_t> rows_of(const Tensor& x) {
+  TORCH_CHECK(x.dim() > 0 && x.size(-1) > 0, "x must have rows of at least one number, but its shape is ",
+              in_words(x.sizes()));
+  return {x.numel() / x.size(-1), x.size(-1)};
+}
+
 // The layer norm of x (M, D) in the type `dtype`, with mean and 1 / standard deviation (M,) of its rows for backward.
 std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                                               at::ScalarType dtype) {
-  const int64_t width = x.size(-1), rows = x.numel() / width;
+  const auto [rows, width] = rows_of(x);
+  const float *w = data_of<float>("weight", weight, {width}), *b = data_of<float>("bias", bias, {width});
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
-  Tensor mean = at::empty({rows}, x.options().dtype(at::kFloat)), scale = at::empty_like(mean);
-  const float *w = weight.const_data_ptr<float>(), *b = bias.const_data_ptr<float>();
+  Tensor mean = at::empty({rows}, weight.options()), scale = at::empty_like(mean);
   float *means = mean.data_ptr<float>(), *scales = scale.data_ptr<float>();
-  dispatch(x.scalar_type(), [&](auto* type) {
-    const auto* in = x.const_data_ptr<Pointee<decltype(type)>>();
-    dispatch(dtype, [&](auto* type) {
+  dispatch("x", x.scalar_type(), [&](auto* type) {
+    const auto* in = data_of<Pointee<decltype(type)>>("x", x, x.sizes());
+    dispatch("dtype", dtype, [&](auto* type) {
       auto* o = out.data_ptr<Pointee<decltype(type)>>();
       at::parallel_for(0, rows, GRAIN / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t m = begin; m < end; ++m) {
@@ -137,19 +144,19 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& wei
 // Gradients of x, in the type of x, and of weight and bias.
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                        const Tensor& mean, const Tensor& scale) {
-  const int64_t width = x.size(-1), rows = x.numel() / width;
+  const auto [rows, width] = rows_of(x);
+  const float *w = data_of<float>("weight", weight, {width}), *means = data_of<float>("mean", mean, {rows});
+  const float* scales = data_of<float>("scale", scale, {rows});
   Tensor grad_x = at::empty_like(x);
   // Sums over parts of fixed size, added up in order, do not depend on the number of threads.
   const int64_t part = 256, parts = ceil_div(rows, part);
   Tensor grad_weight = at::zeros({parts, width}, weight.options()), grad_bias = at::zeros_like(grad_weight);
-  const float *w = weight.const_data_ptr<float>(), *means = mean.const_data_ptr<float>();
-  const float* scales = scale.const_data_ptr<float>();
   float *all_gw = grad_weight.data_ptr<float>(), *all_gb = grad_bias.data_ptr<float>();
-  dispatch(grad.scalar_type(), [&](auto* type) {
-    const auto* g = grad.const_data_ptr<Pointee<decltype(type)>>();
-    dispatch(x.scalar_type(), [&](auto* type) {
+  dispatch("grad", grad.scalar_type(), [&](auto* type) {
+    const auto* g = data_of<Pointee<decltype(type)>>("grad", grad, x.sizes());
+    dispatch("x", x.scalar_type(), [&](auto* type) {
       using T = Pointee<decltype(type)>;
-      const T* in = x.const_data_ptr<T>();
+      const T* in = data_of<T>("x", x, x.sizes());
       T* gx = grad_x.data_ptr<T>();
       at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
         for (int64_t m = first * part; m < std::min(rows, last * part); ++m) {

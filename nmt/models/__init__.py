@@ -17,8 +17,10 @@ Knows token ids; refuses to know text, losses and searches. The modules in impor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
+from nmt.errors import UserError
 from nmt.models.base import ModelConfig, State, TranslationModel
 from nmt.models.convolutional import Convolutional, ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -36,5 +38,22 @@ __all__ = ["MODELS", "ModelConfig", "State", "TranslationModel", "build_model"]
 
 
 def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
-    """Return a freshly initialised model of the family that `cfg` belongs to."""
+    """Return a freshly initialised model of the family that `cfg` belongs to.
+
+    Raises:
+        UserError: the model is larger than the memory of this machine.
+    """
+    _require_memory(cfg)
     return MODELS[cfg.name][1](cfg, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
+
+
+def _require_memory(cfg: ModelConfig) -> None:
+    """Refuse sizes whose matrices, one of each width in every layer, do not fit into memory."""
+    layers = sum(value for name, value in vars(cfg).items() if name.endswith("layers"))
+    least = 4 * layers * cfg.d_model * max(cfg.d_model, getattr(cfg, "d_ff", 0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if least > memory:
+        raise UserError(
+            f"the weights of {layers} layers with model.d_model={cfg.d_model} need at least "
+            f"{least / 2**30:,.0f} GiB, but this machine has {memory / 2**30:,.0f}; choose a smaller model"
+        )

@@ -7,5 +7,6 @@ Knows files and models together; refuses to know the command line. The modules i
     language_model      The task of language modelling.
     tasks               The table of tasks, and the evaluation of a model by the code of its task.
     directory           A run directory: its files, its lock and its config.
+    status              The file that says how a training stands.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
 """

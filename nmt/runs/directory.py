@@ -1,7 +1,10 @@
 """A run directory: all files of one training, so that a run can be moved and shared.
 
-    config.yaml  environment.json  tokenizer*.model  data/  checkpoints/  metrics.jsonl  tensorboard/
-    hypotheses/  results.json  train.log
+    config.yaml  environment.json  tokenizer*.model  data/  MANIFEST.json  checkpoints/  metrics.jsonl
+    tensorboard/  hypotheses/  results.json  status.json  nonfinite_step_*.json  train.log
+
+MANIFEST.json holds the SHA-256 of the tokenizer and of the kept data, which never change once the training
+has begun; runs of earlier versions have none.
 
 Knows files, not models: `nmt.training.checkpoint` knows the content of a checkpoint, and `nmt.config.stored`
 that of config.yaml.
@@ -9,6 +12,8 @@ that of config.yaml.
 
 from __future__ import annotations
 
+import itertools
+import os
 import platform
 import sys
 from contextlib import AbstractContextManager
@@ -21,11 +26,14 @@ import torch
 from nmt import __version__
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config, refuse_difference, save_config
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.containment import require_contained
+from nmt.data.lines import is_cut
+from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
+from nmt.data.sources import MAX_SCORED_BYTES
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
-from nmt.files import locked, read_json, write_json, write_lines, written_lines
+from nmt.files import OTHER_RUN, digest, locked, read_json, write_json, write_lines
 from nmt.training.checkpoint import CheckpointStore
 
 PACKAGES = (
@@ -38,18 +46,31 @@ PACKAGES = (
     "omegaconf",
     "safetensors",
 )
+SEALED = ("tokenizer*.model", "data/train.json", "data/validation.*", "data/test.*")
+"""Files whose SHA-256 is in MANIFEST.json."""
+RESULTS = {
+    **dict.fromkeys(("step", "train_seconds", "tgt_tokens_per_second"), float),
+    "signatures": dict[str, str],
+    "validation": dict[str, float],
+    **dict.fromkeys(("test", "train"), dict[str, float] | None),
+    "averaged_steps": list[int] | None,
+}
+"""Fields of results.json with their types; None: may be missing."""
 
 
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run, which may come from a stranger."""
 
     def __init__(self, path: Path):
+        """Open the directory, which may be missing; raise `UserError` if a name in it leads out of it."""
+        require_contained(path)
         self.path = path
         self.config_file = path / "config.yaml"
         self.results_file = path / "results.json"
         self.hypotheses = path / "hypotheses"
         self._data = path / "data"
         self._train_digest = self._data / "train.json"
+        self._manifest = path / "MANIFEST.json"
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -58,7 +79,7 @@ class RunDirectory:
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the directory against all other trainings; see `files.locked`."""
-        return locked(self.path, "choose another run=...")
+        return locked(self.path, OTHER_RUN)
 
     def claim(self, cfg: TrainConfig) -> bool:
         """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
@@ -74,16 +95,28 @@ class RunDirectory:
                     f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
                     "so it is not a run directory; nothing there was touched; choose another run=..."
                 )
-        elif trained:
+        else:
+            self._remove_drafts()
+        if trained:
+            self.verify()
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
-        for leftover in (self._train_digest, *self.path.glob("tokenizer*.model")):  # of a start that failed
-            leftover.unlink(missing_ok=True)
+        tokenizers = self.path.glob("tokenizer*.model")
+        for leftover in (self._manifest, self._train_digest, *tokenizers):  # of a start that failed
+            _remove(leftover)
         save_config(cfg, self.config_file)
         return False
 
+    def _remove_drafts(self) -> None:
+        """Remove half-written files of killed processes; call with the directory locked."""
+        folders = (self.path, self._data, self.hypotheses, self.hypotheses / "validation")
+        for draft in itertools.chain.from_iterable(folder.glob(".tmp-*.*") for folder in folders):
+            process = draft.suffix[1:]
+            if process.isdecimal() and (int(process) == os.getpid() or not Path("/proc", process).exists()):
+                _remove(draft)
+
     def adopt(self, cfg: TrainConfig) -> None:
         """Store `cfg` as the config of the run, and remove the results of an earlier, shorter training."""
-        self.results_file.unlink(missing_ok=True)
+        _remove(self.results_file)
         save_config(cfg, self.config_file)
 
     def write_environment(self, device: torch.device, precision: str) -> None:
@@ -101,39 +134,69 @@ class RunDirectory:
         }
         write_json(self.path / "environment.json", facts)
 
+    def seal(self) -> None:
+        """Record the SHA-256 of the tokenizer and of the kept data; see `verify`."""
+        sums = {name: digest(self.path / name) for name in self._sealed_names()}
+        if not self._manifest.is_file() or read_json(self._manifest) != sums:
+            write_json(self._manifest, sums)
+
+    def verify(self) -> None:
+        """Raise `UserError` when the tokenizer or kept data have changed since `seal` recorded them."""
+        sums = read_json(self._manifest) if self._manifest.is_file() else {}
+        for name in self._sealed_names():
+            if name in sums and (found := digest(self.path / name)) != sums[name]:
+                raise UserError(
+                    f"{self.path / name} has changed since the run began: its SHA-256 is {found[:16]}..., "
+                    f"but {self._manifest.name} has {str(sums[name])[:16]!r}...; restore the file"
+                )
+
+    def _sealed_names(self) -> list[str]:
+        files = sorted(file for pattern in SEALED for file in self.path.glob(pattern) if file.is_file())
+        return [str(file.relative_to(self.path)) for file in files]
+
     def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
         """Copy an evaluation split, as it was read, so that the run can be scored without its corpus.
 
         Raises:
             UserError: a run with checkpoints has a copy of other pairs.
         """
-        kept = self.kept_text(split, data)
-        if kept is not None and self.checkpoints.steps() and kept != text:
+        trained = bool(self.checkpoints.steps())
+        kept = self.kept_text(split, data) if trained else None  # else it may be of a start that failed
+        if kept is not None and kept != text:
             raise UserError(
                 f"the {split.value} data of {self.path} has changed since the run began; "
                 "restore it, or start anew with another run=..."
             )
-        if kept == text:  # perhaps written by another process of the same training
+        if kept == text:
             return
         for file, lines in zip(self._sides(split, data), (text.src, text.tgt), strict=True):
             write_lines(file, lines)
 
     def kept_text(self, split: Split, data: DataConfig) -> ParallelText | None:
-        """Return the copy of an evaluation split, or None when there is none."""
+        """Return the copy of an evaluation split, or None when there is none.
+
+        Raises:
+            UserError: a file is no text as `keep_text` writes it, or its lines are not those of the other.
+        """
         sides = self._sides(split, data)
-        if not all(side.exists() for side in sides):
+        if not all(side.is_file() for side in sides):
             return None
-        return ParallelText(*map(written_lines, sides))
+        text = ParallelText(*map(_kept_lines, sides))
+        if len(text.src) != len(text.tgt):
+            raise UserError(
+                f"{sides[0]} has {len(text.src):,} lines, but {sides[1]} has {len(text.tgt):,}; restore them"
+            )
+        return text
 
     def _sides(self, split: Split, data: DataConfig) -> list[Path]:
         return [self._data / f"{split.value}.{lang}" for lang in (data.src, data.tgt)]
 
     def require_same_data(self, text: TrainingText) -> None:
         """Store a hash of the training split, or raise `UserError` when it differs from the stored one."""
-        digest = {"training_pairs": len(text), "sha256": text.sha256}
-        if not self._train_digest.exists():
-            write_json(self._train_digest, digest)
-        elif (stored := read_json(self._train_digest)) != digest:
+        own = {"training_pairs": len(text), "sha256": text.sha256}
+        if not self._train_digest.is_file():
+            write_json(self._train_digest, own)
+        elif (stored := read_json(self._train_digest, {"training_pairs": int, "sha256": str})) != own:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
                 f"{stored['training_pairs']:,} pairs then, {len(text):,} now, with other content; "
@@ -142,4 +205,24 @@ class RunDirectory:
 
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""
-        return read_json(self.results_file) if self.results_file.exists() else None
+        return read_json(self.results_file, RESULTS) if self.results_file.is_file() else None
+
+
+def _remove(file: Path) -> None:
+    """Remove a file if it is there; what is no file stays, and is named by whoever writes the file."""
+    if file.is_file():
+        file.unlink(missing_ok=True)
+
+
+def _kept_lines(file: Path) -> list[str]:
+    """Return the lines that `write_lines` wrote; raise `UserError` for any other content."""
+    if file.stat().st_size > MAX_SCORED_BYTES:
+        raise UserError(f"{file} is damaged: it has more than {MAX_SCORED_BYTES >> 20} MB; restore it")
+    try:
+        *lines, rest = file.read_bytes().decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is damaged: byte {error.start} is not UTF-8; restore it") from error
+    if rest or any(map(is_cut, lines)):
+        problem = "its last line has no end" if rest else f"a line has over {MAX_LINE_CHARS:,} characters"
+        raise UserError(f"{file} is damaged: {problem}; restore it")
+    return lines

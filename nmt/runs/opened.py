@@ -27,7 +27,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
-from nmt.training.checkpoint import AVERAGE
+from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.train_state import TrainState
 
 
@@ -111,9 +111,11 @@ def open_run(
         runtime_cfg: the device to use; by default CUDA when there is one.
 
     Raises:
-        UserError: the directory holds no run, or the checkpoint is missing or damaged.
+        UserError: the directory holds no run, leads out of itself, or has a tokenizer or kept data that are
+            not those of the training; or the checkpoint is missing or damaged.
     """
     directory = RunDirectory(Path(path))
+    directory.verify()
     cfg = load_config(directory.config_file)
     device = runtime.prepare(runtime_cfg or runtime.RuntimeConfig())
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
@@ -126,6 +128,7 @@ def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, n
     """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`."""
     store, found = run.checkpoints, _resolved(name, run, cfg)
     weights = store.load_average().model if found == AVERAGE else store.load_model(int(found))
+    require_match(weights, model.state_dict(), f"the weights of checkpoint {found} of {run.path}")
     model.load_state_dict(weights)
 
 
@@ -166,12 +169,26 @@ def _step_of(name: str, run: RunDirectory) -> int:
     return step
 
 
-def evaluation_text(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> ParallelText:
-    """Return the pairs of `split`: the copy in the run if `data` is the config of its training."""
+def evaluation_text(
+    run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split, *, named: bool = True
+) -> ParallelText:
+    """Return the pairs of `split`: the copy in the run if `data` is the config of its training.
+
+    `named` tells whether the user has chosen the corpus, or trusts the run, whose config names it else.
+
+    Raises:
+        UserError: the pairs would be read from where only the config of the run, perhaps a stranger's, says.
+    """
     if dataclasses.replace(data, scored_split=cfg.data.scored_split) == cfg.data and split is not Split.train:
         kept = run.kept_text(split, data)
         if kept is not None:
             return kept
+    if not named and (unnamed := sorted(data.origins & cfg.data.origins)):
+        raise UserError(
+            f"{run.path} has no copy of these {split.value} pairs; its config names {unnamed[0]}, which is "
+            "not read or downloaded only because a run says so: add read_corpus=true if you trust the run, "
+            f"or name a corpus with data={data.name} and its keys"
+        )
     return TASKS[cfg.task].examples(cfg).view(sources.load(data, split))
 
 

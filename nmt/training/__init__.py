@@ -5,10 +5,10 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
+    checkpoint          Write atomically, verify, read, keep and average tensors.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers: a table, and their parameter groups.
     schedules           Learning-rate schedules: a table of pure functions of the step.
-    checkpoint          Write atomically, verify, read, keep and average tensors.
     objective           Quantity that an update minimises; model and objective as one module.
     consistency         R-Drop and SimCut: two passes that should agree.
     distillation        The predictions of other runs as what a model learns.
@@ -17,6 +17,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     flops               Floating-point operations of training, and the utilisation of a GPU.
     statistics          Statistics of updates by name: sums on the device, and the table of measures.
     train_state         Progress of a training, as checkpoints store it.
+    memory              Batches that do not fit into memory, and what is tried instead.
+    recovery            What follows a loss, a gradient or weights that are not finite.
     trainer             The update; when to validate, save and stop.
 """
 

@@ -8,7 +8,9 @@ and a JSON object.
     checkpoints/average/         model.safetensors  state.json  MANIFEST.json
 
 A folder is written under a temporary name, synced to the disk and only then renamed, so a crash at any moment
-leaves the old checkpoint or the new one. MANIFEST.json comes last, with size and SHA-256 of the other files.
+leaves the old checkpoint or the new one. MANIFEST.json comes last, with size and SHA-256 of the other files,
+the number of the format and the version of nmt that wrote it: a checkpoint of a later format is refused, and
+never taken for a damaged one. A file may come from a stranger, so sizes are bounded before anything is made.
 Names with a dot are no checkpoints: `.tmp-*` is being written, `.old-*` replaced, `.trash-*` deleted (after a
 crash, `clean` settles these three), and `.corrupt-*` was set aside for a person to look at.
 
@@ -21,10 +23,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
+import reprlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +38,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nmt.errors import TrainingStopped, UserError
-from nmt.files import digest, publish
+from nmt import __version__
+from nmt.errors import Log, TrainingStopped, UserError
+from nmt.files import MAX_JSON_BYTES, digest, misfits, parse_json, publish, require_space
 
 FORMAT = 1
+"""Number of the layout that is written here; all up to it are read."""
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
@@ -54,6 +60,8 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 """Types of tensors in a checkpoint -> their names in safetensors."""
+MAX_TENSORS, MAX_AXES, MAX_ELEMENTS = 1 << 16, 8, 1 << 48
+"""Bounds of a file of tensors and of each of them; Adam of a model of 1,000 layers has some 50,000."""
 ALIASES = "aliases"  # safetensors metadata: {name: name of the stored tensor whose memory it shares}
 
 
@@ -91,8 +99,17 @@ class CheckpointStore:
         Raises:
             TrainingStopped: the disk is full or not writable; what was saved before is intact.
         """
-        files = _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state)
-        self._write(self.folder(checkpoint.step), files)
+        folder = self.folder(checkpoint.step)
+        with self._writing(f"checkpoint {folder}"):
+            require_space(
+                self.directory, num_bytes([*checkpoint.model.values(), *checkpoint.optimizer.values()])
+            )
+        self._write(folder, _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state))
+
+    def require_space(self, needed: int) -> None:
+        """Raise `TrainingStopped` unless the disk has `needed` bytes free."""
+        with self._writing(f"checkpoints to {self.directory}"):
+            require_space(self.directory, needed)
 
     def save_average(self, model: dict[str, Tensor], steps: Sequence[int]) -> None:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
@@ -117,6 +134,8 @@ class CheckpointStore:
         with self._required(self.directory / AVERAGE) as folder:
             manifest = _read_manifest(folder)
             state = _read_json(_verified(folder, STATE, manifest))
+            if misfits(state, {"steps": list[int]}) or not state["steps"]:
+                raise _Damage(f"{STATE} names no steps")
             return Checkpoint(max(state["steps"]), _read_tensors(folder, MODEL, manifest), {}, state)
 
     def digest(self, folder: Path) -> str:
@@ -128,33 +147,60 @@ class CheckpointStore:
         """Return whether an average was saved."""
         return (self.directory / AVERAGE).is_dir()
 
-    def latest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+    def latest(self, warn: Log) -> Checkpoint | None:
         """Read the newest valid checkpoint; None when there is no checkpoint at all.
 
         Newer checkpoints that are damaged are set aside; `warn` gets the folder and the reason.
 
         Raises:
-            UserError: there are checkpoints, but all of them are damaged; nothing is moved then.
+            UserError: there are checkpoints, but all of them are damaged, or one is of a later format;
+                nothing is moved then.
         """
         damaged: dict[Path, str] = {}
         for step in reversed(self.steps()):
-            folder = self.folder(step)
             try:
-                checkpoint = _read(folder, step)
+                checkpoint = _read(self.folder(step), step)
             except _Damage as damage:
-                damaged[folder] = str(damage)
+                damaged[self.folder(step)] = str(damage)
                 continue
-            for bad, reason in damaged.items():
-                aside = _set_aside(bad)
-                warn(f"checkpoint {bad} is damaged: {reason}; set aside as {aside.name}, using step {step}")
+            self._set_aside(damaged, warn, f"using step {step}")
             return checkpoint
+        self._require_one(damaged)
+        return None
+
+    def set_damaged_models_aside(self, warn: Log) -> None:
+        """Set aside every checkpoint whose model is damaged; `warn` gets the folder and the reason.
+
+        Raises:
+            UserError: no model is left, or one is of a later format; nothing is moved then.
+        """
+        damaged: dict[Path, str] = {}
+        for step in self.steps():
+            try:
+                _read_tensors(self.folder(step), MODEL, _read_manifest(self.folder(step)))
+            except _Damage as damage:
+                damaged[self.folder(step)] = str(damage)
+        if len(damaged) == len(self.steps()):
+            self._require_one(damaged)
+        self._set_aside(damaged, warn, "so its weights are neither the best nor in an average")
+
+    def _set_aside(self, damaged: Mapping[Path, str], warn: Log, consequence: str) -> None:
+        """Give damaged checkpoints free names, and say so with the reason of each."""
+        for folder, reason in damaged.items():
+            names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
+            aside = next(path for name in names if not os.path.lexists(path := self.directory / name))
+            with self._writing(f"{aside}, as {folder.name} is damaged"):
+                os.rename(folder, aside)
+            warn(f"checkpoint {folder} is damaged: {reason}; set aside as {aside.name}, {consequence}")
+
+    def _require_one(self, damaged: Mapping[Path, str]) -> None:
+        """Raise `UserError` if there are checkpoints, all of them `damaged`."""
         if damaged:
             reasons = "".join(f"\n  {folder.name}: {reason}" for folder, reason in damaged.items())
             raise UserError(
                 f"every checkpoint in {self.directory} is damaged:{reasons}\n"
                 "bring one back from a copy, or start over in another run directory (run=...)"
             )
-        return None
 
     def prune(self, keep: set[int]) -> None:
         """Delete the checkpoints of all steps but `keep`. Raises like `save`."""
@@ -162,7 +208,7 @@ class CheckpointStore:
             if step not in keep:
                 folder = self.folder(step)
                 trash = self.directory / f".trash-{folder.name}"
-                with self._writing(folder):
+                with self._writing(f"checkpoint {folder}"):
                     shutil.rmtree(trash, ignore_errors=True)
                     os.rename(folder, trash)
                     shutil.rmtree(trash, ignore_errors=True)
@@ -192,17 +238,17 @@ class CheckpointStore:
     def _write(self, final: Path, files: Mapping[str, Iterable[bytes | memoryview]]) -> None:
         """Write `files` and their manifest into a temporary folder and rename it to `final`."""
         temporary = self.directory / f".tmp-{final.name}-{os.getpid()}"
-        with self._writing(final):
+        with self._writing(f"checkpoint {final}"):
             self.clean()  # a leftover of the same name would be in the way of the renames
             temporary.mkdir(parents=True)
             entries = {name: _write_file(temporary / name, parts) for name, parts in files.items()}
-            manifest = {"format": FORMAT, "folder": final.name, "files": entries}
+            manifest = {"format": FORMAT, "nmt": __version__, "folder": final.name, "files": entries}
             _write_file(temporary / MANIFEST, _pack_json(manifest))
             publish(temporary, final)  # `clean` finishes or undoes this if it is interrupted
 
     @contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
-        """Turn a failure to write `path` into `TrainingStopped`, and remove what was half written."""
+    def _writing(self, what: str) -> Iterator[None]:
+        """Turn a failure to write `what` into `TrainingStopped`, and remove what was half written."""
         try:
             yield
         except OSError as error:
@@ -210,7 +256,7 @@ class CheckpointStore:
                 self.clean()
             intact = ", ".join(map(str, self.steps())) or "none"
             raise TrainingStopped(
-                f"cannot write checkpoint {path}: {error.strerror or error}; "
+                f"cannot write {what}: {error.strerror or error}; "
                 f"steps saved before and intact: {intact}; "
                 "make room or fix the permissions, then run the same command again"
             ) from error
@@ -271,6 +317,11 @@ def _pack_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
         yield stored[name].cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
+def num_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the memory of tensors; what several share counts once."""
+    return sum({(x.device, x.data_ptr()): x.nbytes for x in tensors}.values())
+
+
 def _pack_json(value: dict[str, Any]) -> list[bytes]:
     return [(json.dumps(value, indent=1) + "\n").encode()]
 
@@ -287,14 +338,6 @@ def _write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, in
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def _set_aside(folder: Path) -> Path:
-    """Give a damaged checkpoint a free name, and return its path."""
-    names = (f".corrupt-{folder.name}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
-    aside = next(path for name in names if not (path := folder.parent / name).exists())
-    os.rename(folder, aside)
-    return aside
-
-
 def _read(folder: Path, step: int) -> Checkpoint:
     """Read and verify all files of a checkpoint, or raise `_Damage`."""
     manifest = _read_manifest(folder)
@@ -307,14 +350,25 @@ def _read(folder: Path, step: int) -> Checkpoint:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the entries of MANIFEST.json by the name of the file, or raise `_Damage`."""
+    """Return the entries of MANIFEST.json by the name of the file, or raise `_Damage`.
+
+    Raises:
+        UserError: a later nmt wrote the checkpoint.
+    """
     if not (folder / MANIFEST).is_file():
         raise _Damage(f"{MANIFEST} is missing")
     manifest = _read_json(folder / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise _Damage(f"{MANIFEST} has format {manifest.get('format')!r}, but this nmt reads format {FORMAT}")
+    number = manifest.get("format")
+    if type(number) is not int or number < 1:
+        raise _Damage(f"{MANIFEST} has format {reprlib.repr(number)}, but formats are numbers from 1")
+    if number > FORMAT:
+        writer = f", written by {reprlib.repr(manifest['nmt'])}" if "nmt" in manifest else ""
+        raise UserError(
+            f"checkpoint {folder} needs nmt of format {reprlib.repr(number)}{writer}; "
+            f"nmt {__version__} reads formats up to {FORMAT}; update nmt. Nothing was moved"
+        )
     if manifest.get("folder") != folder.name:
-        raise _Damage(f"{MANIFEST} belongs to {manifest.get('folder')!r}")
+        raise _Damage(f"{MANIFEST} belongs to {reprlib.repr(manifest.get('folder'))}")
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise _Damage(f"{MANIFEST} lists no files")
@@ -331,7 +385,7 @@ def _verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
         raise _Damage(f"{name} is missing")
     size = path.stat().st_size
     if size != entry["size"]:
-        raise _Damage(f"{name} has {size} bytes, but {MANIFEST} says {entry['size']}")
+        raise _Damage(f"{name} has {size} bytes, but {MANIFEST} says {reprlib.repr(entry['size'])}")
     if _sha256(path) != entry["sha256"]:
         raise _Damage(f"{name} does not match its SHA-256 in {MANIFEST}")
     return path
@@ -346,26 +400,72 @@ def _sha256(path: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            return parse_json(file.read(MAX_JSON_BYTES + 1))
     except (OSError, ValueError) as error:  # ValueError: not JSON, or not Unicode
         raise _Damage(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise _Damage(f"{path.name} holds {type(value).__name__} where an object is expected")
-    return value
 
 
 def _read_tensors(folder: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name, aliases included, mapped from the file."""
     path = _verified(folder, name, manifest)
     try:
+        aliases = _aliases(path)
         with safe_open(path, framework="pt") as file:
             tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
     except (OSError, ValueError, SafetensorError) as error:
         raise _Damage(f"{name} cannot be read: {error}") from error
-    if not (isinstance(aliases, dict) and all(isinstance(a, str) and a in tensors for a in aliases.values())):
+    if not all(
+        isinstance(owner, str) and owner in tensors and alias not in tensors
+        for alias, owner in aliases.items()
+    ):
         raise _Damage(f"{name} has an alias of a tensor that it does not hold")
     return tensors | {alias: tensors[owner] for alias, owner in aliases.items()}
+
+
+def _aliases(path: Path) -> dict[str, Any]:
+    """Return the aliases in a safetensors file whose header is within bounds, or raise `ValueError`."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = parse_json(file.read(min(size, MAX_JSON_BYTES + 1)))
+    metadata = header.pop("__metadata__", {})
+    if misfits({"metadata": metadata}, {"metadata": dict[str, str]}):
+        raise ValueError("its metadata is no text")
+    aliases = parse_json(metadata.get(ALIASES, "{}").encode())
+    if (count := len(header) + len(aliases)) > MAX_TENSORS:
+        raise ValueError(f"it has {count:,} tensors, but at most {MAX_TENSORS:,} are read")
+    for name, entry in header.items():
+        if not _is_tensor(entry):
+            raise ValueError(f"{reprlib.repr(name)} is no tensor of a type and size that is read")
+    return aliases
+
+
+def _is_tensor(entry: object) -> bool:
+    """Return whether an entry of a header describes a tensor that torch can hold."""
+    if not isinstance(entry, dict) or misfits(entry, {"dtype": str, "shape": list[int]}):
+        return False
+    shape = entry["shape"]
+    fits = len(shape) <= MAX_AXES and math.prod(max(n, 1) for n in shape) <= MAX_ELEMENTS
+    return fits and entry["dtype"] in DTYPES.values()
+
+
+def require_match(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
+    """Raise `UserError` unless `found` has the names, shapes and types of `wanted`; `what` names `found`."""
+    wrong = [f"{name} is missing" for name in wanted.keys() - found.keys()]
+    wrong += [f"{reprlib.repr(name)} is unknown" for name in found.keys() - wanted.keys()]
+    wrong += [
+        f"{name} is {_kind(found[name])}, not {_kind(wanted[name])}"
+        for name in wanted.keys() & found.keys()
+        if _kind(found[name]) != _kind(wanted[name])
+    ]
+    if wrong:
+        listed = "; ".join(sorted(wrong)[:5]) + ("; ..." if len(wrong) > 5 else "")
+        total = len(found.keys() | wanted.keys())
+        raise UserError(f"{what} do not fit the config: {len(wrong):,} of {total:,} tensors differ: {listed}")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{DTYPES.get(tensor.dtype, tensor.dtype)} {list(tensor.shape)}"
 
 
 def _mean(tensors: Sequence[Tensor]) -> Tensor:

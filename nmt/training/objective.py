@@ -46,7 +46,10 @@ class Objective(ABC):
         self.cfg = cfg
         self.open_model = open_model
         self.tensors: dict[str, Tensor] = {}
-        """Tensors that the objective remembers between updates, by name; a checkpoint holds them, too."""
+        """Tensors that the objective remembers between updates, by name; a checkpoint holds them, too.
+
+        They are replaced, never changed in place: an update that does not fit into memory is computed anew.
+        """
 
     @abstractmethod
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:

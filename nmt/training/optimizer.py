@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nmt.checks import not_negative, positive, within
 from nmt.errors import UserError
+from nmt.training.checkpoint import require_match
 from nmt.training.muon import Muon, packed_matrices
 
 
@@ -159,15 +160,26 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
 ) -> None:
-    """Load the state that `optimizer_tensors` returned; raise `UserError` for the state of another model."""
+    """Load the state that `optimizer_tensors` returned, before the weights: those of `model` may be lost.
+
+    Raises:
+        UserError: the state is of another model or another optimizer.
+    """
     parameters = dict(model.named_parameters())
+    stored = {name.rpartition("/")[0] for name in tensors}  # what has no gradient has no state
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()  # makes a state of the names, shapes and types of every later one
+    wanted = optimizer_tensors(optimizer, model).items()
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.state.clear()
+    require_match(
+        tensors,
+        {name: value for name, value in wanted if name.rpartition("/")[0] in stored},
+        "the optimizer's tensors of the checkpoint",
+    )
     for name, value in tensors.items():
-        parameter, _, key = name.rpartition("/")
-        if parameter not in parameters:
-            raise UserError(
-                f"the stored optimizer state is of another model: it has {name!r}, "
-                f"the model has no {parameter!r}"
-            )
-        target = parameters[parameter]
+        parameter_name, _, key = name.rpartition("/")
+        target = parameters[parameter_name]
         # Fused kernels want everything where the weights are, even the number of steps.
         optimizer.state[target][key] = value.to(target.device, copy=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from nmt.data.batching import Batch
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
 from nmt.runtime import Parallel, RuntimeConfig, whole
+from nmt.training.checkpoint import require_match
 from nmt.training.objective import LossModule, Objective
 from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
 
@@ -68,6 +70,11 @@ class ParallelModel:
         """Return the summed loss of `batch` in update `step`, and the named sums of the objective."""
         return self.module(step, batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
 
+    @property
+    def uniform_loss(self) -> float:
+        """The loss of a uniform guess, in nats per target token."""
+        return math.log(self.model.output.weight.shape[0])
+
     def exchanging(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Return the context of forward and backward; the last batch of an update exchanges gradients."""
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not is_last:
@@ -94,13 +101,18 @@ class ParallelModel:
     def load(
         self, optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], state: dict[str, Tensor]
     ) -> None:
-        """Load what `tensors` returned, be it in another number of processes."""
-        self.model.load_state_dict(weights)
-        device = self.model.output.weight.device
+        """Load what `tensors` returned, be it in another number of processes.
+
+        Raises:
+            UserError: the tensors are not those of this model and this optimizer; none is loaded then.
+        """
+        require_match(weights, self.model.state_dict(), "the weights of the checkpoint")
         own = {name: state[name] for name in state if name.startswith(OF_OBJECTIVE)}
-        self.objective.tensors = {name.removeprefix(OF_OBJECTIVE): x.to(device) for name, x in own.items()}
         of_optimizer = {name: state[name] for name in state if name not in own}
         load_optimizer_tensors(optimizer, self.trained, of_optimizer)
+        self.model.load_state_dict(weights)
+        device = self.model.output.weight.device
+        self.objective.tensors = {name.removeprefix(OF_OBJECTIVE): x.to(device) for name, x in own.items()}
         if self.trained is not self.model:
             for name, parameter in self.trained.state_dict().items():
                 parameter.copy_(_part_of(self.model.state_dict()[name], parameter))

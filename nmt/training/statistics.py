@@ -8,6 +8,7 @@ no batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,19 +70,30 @@ COUNTED = ("tokens", "positions", "norm", "overflows", "steps", "seconds", "flop
 
 @dataclass
 class Fault:
-    """The first update whose loss, or norm of the gradients, was not finite."""
+    """Updates that were left out since the last reading: a loss or a norm of the gradients was not finite."""
 
     step: int
+    """The last of these updates, or the one that was one too many in a row: weights are as it found them."""
     loss: float
-    """Nats per target token."""
+    """Nats per target token, in update `step`."""
     norm: float
+    """Norm of all gradients of update `step`."""
+    updates: int
+    """Updates left out since the last reading."""
+    tokens: int
+    """Their target tokens."""
+
+    def __str__(self) -> str:
+        bad_loss = not math.isfinite(self.loss)
+        return f"the loss is {self.loss}" if bad_loss else f"the norm of the gradients is {self.norm}"
 
 
 class UpdateStatistics:
     """Sums over updates by name, kept on the device so that the host need not wait for every update.
 
-    An update whose loss or norm is not finite is left out, and so are all updates after it; `read` reports
-    the fault. With `forgives_overflow`, which fp16 needs, a norm that is not finite is counted and no fault.
+    An update whose loss or norm is not finite on any rank is left out of weights and sums, and `read` reports
+    the fault. When more than `tolerated` updates in a row are, then so are all updates after them. With
+    `forgives_overflow`, which fp16 needs, a norm that is not finite is counted and no fault.
     """
 
     def __init__(
@@ -89,17 +101,31 @@ class UpdateStatistics:
         device: torch.device,
         *,
         forgives_overflow: bool,
+        tolerated: int = 0,
         measures: Sequence[str] = (),
         world: World = ALONE,
     ):
         self.forgives_overflow = forgives_overflow
+        self.tolerated = tolerated
         self.measures = {name: MEASURES[name] for name in measures}
         self.world = world
         self._batch_names: tuple[str, ...] = ()
         self._batches: Tensor | None = None  # sums of this rank over the batches of one update
         self._names: tuple[str, ...] = ()
         self._sums = torch.zeros(0, dtype=torch.float64, device=device)
-        self._fault = torch.zeros(3, dtype=torch.float64, device=device)
+        self.in_a_row = 0
+        """Updates left out in a row, as of the last reading."""
+        self._in_a_row = torch.zeros(1, dtype=torch.float64, device=device)
+        self._fault = torch.zeros(5, dtype=torch.float64, device=device)  # the fields of a Fault
+
+    def resume(self, in_a_row: int) -> None:
+        """Go on after `in_a_row` updates that were left out."""
+        self.in_a_row = in_a_row
+        self._in_a_row.fill_(in_a_row)
+
+    def forget_batches(self) -> None:
+        """Forget the batches of an update that is computed anew."""
+        self._batches = None
 
     def add_batch(self, loss: Tensor, named: dict[str, Tensor], positions: int, *, counts: bool) -> None:
         """Add the sums of one batch to those of the update; a batch that does not count adds zeros.
@@ -129,12 +155,16 @@ class UpdateStatistics:
         norm = update.grad_norm.detach().double()
         bad_loss, bad_norm = ~sums[0].isfinite(), ~norm.isfinite()
         is_fault = bad_loss if self.forgives_overflow else bad_loss | bad_norm
-        now = torch.stack([torch.full_like(norm, step), sums[0] / num_tokens, norm])
-        self._fault = torch.where(is_fault & (self._fault[0] == 0), now, self._fault)
-        left_out = bad_norm | (self._fault[0] > 0)
+        is_over = self._in_a_row[0] > self.tolerated  # nothing counts any more
+        what = torch.stack([torch.full_like(norm, step), sums[0] / num_tokens, norm])
+        is_fault, is_first = is_fault | is_over, is_fault & ~is_over
+        self._in_a_row = torch.where(is_fault, self._in_a_row + 1.0, 0.0)
+        counts = torch.stack([torch.ones_like(norm), torch.full_like(norm, num_tokens)]) * is_fault
+        self._fault = torch.cat([torch.where(is_first, what, self._fault[:3]), self._fault[3:] + counts])
+        left_out = bad_norm | is_fault
         values = {"norm": norm, **self._measured(update)}
         counted = [value.masked_fill(left_out, 0.0) for value in values.values()]
-        all_sums = torch.cat([sums, torch.stack([*counted, left_out.double()])])
+        all_sums = torch.cat([sums.masked_fill(is_fault, 0.0), torch.stack([*counted, left_out.double()])])
         self._names = (*self._batch_names, *values, "overflows")
         self._sums = self._sums + all_sums if len(self._sums) else all_sums
         return left_out.float()
@@ -152,15 +182,19 @@ class UpdateStatistics:
         return values
 
     def read(self) -> tuple[dict[str, float], Fault | None]:
-        """Return the sums since the last call by name, and the first fault; the host waits for the device."""
-        *sums, step, loss, norm = torch.cat([self._sums, self._fault]).tolist()
+        """Return the sums since the last call by name, and the faults; the host waits for the device."""
+        values = torch.cat([self._sums, self._fault, self._in_a_row]).tolist()
+        *sums, step, loss, norm, updates, tokens, in_a_row = values
         self._sums.zero_()
-        return dict(zip(self._names, sums, strict=True)), Fault(int(step), loss, norm) if step else None
+        self._fault.zero_()
+        self.in_a_row = int(in_a_row)
+        fault = Fault(int(step), loss, norm, int(updates), int(tokens)) if updates else None
+        return dict(zip(self._names, sums, strict=True)), fault
 
 
 def means(window: dict[str, float]) -> dict[str, float]:
     """Return the means of a window of sums: per target token, per update and per second."""
-    tokens = window["tokens"]
+    tokens = window["tokens"] or math.nan  # none where all updates were left out
     updates = max(window["steps"] - window["overflows"], 1)
     of_updates = {name: value for name, value in window.items() if name.startswith(OF_UPDATES)}
     of_tokens = {name: value for name, value in window.items() if name not in {*COUNTED, *of_updates}}
@@ -168,7 +202,7 @@ def means(window: dict[str, float]) -> dict[str, float]:
         **{name: value / tokens for name, value in of_tokens.items()},
         "tgt_tokens_per_second": tokens / window["seconds"],
         "grad_norm": window["norm"] / updates,
-        "padding": 1.0 - tokens / window["positions"],
+        "padding": 1.0 - tokens / (window["positions"] or math.nan),
         **{name.removeprefix(OF_UPDATES): value / updates for name, value in of_updates.items()},
     }
 

@@ -19,8 +19,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -30,12 +30,14 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from nmt.errors import TrainingStopped, UserError, suggest
-from nmt.files import write_lines
+from nmt.errors import TrainingStopped, UserError, suggest, warn
+from nmt.files import parse_json, require_space, write_lines
 from nmt.training.status_line import StatusLine
 
 ESCAPE_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
+SPARE_BYTES = 1 << 20
+"""Free space without which TensorBoard gets nothing, and size of the lines kept until there is room."""
 
 
 def _default_sinks() -> list[str]:
@@ -80,8 +82,9 @@ class Sink:
     """One place that a training reports to. A subclass overrides the methods that it has a use for.
 
     The constructor opens the sink, and removes its records of steps after `run.resume_step`. Records of
-    `log`, `text` and `image` must survive a kill: a checkpoint may cover the step right after. An OSError
-    ends the training. Lines and texts are free of escape codes.
+    `log`, `text` and `image` must survive a kill: a checkpoint may cover the step right after. An OSError is
+    shown once and does not end the training; what could not be written is written later if it can be, else
+    lost. Lines and texts are free of escape codes.
     """
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
@@ -193,21 +196,28 @@ class TensorBoard(Sink):
             self.text(0, "config", yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._require_space()
         for key, value in values.items():
             if math.isfinite(value):
                 self.writer.add_scalar(key, value, step)
         self.writer.flush()
 
     def text(self, step: int, tag: str, text: str) -> None:
+        self._require_space()
         self.writer.add_text(tag, literal_markdown(text), step)
         self.writer.flush()
 
     def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
+        self._require_space()
         self.writer.add_image(tag, pixels, step, dataformats="HWC")
         self.writer.flush()
 
     def close(self, error: BaseException | None) -> None:
         self.writer.close()
+
+    def _require_space(self) -> None:
+        """Raise `OSError` on a full disk, which would tear a record and end the thread that writes."""
+        require_space(self.run.directory, SPARE_BYTES)
 
 
 SINKS: dict[str, type[Sink]] = {
@@ -222,63 +232,77 @@ SINKS: dict[str, type[Sink]] = {
 class Tracker:
     """All sinks of a training, as a context manager; without sinks it reports nothing.
 
-    Every method raises `TrainingStopped` where a sink cannot write, as on a full disk.
+    A sink that cannot be opened raises `TrainingStopped`; one that cannot write any more, as on a full disk,
+    is named once on stderr, and the training goes on.
     """
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         self.run = run
         self.cfg = cfg
-        self._sinks: list[Sink] = []
+        self._sinks: dict[str, Sink] = {}
+        self._failed: set[str] = set()
         self._closing = ExitStack()
 
     def __enter__(self) -> Tracker:
-        with self._writing(), ExitStack() as opened:  # closes the sinks made so far when one cannot be made
+        with self._opening(), ExitStack() as opened:  # closes the sinks made so far when one cannot be made
             for name in self.cfg.sinks:
-                sink = SINKS[name](self.run, self.cfg)
-                opened.push(lambda kind, error, traceback, sink=sink: sink.close(error))
-                self._sinks.append(sink)
+                self._sinks[name] = SINKS[name](self.run, self.cfg)
+                opened.push(lambda kind, error, traceback, name=name: self._close(name, error))
             self._closing = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._writing():  # and close each sink even when another cannot be closed
-            self._closing.__exit__(kind, error, traceback)
+        self._closing.__exit__(kind, error, traceback)
 
     def advance(self, step: int, values: Mapping[str, float], share_done: float | None = None) -> None:
         """Show values of a step; `share_done` in [0, 1] is the share of the run by its nearest limit."""
-        with self._writing():
-            for sink in self._sinks:
-                sink.advance(step, values, share_done)
+        self._each(lambda sink: sink.advance(step, values, share_done))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record `values` of `step`."""
-        with self._writing():
-            for sink in self._sinks:
-                sink.log(step, values)
+        self._each(lambda sink: sink.log(step, values))
 
     def message(self, text: str) -> None:
         """Record `text` as lines for people."""
-        with self._writing():
-            for line in printable(text).split("\n"):
-                for sink in self._sinks:
-                    sink.message(line)
+        for line in printable(text).split("\n"):
+            self._each(lambda sink, line=line: sink.message(line))  # type: ignore[misc]
 
     def text(self, step: int, tag: str, text: str) -> None:
         """Record a text of several lines under the name `tag`."""
-        with self._writing():
-            for sink in self._sinks:
-                sink.text(step, tag, printable(text))
+        self._each(lambda sink: sink.text(step, tag, printable(text)))
 
     def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
         """Record an image (height, width, 3) under the name `tag`."""
-        with self._writing():
-            for sink in self._sinks:
-                sink.image(step, tag, pixels)
+        self._each(lambda sink: sink.image(step, tag, pixels))
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def spared(self, name: str) -> Iterator[None]:
+        """Go on where the block cannot write the report `name`, which training does not need; warn once."""
+        try:
+            yield
+        except BrokenPipeError:  # the reader of stderr has left
+            raise
+        except (OSError, TrainingStopped) as error:
+            if name not in self._failed:
+                self._failed.add(name)
+                reason = (error.strerror if isinstance(error, OSError) else None) or error
+                with suppress(OSError):  # stderr itself may be full
+                    warn(f"{self.run.directory}: {name} cannot be written: {reason}; training goes on")
+
+    def _each(self, action: Callable[[Sink], None]) -> None:
+        """Do `action` with every sink, even when another one cannot write."""
+        for name, sink in self._sinks.items():
+            with self.spared(name):
+                action(sink)
+
+    def _close(self, name: str, error: BaseException | None) -> None:
+        with self.spared(name):
+            self._sinks[name].close(error)
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:  # the reader of stderr has left
@@ -305,15 +329,15 @@ def rewind(path: Path, step: int) -> None:
 def _parse(line: str) -> dict[str, Any] | None:
     """Return the record in a line, or None when the line holds none."""
     try:
-        record = json.loads(line)
+        record = parse_json(line.encode())
     except ValueError:
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+    return record if isinstance(record.get("step"), int) else None
 
 
 def _appending(path: Path) -> TextIO:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a", encoding="utf-8")
+    return path.open("a", SPARE_BYTES, encoding="utf-8")
 
 
 def printable(text: str) -> str:

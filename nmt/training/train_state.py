@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
+
+from nmt.errors import UserError
+from nmt.files import misfits
 
 
 @dataclass
@@ -34,13 +37,43 @@ class TrainState:
     validations_without_lower_loss: int = 0
     num_cuts: int = 0
     """Cuts of the learning rate on a plateau."""
+    splits: int = 0
+    """Updates computed in parts, because they did not fit into memory."""
+    skips: int = 0
+    """Updates left out, because a loss or a norm was not finite."""
+    skips_in_a_row: int = 0
+    """Updates left out since the last one that was not."""
+    rollbacks: int = 0
+    """Returns to a checkpoint."""
+    first_loss: float | None = None
+    """Loss of the first update, before the weights had changed."""
+    last_losses: list[float] = field(default_factory=list)
+    """The last losses in the metrics, the newest last."""
     window: dict[str, float] = field(default_factory=dict)
     """Sums by name since the last line of metrics; `nmt.training.statistics` says what they mean."""
 
     @classmethod
     def stored_in(cls, state: dict[str, Any]) -> TrainState:
-        """Return the state that `to_store` put into the JSON object of a checkpoint."""
-        return cls(**state["progress"])
+        """Return the state that `to_store` put into the JSON object of a checkpoint, be it by an earlier nmt.
+
+        Raises:
+            UserError: the object is not of this nmt, or its values cannot be.
+        """
+        progress = state.get("progress")
+        if not isinstance(progress, dict):
+            raise UserError("state.json of the checkpoint has no progress of a training")
+        kinds = get_type_hints(cls)
+        wrong = [f"{name!a:.80} is unknown" for name in progress.keys() - kinds.keys()][:5]
+        wrong += misfits(
+            progress, {name: kinds[name] for name in kinds if name == "step" or name in progress}
+        )
+        if not wrong:
+            found = cls(**progress)
+            counts = [*(x for x in vars(found).values() if type(x) is int), *map(_step, found.scores)]
+            wrong = ["a count is negative or a score has no step"] if min(counts) < 0 else []
+        if wrong:
+            raise UserError(f"state.json of the checkpoint does not fit this nmt: {'; '.join(wrong)}")
+        return found
 
     def to_store(self) -> dict[str, Any]:
         """Return the entry for the JSON object of a checkpoint."""
@@ -55,3 +88,8 @@ class TrainState:
     def count(self, **sums: float) -> None:
         """Add `sums` to the sums of the window."""
         self.window |= {key: self.window.get(key, 0.0) + value for key, value in sums.items()}
+
+
+def _step(name: str) -> int:
+    """Return the step that `name` writes in digits, or -1."""
+    return int(name) if name.isdecimal() and len(name) < 19 else -1

@@ -18,24 +18,52 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from nmt.checks import at_least, not_negative, positive
-from nmt.data.batching import Plan, collate, groups, plan_epoch
+from nmt.checks import at_least, finite, not_negative, positive
+from nmt.data.batching import Indices, Plan, collate, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
-from nmt.errors import TrainingStopped, UserError, suggest
-from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
-from nmt.training.checkpoint import Checkpoint, CheckpointStore
+from nmt.errors import Log, NmtError, TrainingStopped, UserError, suggest, warn
+from nmt.files import misfits, write_json
+from nmt.runtime import MixedPrecisionStep, Precision, seed_everything, whole
+from nmt.signals import StopRequest
+from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.flops import Meter
+from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import (
+    LOSSES,
+    OnNonfinite,
+    RolledBack,
+    bad_weights,
+    cause,
+    diverges,
+    go_back,
+    grad_norms,
+    watched,
+)
 from nmt.training.schedules import PlateauConfig, ScheduleConfig, ScheduleContext, rate
-from nmt.training.statistics import MEASURES, Update, UpdateStatistics, means, measures_in
+from nmt.training.statistics import (
+    MEASURES,
+    Fault,
+    Update,
+    UpdateStatistics,
+    means,
+    measures_in,
+    weight_norm,
+)
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
+
+FAILED_SAVES = 3
+"""Checkpoints in a row that cannot be written before the training stops."""
+ROOM = 2.5
+"""Checkpoints that the disk must have room for before the first step."""
 
 
 class AverageOf(Enum):
@@ -61,6 +89,14 @@ class TrainerConfig:
     """Largest number of tokens in one batch, padding included, on the longer side of each pair."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update."""
+    on_nonfinite: OnNonfinite = OnNonfinite.stop
+    """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
+    returns to the newest regular checkpoint and goes on with the data behind that update."""
+    max_recoveries: int = 5
+    """Updates that skip leaves out in a row, or returns of rollback in a run, before the training stops."""
+    divergence_ratio: float = 5.0
+    """Stop when the median of the last three logged losses is this many times that of the first update, or
+    that of a uniform guess if it is larger; 0: never."""
     log_every_steps: int = 50
     """Updates between two lines of metrics."""
     measures: list[str] = field(default_factory=list)
@@ -91,7 +127,8 @@ class TrainerConfig:
         at_least(self, "trainer", 1, "batch_tokens", "accumulate", *every, "keep_last", "keep_best")
         limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
         positive(self, "trainer", *limits, hint="; use null for no limit")
-        not_negative(self, "trainer", "patience", "average", "num_samples")
+        not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
+        finite(self, "trainer", "divergence_ratio")
         for name in self.measures:
             if name not in MEASURES:
                 known = ", ".join(MEASURES)
@@ -133,6 +170,7 @@ class Trainer:
         self.statistics = UpdateStatistics(
             amp_step.device,
             forgives_overflow=amp_step.precision is Precision.fp16,
+            tolerated=cfg.max_recoveries if cfg.on_nonfinite is OnNonfinite.skip else 0,
             measures=cfg.measures,
             world=world,
         )
@@ -146,54 +184,88 @@ class Trainer:
         self.sign = 1 if higher_is_better else -1
         self.world = world
         self.train_state = TrainState()
+        self.log: Log = warn
+        self._failed_saves = 0  # in a row
         self._started = time.perf_counter()
+        self._has_tried = self._has_warned = False
+        self._current: Indices = np.empty(0, np.int64)  # the batch that is computed
+        self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Load weights, optimizer and progress from `checkpoint`."""
         self.parallel_model.load(self.amp_step.optimizer, checkpoint.model, checkpoint.optimizer)
-        if self.amp_step.scaler.is_enabled() and checkpoint.state["scaler"]:  # empty after bf16 and fp32
-            self.amp_step.scaler.load_state_dict(checkpoint.state["scaler"])
+        scaler, stored = self.amp_step.scaler, checkpoint.state.get("scaler")
+        if scaler.is_enabled() and stored:  # empty after bf16 and fp32
+            if not isinstance(stored, dict) or misfits(stored, dict.fromkeys(scaler.state_dict(), float)):
+                raise UserError("state.json of the checkpoint has no loss scale of this nmt")
+            scaler.load_state_dict(stored)
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
             self.train_state.window = {}  # its updates were measured otherwise than those to come
+        self.statistics.resume(self.train_state.skips_in_a_row)
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
         """Train until a limit is reached.
 
         Raises:
             Interrupted: a signal asked to stop; everything up to the last update is saved.
-            TrainingStopped: a loss is not finite, or a checkpoint cannot be written.
+            TrainingStopped: a loss is not finite or explodes, a batch does not fit into memory, or a
+                checkpoint cannot be written. `RolledBack` asks for another trainer, which resumes.
         """
+        self.log = tracker.message
         self.parallel_model.module.train()
         self._started = time.perf_counter() - self.train_state.seconds
         if scores := self.train_state.scores:  # of a run that resumes
             last = self.sign * scores[max(scores, key=int)]
             tracker.advance(self.train_state.step, {self.score_name: last})
-        while not self.finished():
-            pairs = self.pairs_of_epoch(self.train_state.epoch)
-            self._require_same(pairs)
-            plan = self.plan(pairs)
-            for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
-                self._update(pairs, group)
-                self._move_on(len(group), len(plan))
-                self._report(tracker)
+        if not self.finished():
+            self._require_space()
+        with stop.deferred():
+            if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._validate_and_save(tracker, stop)
-                if self.finished():
-                    break
-        self._complete(tracker)
-        if self._stopping(stop):
-            stop.raise_if_requested(self.train_state.step)
+            while not self.finished():
+                pairs = self._pairs(stop)
+                plan = self.plan(pairs)
+                self._require_same(pairs, len(plan))
+                self._try_largest(pairs, plan)
+                for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
+                    self._update(pairs, group)
+                    self._move_on(len(group), len(plan))
+                    self._report(tracker)
+                    self._validate_and_save(tracker, stop)
+                    if self.finished():
+                        break
+            self._complete(tracker, stop)
         return self.train_state
 
-    def _require_same(self, pairs: EncodedPairs) -> None:
+    def _pairs(self, stop: StopRequest) -> EncodedPairs:
+        """Return the pairs of the current epoch, unless a signal arrives while they are encoded."""
+        pairs = stop.unless_stopped(lambda: self.pairs_of_epoch(self.train_state.epoch))
+        if self._stopping(stop) or pairs is None:
+            self._save_and_leave(stop)
+        return pairs
+
+    def _lacks_score(self) -> bool:
+        """Return whether this step is to be validated, and is not yet."""
+        step = self.train_state.step
+        is_due = step > 0 and step % self.cfg.eval_every_steps == 0
+        return is_due and str(step) not in self.train_state.scores
+
+    def _require_same(self, pairs: EncodedPairs, num_batches: int) -> None:
         """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
         train_state = self.train_state
         if pairs.digest != self.world.broadcast(pairs.digest):
             raise UserError(
                 f"rank {self.world.rank} reads other training data than rank 0; give all ranks the same data"
             )
-        if train_state.batch and pairs.digest != train_state.digest:
+        if train_state.batch and not train_state.digest:
+            # A version without digests began the epoch; its sampled pairs may have made more batches.
+            train_state.batch = min(train_state.batch, num_batches - 1)
+        elif train_state.batch and pairs.digest != train_state.digest:
             raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
+        elif train_state.batch >= num_batches > 0:
+            done = f"batch {train_state.batch} of {num_batches}"
+            raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
         train_state.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs) -> Plan:
@@ -227,16 +299,15 @@ class Trainer:
         """Return the learning rate of update `step`."""
         return rate(step, self.schedule_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
 
-    def _update(self, pairs: EncodedPairs, group: Sequence[npt.NDArray[np.int64]]) -> None:
+    def _update(self, pairs: EncodedPairs, group: Sequence[Indices]) -> None:
         """Update the weights by the gradient of the loss per target token, over all batches of the group."""
         train_state, started = self.train_state, time.perf_counter()
         step = train_state.step + 1
-        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
-        num_tokens = sum(int(pairs.tgt_lengths[indices].sum()) for indices in group)
-        for number, indices in enumerate(group, start=1):
-            with self.parallel_model.exchanging(is_last=number == len(group)):
-                self._add_gradients(pairs, indices, num_tokens)
+        num_tokens = num_tokens_of(pairs, group)
+        batches = self._add_gradients(pairs, group, step)
+        train_state.splits += len(batches) > len(group)
+        self._unread[step] = pairs, batches
         update = Update(self.parameters, self.amp_step.clip())
         unusable = self.statistics.end_update(step, num_tokens, update)
         self.amp_step.step(self.learning_rate(step), unusable)
@@ -246,7 +317,75 @@ class Trainer:
         flops = self.meter.flops(src_tokens, num_tokens)
         train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
-    def _add_gradients(self, pairs: EncodedPairs, indices: npt.NDArray[np.int64], num_tokens: int) -> None:
+    def _try_largest(self, pairs: EncodedPairs, plan: Plan) -> None:
+        """Compute the largest batches of the plan once in each process, and drop what comes of it.
+
+        Raises:
+            UserError: one of them does not fit into memory.
+        """
+        if self._has_tried:
+            return
+        self._has_tried = True
+        states = self.amp_step.optimizer.state
+        new = [x for x in self.amp_step.parameters if not states.get(x)]
+        moments = [torch.empty_like(x) for x in (*new, *new)]
+        tensors = dict(self.parallel_model.objective.tensors)
+        for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
+            self._add_gradients(pairs, [indices], self.train_state.step + 1, UserError)
+            self._forget_gradients(tensors)
+        del moments  # of the optimizer, which it makes in the first update
+
+    def _add_gradients(
+        self,
+        pairs: EncodedPairs,
+        group: Sequence[Indices],
+        step: int,
+        error: type[NmtError] = TrainingStopped,
+    ) -> Sequence[Indices]:
+        """Add the gradients and the sums of an update, and return its batches.
+
+        Batches that do not fit into memory are cut into parts, and all of the update is computed anew. Where
+        several processes work together they cannot be: the others wait in the exchange of the gradients.
+
+        Raises:
+            NmtError: a batch does not fit, which ends the training with an error of the type `error`.
+        """
+        tensors, size = dict(self.parallel_model.objective.tensors), ""
+        for number in PARTS if self.world.size == 1 else PARTS[:1]:
+            batches = in_parts(group, number)
+            with Attempt() as attempt:
+                self._add_batches(pairs, batches, step)
+            if not attempt.failed:
+                if number > 1 and not self._has_warned:
+                    self._has_warned = True
+                    self.log(slower(size, number, self.cfg.batch_tokens))
+                return batches
+            size = size or size_of(pairs, self._current)
+            self._forget_gradients(tensors)
+            release()
+        parts = f", not even in {number} parts" if number > 1 else ""
+        raise error(
+            f"step {step}: a batch of {size} does not fit into memory{parts}; "
+            f"{advice(self.cfg.batch_tokens, self.world.size)}"
+        )
+
+    def _forget_gradients(self, tensors: dict[str, Tensor]) -> None:
+        """Drop what `_add_gradients` has added; `tensors` are those that the objective had before."""
+        self.amp_step.optimizer.zero_grad(set_to_none=True)
+        self.statistics.forget_batches()
+        self.parallel_model.objective.tensors = tensors
+
+    def _add_batches(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> list[Tensor]:
+        """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
+        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        num_tokens, losses = num_tokens_of(pairs, batches), []
+        for number, indices in enumerate(batches, start=1):
+            self._current = indices
+            with self.parallel_model.exchanging(is_last=number == len(batches)):
+                losses.append(self._add_batch(pairs, indices, step, num_tokens))
+        return losses
+
+    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
         """Add the gradients and the sums of this rank's rows of a batch to those of the update.
 
         Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
@@ -256,46 +395,138 @@ class Trainer:
         batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
-            loss, named = self.parallel_model(batch, self.train_state.step + 1)
+            loss, named = self.parallel_model(batch, step)
         share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
         self.amp_step.backward(share if has_rows else 0.0 * share)
         self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
+        return loss.detach()
 
     def _read(self) -> None:
         """Fetch the sums measured since the last call; here the host waits for a GPU.
 
         Raises:
-            TrainingStopped: a loss or a norm was not finite; in fp16 a norm is an overflow that the loss
-                scale deals with, unless no scale is small enough.
+            TrainingStopped: a loss or a norm was not finite, and `trainer.on_nonfinite` does not skip it; in
+                fp16 a norm is an overflow that the loss scale deals with, unless no scale is small enough.
         """
         started = time.perf_counter()
         sums, fault = self.statistics.read()
         seconds = time.perf_counter() - started
         self.train_state.update_seconds += seconds
         self.train_state.count(**sums, seconds=seconds)
+        self.train_state.skips_in_a_row = self.statistics.in_a_row
         if fault is not None:
-            is_loss = not math.isfinite(fault.loss)
-            what = f"loss is {fault.loss}" if is_loss else f"norm of the gradients is {fault.norm}"
-            raise TrainingStopped(
-                f"step {fault.step}: the {what}. The weights were left as step {fault.step - 1} made them; "
-                f"the last checkpoint is that of step {max(self.store.steps(), default=0)}. Try a lower "
-                "learning rate, more schedule.warmup_steps or runtime.precision=fp32"
-            )
+            self._skip(fault)
+        self._unread.clear()
         if self.amp_step.precision is Precision.fp16:
             self.amp_step.require_loss_scale()
+
+    def _skip(self, fault: Fault) -> None:
+        """Count updates that were left out, or end the training when they are too many in a row."""
+        train_state, most = self.train_state, self.statistics.tolerated
+        train_state.skips += fault.updates
+        train_state.count(tokens=-fault.tokens)
+        if train_state.skips_in_a_row > most:
+            report = self._search(fault)
+            file = self.store.directory.parent / f"nonfinite_step_{fault.step:08d}.json"
+            if self.world.is_main:
+                write_json(file, report)
+            left = f", and {most} updates before it were left out" if most else ""
+            self._give_up(f"step {fault.step}: {fault}{left}{cause(report)}. See {file}", fault.step - 1)
+        self.log(f"step {fault.step}: {fault}; the update is left out ({train_state.skips} so far)")
+
+    def _search(self, fault: Fault) -> dict[str, Any]:
+        """Compute an update that was left out once more, and return what there is to know of it."""
+        pairs, batches = self._unread[fault.step]
+        with watched(self.parallel_model.trained) as modules:
+            losses = self._add_batches(pairs, batches, fault.step)
+        norms = grad_norms(Update(self.parameters, losses[0]), self.amp_step.scaler.get_scale())
+        rows = [indices[self.world.rank :: self.world.size] for indices in batches]
+        own = {
+            "rank": self.world.rank,
+            "modules": list(dict.fromkeys(modules)),
+            "batches": [
+                {"loss": float(loss), "size": size_of(pairs, indices), "pairs": indices.tolist()}
+                for loss, indices in zip(losses, rows, strict=True)
+                if len(indices)
+            ],
+        }
+        return {
+            "step": fault.step,
+            "epoch": self.train_state.epoch,
+            "loss": fault.loss,
+            "grad_norm": fault.norm,
+            "learning_rate": self.learning_rate(fault.step),
+            "weights": bad_weights(self.parallel_model.trained),
+            "grad_norms": norms,
+            "ranks": self.world.all_gather(own),
+        }
+
+    def _give_up(self, reason: str, step: int) -> NoReturn:
+        """End the training, or go back to a checkpoint where `trainer.on_nonfinite` says so.
+
+        `step` is the one that made the weights. The checkpoint is the newest that an uninterrupted run has,
+        so that an interrupted one goes back to the same.
+        """
+        train_state, most = self.train_state, self.cfg.max_recoveries
+        saved = selected_steps(AverageOf.last, 1, self.store.steps(), train_state, self.cfg)
+        if self.cfg.on_nonfinite is OnNonfinite.rollback and saved and train_state.rollbacks < most:
+            what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
+            self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
+            self.world.barrier()  # all ranks have seen the same checkpoints
+            if self.world.is_main:
+                go_back(self.store, saved[-1], train_state)
+            self.world.barrier()
+            raise RolledBack(what)
+        raise TrainingStopped(
+            f"{reason}. The weights were left as step {step} made them. {self._last_checkpoint()}Try a lower "
+            "learning rate, more schedule.warmup_steps, runtime.precision=fp32, or trainer.on_nonfinite=skip "
+            "or rollback"
+        )
+
+    def _last_checkpoint(self) -> str:
+        """Return a sentence that names the last checkpoint."""
+        steps = self.store.steps()
+        return f"The last checkpoint is that of step {steps[-1]}. " if steps else "There is no checkpoint. "
+
+    def _settle(self) -> None:
+        """Make sure that the weights can be scored and saved: all losses read, and all weights finite."""
+        self._read()
+        if not whole(weight_norm(Update(self.parameters, torch.zeros(())))).isfinite():
+            step = self.train_state.step
+            self._give_up(f"step {step}: weights are not finite after the update", step)
+
+    def _require_sanity(self, loss: float) -> None:
+        """Raise `TrainingStopped` when the logged losses explode, of which `loss` is the newest."""
+        train_state, ratio = self.train_state, self.cfg.divergence_ratio
+        train_state.last_losses = [*train_state.last_losses, loss][-LOSSES:]
+        healthy = max(self.parallel_model.uniform_loss, train_state.first_loss or 0.0)
+        if diverges(train_state.last_losses, ratio, healthy):
+            shown = ", ".join(f"{loss:.3g}" for loss in train_state.last_losses)
+            raise TrainingStopped(
+                f"step {train_state.step}: the loss explodes. The last ones logged are {shown} nats per "
+                f"target token, more than trainer.divergence_ratio={ratio:g} times the {healthy:.3g} of a "
+                f"model that knows nothing. {self._last_checkpoint()}Try a lower learning rate, more "
+                "schedule.warmup_steps or a lower optimizer.clip_norm; trainer.divergence_ratio=0 goes on "
+                "all the same"
+            )
 
     def _report(self, tracker: Tracker) -> None:
         """Show the step, with its values if they are read; log the values every `log_every_steps`."""
         train_state = self.train_state
         is_due = train_state.step % self.cfg.log_every_steps == 0
-        is_read = is_due or self.amp_step.device.type == "cpu"  # where reading costs nothing
+        is_first = train_state.first_loss is None
+        is_read = is_due or is_first or self.amp_step.device.type == "cpu"  # where reading costs nothing
         if is_read:
             self._read()
         values = self._measured() if is_read else {}
+        if is_first and math.isfinite(values["train/loss"]):
+            train_state.first_loss = values["train/loss"]
         tracker.advance(train_state.step, values, self.share_done())
         if is_due:
             tracker.log(train_state.step, values)
             train_state.window = {}
+            if math.isfinite(values["train/loss"]):
+                self._require_sanity(values["train/loss"])
 
     def _measured(self) -> dict[str, float]:
         """Return the means over the window, under the names of metrics.jsonl."""
@@ -304,6 +535,8 @@ class Trainer:
         values |= {"lr": self.learning_rate(train_state.step), "epoch": train_state.epoch}
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
+        counts = {name: getattr(train_state, name) for name in ("splits", "skips", "rollbacks")}
+        values |= {name: count for name, count in counts.items() if count}
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
@@ -324,33 +557,52 @@ class Trainer:
             stop.signal = signal.Signals(number)
         return bool(number)
 
-    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
-        """Validate and save where that is due at this step, and grant a request to stop."""
-        step = self.train_state.step
-        is_among_best = False
-        if step % self.cfg.eval_every_steps == 0:
-            self._take_score(tracker)
-            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
-        stopping = self._stopping(stop)
-        if stopping or is_among_best or step % self.cfg.save_every_steps == 0:
-            self.save()
-        if stopping:
-            stop.raise_if_requested(step)
+    def _save_and_leave(self, stop: StopRequest) -> NoReturn:
+        """Save the last update, if there is one, and raise `Interrupted`."""
+        if not self.train_state.step:
+            raise stop.interruption()
+        self.save()
+        raise stop.interruption(f" after step {self.train_state.step}, which is saved")
 
-    def _complete(self, tracker: Tracker) -> None:
+    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
+        """Validate and save where that is due at this step; save and leave when a signal has arrived.
+
+        The signal also ends a validation, which the resumed run makes anew.
+        """
+        step = self.train_state.step
+        stopping = self._stopping(stop)
+        is_among_best = False
+        if self._lacks_score() and not stopping:
+            self._take_score(tracker, stop)
+            stopping = self._stopping(stop)
+            is_among_best = step in self.train_state.best_steps()[: self.cfg.keep_best]
+        if stopping:
+            self._save_and_leave(stop)
+        if is_among_best or step % self.cfg.save_every_steps == 0:
+            self.save(must=False)
+
+    def _complete(self, tracker: Tracker, stop: StopRequest) -> None:
         """Make sure that the last step is validated and saved."""
         is_new = str(self.train_state.step) not in self.train_state.scores
         if is_new:
-            self._take_score(tracker)
+            self._take_score(tracker, stop)
         if is_new or not self.world.broadcast(self.train_state.step in self.store.steps()):
             self.save()
 
-    def _take_score(self, tracker: Tracker) -> None:
-        """Validate, and update the best score, the patience and the plateau schedule."""
+    def _take_score(self, tracker: Tracker, stop: StopRequest) -> None:
+        """Validate, and update the best score, the patience and the plateau schedule.
+
+        One process abandons the validation when a signal arrives; several must all come to its end.
+        """
         train_state = self.train_state
-        self._read()
+        self._settle()
         self.parallel_model.refresh()
-        values = self.validate(train_state.step)
+        if self.world.size > 1:
+            values: dict[str, float] | None = self.validate(train_state.step)
+        else:
+            values = stop.unless_stopped(lambda: self.validate(train_state.step))
+        if values is None:
+            return
         self._take_time()
         tracker.log(train_state.step, values)
         score = self.sign * values[self.score_name]
@@ -372,18 +624,45 @@ class Trainer:
             train_state.num_cuts += 1
             train_state.validations_without_lower_loss = 0
 
-    def save(self) -> None:
-        """Write a checkpoint of this step, then remove those that `kept_steps` does not name."""
-        self._read()
-        weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
-        if self.world.is_main:
-            self._write(weights, optimizer)
-        self.world.barrier()  # no rank goes on before the step is saved
+    def save(self, *, must: bool = True) -> None:
+        """Write a checkpoint of this step, then remove those that `kept_steps` does not name.
 
-    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
+        A checkpoint that need not be written (`must`) and cannot be, as on a full disk, is left to the next
+        save: what was saved before is intact, and a training that goes on from there repeats the same steps.
+
+        Raises:
+            TrainingStopped: the checkpoint cannot be written, on any rank alike.
+        """
+        self._settle()
+        weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
+        failure = self.world.broadcast(self._write(weights, optimizer) if self.world.is_main else None)
+        self._failed_saves = self._failed_saves + 1 if failure else 0  # no rank is here before the save ends
+        if failure and (must or self._failed_saves == FAILED_SAVES):
+            raise TrainingStopped(failure)
+        if failure:
+            left = FAILED_SAVES - self._failed_saves
+            self.log(f"error: {failure}. Training goes on; it stops after {left} more failures in a row")
+
+    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> str | None:
+        """Save and prune; return why that failed, or None."""
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
-        self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
-        self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
+        try:
+            self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
+            self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
+        except TrainingStopped as error:
+            return str(error)
+        return None
+
+    def _require_space(self) -> None:
+        """Raise `TrainingStopped` unless there is `ROOM` for checkpoints of weights and two moments each."""
+        if self.world.is_main:
+            weights = num_bytes(self.parallel_model.model.state_dict().values())
+            self.store.require_space(int(ROOM * 3 * weights))
+
+
+def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:
+    """Return the target tokens of some batches."""
+    return sum(int(pairs.tgt_lengths[indices].sum()) for indices in batches)
 
 
 def kept_steps(saved: Sequence[int], state: TrainState, cfg: TrainerConfig) -> set[int]:
@@ -398,9 +677,15 @@ def selected_steps(
 ) -> list[int]:
     """Return the `count` newest or best of the `saved` steps, in ascending order.
 
-    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
+    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest:
+    those due by their number, those that were among the best when they were validated, and the last.
     """
     if which is AverageOf.best:
         return sorted(state.best_steps(among=saved)[:count])
-    regular = [step for step in saved if step % cfg.save_every_steps == 0 or str(step) in state.scores]
-    return regular[-count:]
+
+    def is_regular(step: int) -> bool:
+        so_far = [int(other) for other in state.scores if int(other) <= step]
+        among_best = step in state.best_steps(among=so_far)[: cfg.keep_best]
+        return among_best or step % cfg.save_every_steps == 0 or (step == state.step and step in so_far)
+
+    return [step for step in saved if is_regular(step)][-count:]

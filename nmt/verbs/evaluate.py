@@ -11,6 +11,7 @@ from omegaconf import MISSING
 
 from nmt import distributed
 from nmt.config.compose import Composed
+from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import RunConfig, Task, TrainConfig
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.decoding.metrics import require_metrics
@@ -18,6 +19,7 @@ from nmt.errors import UserError, warn
 from nmt.files import write_lines
 from nmt.runs.opened import evaluation_text, open_run, score_line
 from nmt.runs.tasks import Evaluation
+from nmt.signals import StopRequest
 
 
 @dataclass
@@ -28,6 +30,8 @@ class EvaluateConfig(RunConfig):
     """Corpus to translate and to score against; data.scored_split chooses its split."""
     metrics: list[str] = MISSING
     """Scores to compute, such as bleu, chrf and ter."""
+    read_corpus: bool = False
+    """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,9 +44,10 @@ def run(trial: Composed) -> dict[str, Any]:
     opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.scored_split
-    with distributed.joined() as world:
+    with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus
-            text = evaluation_text(opened.directory, opened.cfg, cfg.data, split)
+            named = cfg.read_corpus or trial.choices.get("data") != FROM_RUN
+            text = evaluation_text(opened.directory, opened.cfg, cfg.data, split, named=named)
         if opened.cfg.data.tags and not cfg.data.tags:  # another corpus than the run's, without tags
             text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
         tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)

@@ -7,7 +7,7 @@ and remarks to stderr.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,14 @@ from nmt.files import write_json, write_lines
 from nmt.models import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
+from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
+from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import RolledBack
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
@@ -45,20 +48,32 @@ def run(trial: Composed) -> dict[str, Any]:
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     """Train until a limit, score the model and return the content of results.json; report a finished run."""
     run = RunDirectory(run_dir)
-    with distributed.joined() as world, run.locked() if world.is_main else nullcontext():
+    with (
+        StopRequest(cfg.runtime.grace_seconds) as stop,
+        distributed.joined(cfg.runtime.timeout_minutes) as world,
+        run.locked() if world.is_main else nullcontext(),
+    ):
         unchanged = world.is_main and run.claim(cfg)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
         if results is None:
-            results = _train(cfg, run, world)
-            if world.is_main:
-                write_json(run.results_file, results)
+            with Status(run, stop, cfg.runtime.requeue) if world.is_main else nullcontext():
+                results = _train_until_done(cfg, run, world, stop)
+                if world.is_main:
+                    write_json(run.results_file, results)
         else:
             print(f"{run.path} is finished:")
         print(summary(cfg, results, run))
     return results
 
 
-def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
+def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+    """Train, and resume whenever the training has gone back to a checkpoint."""
+    while True:
+        with suppress(RolledBack):
+            return _train(cfg, run, world, stop)
+
+
+def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
     device = runtime.prepare(cfg.runtime)
     precision = runtime.resolve_precision(cfg.runtime, device)
     if world.is_main:
@@ -105,7 +120,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World) -> dict[str, Any]:
         tracker.message(f"peak learning rate {peak(cfg.schedule, schedule):.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(cfg)
-        with closed(data.pairs_of_epoch), runtime.StopRequest() as stop:
+        with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
         return conclude(trained, run, train_state, tracker.message)
@@ -140,7 +155,9 @@ def validator(
     def validate(step: int) -> dict[str, float]:
         scores = evaluation.scores(cfg.decoding, cfg.metrics)
         if trained.world.is_main:
-            write_lines(run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}", scores.hypotheses)
+            with tracker.spared("hypotheses"):
+                file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
+                write_lines(file, scores.hypotheses)
             TASKS[cfg.task].show(trained, text, scores, tracker, step)
         return {f"valid/{name}": value for name, value in scores.values.items()}
 
@@ -151,6 +168,9 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
     """Score the final weights on validation and `data.scored_split`; return the content of results.json."""
     cfg = trained.cfg
     store = run.checkpoints
+    with trained.world.main_first():
+        if trained.world.is_main:
+            store.set_damaged_models_aside(warn)
     saved = store.steps()
     results: dict[str, Any] = {"step": selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer)[0]}
     if cfg.trainer.average:

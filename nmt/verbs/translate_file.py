@@ -11,13 +11,14 @@ parts. The translations of a block depend neither on the worker nor on the numbe
 
 However a job ends, each part is whole or missing, so that the same command continues from the parts. When the
 last part is written, the output appears at once, whole, and the parts are removed. An existing output is
-never overwritten. When a worker dies or fails, when a signal arrives or an error occurs, all workers end, and
-also when this process is killed.
+never overwritten. When a worker dies, fails or is stuck, when a signal arrives or an error occurs, all
+workers end, and also when this process is killed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import functools
 import gzip
 import hashlib
@@ -44,13 +45,15 @@ from rich.text import Text
 
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
+from nmt.containment import require_contained
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE, translate
-from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, warn
+from nmt.errors import NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
-from nmt.runtime import StopRequest, resolve_device
+from nmt.runtime import resolve_device
+from nmt.signals import StopRequest
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
 
@@ -67,7 +70,7 @@ def translate_file(cfg: TranslateConfig) -> None:
     Raises:
         UserError: the input, the output or the run cannot be used as given.
         TrainingStopped: the disk is full, or a worker was killed.
-        Interrupted: SIGINT or SIGTERM has arrived.
+        Interrupted: a signal has arrived.
     """
     assert cfg.input is not None
     assert cfg.output is not None
@@ -115,22 +118,18 @@ def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConf
 def _translate_missing(job: Job, settings: Sequence[TranslateConfig], counter: LineCounter) -> None:
     """Hand out the missing blocks, one to each worker at a time, until every part is there."""
     missing = (block for block in job.blocks() if not block.part.exists())
-    with StopRequest() as stop:
+    with StopRequest(settings[0].runtime.grace_seconds) as stop, stop.deferred():
         first = list(itertools.islice(missing, len(settings)))
         with counter, _workers(settings, first) as (pool, pending):
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                if stop.signal is not None:  # the signal may have ended the workers, too
+                if stop.requested:  # the signal may have ended the workers, too
                     break
                 for future in done:
                     counter.add(*future.result())
                     pending |= {pool.submit(_translate, block) for block in itertools.islice(missing, 1)}
-        if stop.signal is not None:
-            raise Interrupted(
-                stop.signal,
-                f"stopped by {stop.signal.name}; {job.progress} are translated; "
-                "the same command goes on from there",
-            )
+        if stop.requested:
+            raise stop.interruption(f"; {job.progress} are translated")
 
 
 @contextmanager
@@ -203,8 +202,13 @@ def _opened_run() -> Run:
 
 
 def _translate(block: Block) -> tuple[int, list[str]]:
-    """Translate a block and write its part; return the number of its lines and the warnings about them."""
-    (cfg,), run = _CONFIG, _opened_run()
+    """Translate a block and write its part; return the number of its lines and the warnings about them.
+
+    The process ends, after writing its stacks to stderr, when that takes longer than `worker_minutes`.
+    """
+    (cfg,) = _CONFIG
+    faulthandler.dump_traceback_later(60 * cfg.worker_minutes, exit=True)
+    run = _opened_run()
     warnings: list[str] = []
     translations = translate(
         list(run.asking_for(cfg.tgt, block.lines)),
@@ -218,6 +222,7 @@ def _translate(block: Block) -> tuple[int, list[str]]:
     numbered = enumerate(translations, start=block.first_line)
     lines = (line for number, found in numbered for line in output_lines(number, found, cfg.decoding.n_best))
     write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
+    faulthandler.cancel_dump_traceback_later()
     return len(block.lines), warnings
 
 
@@ -303,13 +308,15 @@ class Job:
         no folder.
 
         Raises:
-            UserError: another process has the lock, or the parts in the folder belong to another job.
+            UserError: another process has the lock, the parts in the folder belong to another job, or a
+                name in the folder leads out of it.
         """
         own = {
             "input.lines": self.num_lines,
             "input.sha256": self.sha256[:16],
             "lines per part": LINES_AT_ONCE,
         }
+        require_contained(self.folder)
         with locked(self.folder, OTHER_OUTPUT):
             _claim(self.folder, own | facts)
             for part in self.parts:

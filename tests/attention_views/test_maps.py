@@ -129,6 +129,18 @@ def test_what_is_too_long_is_cut_with_a_warning(tokenizer: Tokenizer) -> None:
     assert found[2].src_text == "two dogs r"
 
 
+def test_a_huge_line_is_cut_before_it_is_tokenised(tokenizer: Tokenizer) -> None:
+    model = build(tokenizer, positions=Positions.learned, max_positions=12)
+    warnings: list[str] = []
+    lines = [" " * 999 + "dog\ta dog", "a\t" + "two dogs " * 99999]
+    found = list(attend(lines, model, tokenizer, CFG, device=CPU, warn=warnings.append))
+    assert warnings == [
+        "only the first 12 tokens of line 2 are looked at, because the model has 12 positions",
+        "only the first 768 characters of line 1 are looked at, because the model has 12 positions",
+    ]
+    assert [len(sentence.tgt) for sentence in found] == [0, 12]
+
+
 def test_the_same_for_pairs(model: TranslationModel, tokenizer: Tokenizer) -> None:
     (sentence,) = attend_pairs([("a dog", "red\tsnow")], model, tokenizer, CFG, device=CPU)
     assert sentence.tgt_text == "red\tsnow"

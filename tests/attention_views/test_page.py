@@ -90,6 +90,7 @@ def test_only_the_kinds_that_there_are_appear() -> None:
     assert list(page_data(only_cross)["maps"]) == ["cross"]
 
 
+@pytest.mark.fault(38)
 def test_a_corpus_cannot_add_to_the_page() -> None:
     plain = page("Attention", [page_data(sentence())])
     hostile = page(HOSTILE[0], [page_data(sentence(tokens=HOSTILE))])
@@ -124,6 +125,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert "default-src 'none'" in content
 
 
+@pytest.mark.fault(38)
 def test_text_never_becomes_markup() -> None:
     script = TEMPLATE.read_text(encoding="utf-8")
     assert (

@@ -150,6 +150,7 @@ def test_when_the_input_is_wrong_nothing_is_half_written(sentences: Sentences, t
     assert names(tmp_path) == []
 
 
+@pytest.mark.fault(38)
 def test_the_text_of_a_corpus_is_no_markup_on_the_page(sentences: Sentences, tmp_path: Path) -> None:
     hostile = "a </script><img src=x onerror=alert(1)> dog"
     write_views(sentences([f"{hostile}\ta"]), ViewsConfig(views=[View.page]), tmp_path, hostile)

@@ -114,7 +114,10 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
     ("changes", "message"),
     [
         ({"model__d_modle": 1}, "unknown key model.d_modle; did you mean model.d_model?"),
-        ({"model___target_": "os.system"}, "unknown key model._target_; "),
+        (
+            {"model___target_": "os.system"},
+            "a config is plain values, and has no key _target_, which names code; remove it",
+        ),
         ({"colour": "red"}, "unknown key colour; the keys here are run, task, seed, "),
         ({"model__d_model": "many"}, "model.d_model must be a whole number, but is 'many'"),
         ({"trainer": 5}, "trainer must be a group of keys, but is 5"),
@@ -127,7 +130,7 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
         ({"optimizer": [1]}, "optimizer.name must be one of adam, "),
         (
             {"run": "${oc.env:HOME}"},
-            "a stored config is plain values, but here is ${oc.env:HOME}; write it out",
+            "a config in a file is plain values, but here is ${oc.env:HOME}; write it out",
         ),
     ],
     ids=str,
@@ -145,19 +148,19 @@ def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any
     [
         (
             b"a: &x 1\nb: *x\n",
-            "{file}: line 2: a stored config is plain values, but here is *x; write it out",
+            "{file}: line 2: a config in a file is plain values, but here is *x; write it out",
         ),
-        (BILLION_LAUGHS, "{file}: line 2: a stored config is plain values, but here is *a; write it out"),
+        (BILLION_LAUGHS, "{file}: line 2: a config in a file is plain values, but here is *a; write it out"),
         (b"[" * 900_000, "{file}: line 1: a config is nested less than 8 deep"),
         (b"- 1\n", "{file}: a config is a mapping of keys to values, but this file is not"),
         (b"a: [1\n", "{file} is not YAML: while parsing"),
         (
             b"a: !!python/object:os.system 1\n",
-            "line 1: a stored config is plain values, but here is !!python/",
+            "line 1: a config in a file is plain values, but here is !!python/",
         ),
         (
             b"a: 1\nb: !x 1\n",
-            "{file}: line 2: a stored config is plain values, but here is !x 1; write it out",
+            "{file}: line 2: a config in a file is plain values, but here is !x 1; write it out",
         ),
         (b"a: \xff\n", "{file}: a config is UTF-8 text, but byte 3 is not"),
         (b"#" * 1_000_001, "{file}: a config is smaller than 1,000,000 bytes, but this file is not"),
@@ -165,6 +168,7 @@ def test_a_stored_config_is_read_strictly(tmp_path: Path, changes: dict[str, Any
     ],
     ids=["alias", "laughs", "depth", "list", "syntax", "tag", "short tag", "encoding", "size", "missing"],
 )
+@pytest.mark.fault(35)
 def test_a_file_that_is_no_plain_config_is_refused(
     tmp_path: Path, content: bytes | None, message: str
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nmt.data import batching
@@ -143,6 +143,24 @@ def test_batches_are_full_and_hardly_padded() -> None:
     assert share_of_padding(plan, src_lengths) < 0.15
     as_they_come = [np.arange(first, first + 20) for first in range(0, 2000, 20)]
     assert share_of_padding(as_they_come, tgt_lengths) > 0.4
+
+
+@given(corpora, seeds, budgets)
+def test_the_largest_batches_are_those_of_most_padded_tokens(
+    sides: Sides, seed: int, max_tokens: int
+) -> None:
+    """Of both sides together, and of most pairs of tokens, as attention sees them."""
+    assume(len(sides[0]))
+    plan = plan_epoch(*sides, seed=seed, epoch=1, max_tokens=max_tokens)
+    found = plan.largest(*sides)
+    assert len(found) in (1, 2)
+    assert {tuple(batch) for batch in found} <= set(map(tuple, as_lists(plan)))
+    for power in (1, 2):
+        sizes, of_largest = (
+            [len(batch) * sum(int(lengths[batch].max()) for lengths in sides) ** power for batch in batches]
+            for batches in (plan, found)
+        )
+        assert max(of_largest) == max(sizes)
 
 
 def test_groups_are_the_batches_of_an_update() -> None:

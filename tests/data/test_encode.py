@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import encode
-from nmt.data.encode import EncodingOptions, encode_pairs, encode_stream, sample_pairs
-from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, windows
+from nmt.data.encode import Chunks, EncodingOptions, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, joined, windows
 from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
@@ -137,7 +137,7 @@ def test_a_second_call_opens_what_the_first_wrote(tmp_path: Path) -> None:
 
     opened, second = encode_stream(unread, "TEXT", TOKENIZER, EncodingOptions(30), cache)
     assert as_lists(opened) == as_lists(fresh) == expected(TEXT, 30)
-    assert first == second
+    assert (first, fresh.digest) == (second, opened.digest)
     assert len(entries(cache)) == 1
 
 
@@ -233,6 +233,28 @@ def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
     same = ParallelText(TEXT.src, TEXT.src)
     pairs, _ = sample_pairs(lambda: iter([same]), TOKENIZER, EncodingOptions(), alpha=0.02, seed=1, epoch=1)
     assert any(src != tgt for src, tgt in as_lists(pairs))  # the sides draw differently
+
+
+@pytest.mark.fault(6, 25)
+def test_the_digest_tells_the_pairs_apart() -> None:
+    """The same for the same pairs, however they are read; another one for other ids."""
+    lengths = EncodingOptions(25, drop_empty=True)
+
+    def of(chunks: Chunks, seed: int = 1, epoch: int = 1, options: EncodingOptions = lengths) -> str:
+        sampled, _ = sample_pairs(chunks, TOKENIZER, options, alpha=0.1, seed=seed, epoch=epoch)
+        return sampled.digest
+
+    first = of(chunks)
+    assert of(chunks) == of(lambda: iter([TEXT])) == first
+    swapped = ParallelText(TEXT.src, [*TEXT.tgt[:-2], TEXT.tgt[-1], TEXT.tgt[-2]])
+    plain = [encode_pairs(text, TOKENIZER)[0] for text in (TEXT, swapped, ParallelText(TEXT.tgt, TEXT.src))]
+    others = [of(chunks, seed=2), of(chunks, epoch=2), of(chunks, options=EncodingOptions())]
+    assert len({first, *others, *(pairs.digest for pairs in plain)}) == 7
+    assert windows(plain[0], 7).digest == encode_pairs(TEXT, TOKENIZER)[0].digest
+    both = joined([plain[0], plain[1]], [0.5, 0.5]).digest
+    assert both not in ("", plain[0].digest)
+    assert both != joined([plain[1], plain[0]], [0.5, 0.5]).digest
+    assert joined([plain[0]], [1.0]).digest == plain[0].digest
 
 
 def test_sampled_pairs_keep_the_limit() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
+import json
 import random
 import re
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from nmt.data.files import FilesData, TextData, parting_line, stream, stream_text
 from nmt.data.lines import read_lines
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.pairs import MAX_LINE_CHARS, ParallelText, Split
 from nmt.errors import UserError
 
 ENGLISH = ["A dog runs.", "Two cats sleep.", "It rains."]
@@ -89,6 +91,7 @@ def test_only_a_line_feed_ends_a_line(
     assert list(read_lines(path, "data.train")) == sentences
 
 
+@pytest.mark.fault(26)
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\r", "\x0b", "\x0c", "\x1c"])
 def test_other_separators_do_not_shift_the_lines(tmp_path: Path, character: str) -> None:
     english = [f"a{character}b", "c"]
@@ -96,11 +99,13 @@ def test_other_separators_do_not_shift_the_lines(tmp_path: Path, character: str)
     assert stream(cfg, Split.train).read() == ParallelText(english, ["x", "y"])
 
 
+@pytest.mark.fault(27)
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
     cfg = write_pair(tmp_path, "\ufeff" + lines(ENGLISH), lines(GERMAN))
     assert stream(cfg, Split.train).read().src == ENGLISH
 
 
+@pytest.mark.fault(27)
 def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
     """With .gz in the config, without it, and in a file whose name hides it."""
     for language, sentences in (("en", ENGLISH), ("de", GERMAN)):
@@ -141,6 +146,7 @@ def test_jsonl_with_named_keys(tmp_path: Path) -> None:
     assert stream(cfg, Split.train).read() == ParallelText(["a"], ["\ufffdb"])
 
 
+@pytest.mark.fault(26)
 def test_line_counts_must_match(tmp_path: Path) -> None:
     cfg = write_pair(tmp_path, lines(ENGLISH), lines(GERMAN[:-1]))
     message = error_of(cfg)
@@ -159,6 +165,7 @@ def test_the_parting_line_is_found(side: int, lost: int) -> None:
     assert abs(parting_line(src, tgt) - (lost + 1)) <= 2
 
 
+@pytest.mark.fault(31)
 def test_one_file_cannot_be_both_sides(tmp_path: Path) -> None:
     path = write(tmp_path, "a.en", lines(ENGLISH))
     (tmp_path / "a.de").symlink_to(path)
@@ -167,6 +174,7 @@ def test_one_file_cannot_be_both_sides(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.fault(26, 27)
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
@@ -189,6 +197,7 @@ def test_what_is_not_utf8_text_is_told(tmp_path: Path, raw: bytes, expected: str
     assert f"data.train: {tmp_path}/train.en" in message
 
 
+@pytest.mark.fault(27)
 def test_a_false_gz_name_is_told(tmp_path: Path) -> None:
     write(tmp_path, "a.en.gz", lines(ENGLISH))
     write(tmp_path, "a.de.gz", lines(GERMAN))
@@ -196,6 +205,7 @@ def test_a_false_gz_name_is_told(tmp_path: Path) -> None:
     assert "a.en.gz ends in .gz but is not gzip-compressed; remove .gz from its name" in message
 
 
+@pytest.mark.fault(31)
 def test_a_missing_file_is_told_with_its_neighbours(tmp_path: Path) -> None:
     write_pair(tmp_path, lines(ENGLISH), lines(GERMAN))
     message = error_of(FilesData(train=str(tmp_path / "trian.{lang}")))
@@ -204,6 +214,7 @@ def test_a_missing_file_is_told_with_its_neighbours(tmp_path: Path) -> None:
     assert f"there is no file {tmp_path}/corpus/train.en, nor a directory {tmp_path}/corpus" in message
 
 
+@pytest.mark.fault(27)
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").mkdir()
     message = error_of(FilesData(train=str(tmp_path / "a.jsonl")))
@@ -248,11 +259,61 @@ def test_a_column_number_beyond_the_last_is_told(tmp_path: Path) -> None:
         ('{"en": "a", "translation": {"ger": "b"}}', "{path}:2 has no column 'de', only en, translation.ger"),
         ('{"en": null, "de": "b"}', "data.train: {path}:2: en must be text, but is null"),
         ('{"en": "a", "de": 3}', "data.train: {path}:2: de must be text, but is 3"),
+        ('{"en": "a", "de": NaN}', "data.train: {path}:2: de must be text, but is NaN"),
+        ('{"en": "a", "de": [["b"]]}', "data.train: {path}:2: de must be text, but is a list"),
+        ('{"en": "a", "de": {}}', "data.tgt=de: {path}:2 has no column 'de', only en; set data.tgt"),
+        ('"text"', "{path}:2 has no column 'en', only no keys"),
+        ("[" * 100_000, "data.train: {path}:2: JSON that is nested too deeply; write a flat record"),
+        ('{"en":' * 100_000, "data.train: {path}:2: JSON that is nested too deeply; write a flat record"),
+        (
+            '{"en": "a", "de": "b", "id": ' + "7" * 5000 + "}",
+            "data.train: {path}:2: JSON with a number of thousands of digits; write it as text",
+        ),
+        (
+            '{"en": "a", "de": "b", "x": {"en": 1, "en": 2}}',
+            "data.train: {path}:2: the key 'en' is there twice; keep one of them",
+        ),
+        (
+            '{"\\u001b[31mred\\u0007": 1, "\\ud800": 2, "' + "k" * 99 + '": 3}',
+            r"only '\x1b[31mred\x07', '\ud800', " + "k" * 30 + "; set data.src",
+        ),
+        ("{" + ", ".join(f'"k{i}": 1' for i in range(9999)) + "}", "k18, k19, ...; set data.src"),
+        ('{"' + "k" * 500_000 + '": {' + ", ".join(f'"{i}": {{}}' for i in range(9999)) + "}}", "no keys"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_errors_in_jsonl(tmp_path: Path, line: str, expected: str) -> None:
     path = write(tmp_path, "a.jsonl", '{"en": "a", "de": "b"}\n' + line + "\n")
-    assert expected.format(path=path) in error_of(FilesData(train=str(path)))
+    message = error_of(FilesData(train=str(path)))
+    assert expected.format(path=path) in message
+    assert len(message) < 500
+
+
+def test_keys_with_dots_are_found_in_any_nesting(tmp_path: Path) -> None:
+    records = ['{"a.b": "x", "c": {"d": {"e": "y"}}}', '{"a": {"b": "x"}, "c": {"d.e": "y"}, "c.d": {}}']
+    path = write(tmp_path, "a.jsonl", "\n".join(records))
+    cfg = FilesData(train=str(path), src_column="a.b", tgt_column="c.d.e")
+    assert stream(cfg, Split.train).read() == ParallelText(["x", "x"], ["y", "y"])
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_json_is_a_pair_or_a_message(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    path = tmp_path_factory.mktemp("json") / "a.jsonl"
+    path.write_text(json.dumps(value) + "\n")
+    with contextlib.suppress(UserError):
+        stream(FilesData(train=str(path), src_column="a", tgt_column="b"), Split.train).read()
+
+
+def test_a_header_with_escapes_is_shown_escaped(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "\x1b[31mred\x07\tde\na\tb\n")
+    message = error_of(FilesData(train=str(path)))
+    assert r"only '\x1b[31mred\x07', de; set data.src" in message
+    assert message.isprintable()
 
 
 def text_data(tmp_path: Path, lines: int, **changes: Any) -> TextData:
@@ -308,6 +369,14 @@ def test_a_text_too_short_for_its_blocks_is_told(
 def test_text_values_out_of_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         TextData(**changes)
+
+
+@pytest.mark.fault(28)
+def test_no_line_of_a_text_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "text.txt", "a\n" + "b" * (MAX_LINE_CHARS + 1) + "\n")
+    message = f"data.train: line 2 of {path} has more than 1,048,576 characters; break it into several"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        stream_text(TextData(train=str(path), validation=str(path)), Split.train).read()
 
 
 def test_a_missing_text_is_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def test_kept_and_dropped_are_what_was_read(
     assert all(src.strip() and tgt.strip() for src, tgt in zip(kept.src, kept.tgt, strict=True))
 
 
+@pytest.mark.fault(28)
 def test_every_reason_is_counted_once() -> None:
     text = parallel(
         ("a dog", "ein Hund"),
@@ -57,6 +59,7 @@ def test_accounts_add_up() -> None:
     assert total == FilterReport(7, {"empty": 1, "uneven": 2})
 
 
+@pytest.mark.fault(31)
 def test_overlap_counts_the_pairs_of_the_test_that_were_trained_on() -> None:
     overlap = TrainTestOverlap(parallel(("a", "x"), ("a", "x"), ("b", "other"), ("d", "w")))
     for chunk in (parallel(("a", "x"), ("b", "y")), parallel(("c", "z"), ("a", "w"))):

@@ -144,6 +144,7 @@ def test_a_folder_without_configurations_ignores_the_key(tmp_path: Path) -> None
     assert len(hub.stream(HubData(path=str(tmp_path), config="{src}-{tgt}"), Split.train).read()) == 1
 
 
+@pytest.mark.fault(31)
 def test_a_missing_split_lists_those_there_are(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", PAIR)
     write_jsonl(tmp_path / "val.jsonl", PAIR)

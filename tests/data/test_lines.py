@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from nmt.data.lines import decoded, open_bytes, read_lines
+from nmt.data.lines import decoded, is_cut, open_bytes, read_lines
+from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.errors import UserError
 
 TEXT = "ein Häuschen\r\n\nzwei\u2028drei".encode()
@@ -42,3 +45,34 @@ def test_lines_of_a_stream_are_decoded_one_by_one() -> None:
     with pytest.raises(UserError) as caught:
         next(lines)
     assert str(caught.value) == "line 12 of input=x is not UTF-8: byte 1 is 0xff"
+
+
+@pytest.mark.fault(28, 37)
+@pytest.mark.parametrize("character", ["a", "ä", "😀"])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_of_a_line_that_is_too_long_the_beginning_is_read(
+    tmp_path: Path, character: str, mark: bytes
+) -> None:
+    long = character * (3 * MAX_LINE_CHARS)
+    longest = character * MAX_LINE_CHARS
+    file = tmp_path / "text"
+    file.write_bytes(mark + "\n".join([long, "b", longest, long]).encode())
+    expected = [long[: MAX_LINE_CHARS + 1], "b", longest, long[: MAX_LINE_CHARS + 1]]
+    for lines in (list(read_lines(file, "input")), list(decoded(io.BytesIO(file.read_bytes()[len(mark) :])))):
+        assert lines == expected
+        assert [is_cut(line) for line in lines] == [True, False, False, True]
+
+
+@pytest.mark.fault(37)
+def test_a_bomb_without_a_line_feed_takes_bounded_memory(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(b"".join([gzip.compress(b"a" * (1 << 24))] * 4))
+    tracemalloc.start()
+    try:
+        assert [*map(len, read_lines(file, "input"))] == [MAX_LINE_CHARS + 1]
+        with open_bytes(file, "input") as source:
+            assert [*map(len, decoded(source))] == [MAX_LINE_CHARS + 1]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40_000_000

@@ -24,6 +24,29 @@ def files(tmp_path: Path) -> FilesData:
     return FilesData(train=str(tmp_path / "train"))
 
 
+@pytest.mark.fault(31, 37)
+def test_a_split_to_score_on_is_whole_and_fits_into_memory(
+    files: FilesData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.validation = str(tmp_path / "train")
+    for split in (Split.train, Split.validation):
+        assert len(sources.load(files, split)) == 3
+    monkeypatch.setattr(sources, "MAX_SCORED_BYTES", 300)
+    with pytest.raises(
+        UserError, match=r"^data\.validation=.*train takes more than 0 MB of memory, where a "
+    ):
+        sources.stream(files, Split.validation).read()
+    (tmp_path / "train.de").write_text(f"Haus\n{'Haus' * (1 << 18)}\n{'Haus' * (1 << 18)}!\n")
+    monkeypatch.undo()
+    assert sum(map(len, sources.stream(files, Split.train).read().tgt)) == 4 + (2 << 20) + 1
+    for split in (Split.train, Split.validation):
+        expected = (
+            rf"^data\.{split.value}: pair 3 has a side of over 1,048,576 characters and cannot be scored"
+        )
+        with pytest.raises(UserError, match=expected):
+            sources.load(files, split)
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

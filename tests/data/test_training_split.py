@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,6 +111,7 @@ def test_data_that_changes_during_the_pass_is_not_remembered(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault(31)
 def test_a_filter_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
     source = Source(ParallelText(["a" * 50], ["b" * 50]))
     with pytest.raises(UserError) as caught:
@@ -164,3 +166,53 @@ def test_a_tokenizer_is_trained_once_for_the_same_input(tmp_path: Path) -> None:
     prints = [train_tokenizer(few, text, seed=seed, cache=tmp_path).fingerprint for seed in (1, 1, 2)]
     assert prints[0] == prints[1] != prints[2]
     assert source.reads == reads + 3
+
+
+@pytest.mark.fault(26, 31)
+def test_copies_and_foreign_line_breaks_are_reported(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(40)]
+    src = [f"{lines[0]}\rx", f"{lines[1]}\u2028x\u2028", *lines[2:]]
+    tgt = [
+        f"{lines[0]}\r\x85y",
+        f"Zeile {lines[1]}",
+        *(lines[2:12]),
+        *(f"Zeile {line}" for line in lines[12:]),
+    ]
+    for number in range(2):  # the second is found in the cache
+        (remark_on_copies, remark_on_breaks) = scanned(Source(ParallelText(src, tgt)), tmp_path).remarks()
+        assert remark_on_copies == (
+            "warning: 10 of 40 pairs have the same text on both sides; is one side a copy of the other?"
+        ), number
+        assert remark_on_breaks == (
+            "inside of lines, where other programs may break them: CR 2, U+0085 1, U+2028 2"
+        )
+    blank = scan(Source(ParallelText([""] * 9, [""] * 9)).stream, DemoData(), all_lines, {}, tmp_path)
+    assert list(blank.remarks()) == []
+
+
+@pytest.mark.fault(28)
+def test_a_huge_line_is_dropped_and_counted_in_bounded_memory(tmp_path: Path) -> None:
+    """Among empty and overlong pairs, in plain text, TSV and JSONL; the counts are what was put in."""
+    good = [(f"a dog {number}", f"ein Hund {number}") for number in range(50)]
+    huge = "ha" * 16_000_000
+    pairs = [*good[:20], ("", "leer"), (huge, "x"), ("a" * 2001, "b" * 2001), *good[20:], ("y", huge)]
+    with (tmp_path / "a.en").open("w") as src, (tmp_path / "a.de").open("w") as tgt:
+        for one, other in pairs:
+            src.write(f"{one}\n")
+            tgt.write(f"{other}\n")
+    with (tmp_path / "a.tsv").open("w") as tsv, (tmp_path / "a.jsonl").open("w") as jsonl:
+        tsv.write("en\tde\n")
+        for one, other in pairs:
+            tsv.write(f"{one}\t{other}\n")
+            jsonl.write(f'{{"en": "{one}", "de": "{other}"}}\n')
+    del huge, pairs
+    tracemalloc.start()
+    try:
+        for name in ("a", "a.tsv", "a.jsonl"):
+            cfg = FilesData(train=str(tmp_path / name))
+            text = scan(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")
+            assert text.report == FilterReport(54, {"empty": 1, "too long": 3, "uneven": 0})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60_000_000

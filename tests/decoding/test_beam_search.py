@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nmt import cli
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.decoding.beam_search import BeamConfig, LengthPenalty, beam_search
-from nmt.decoding.candidates import best_sums
+from nmt.decoding import STRATEGIES
+from nmt.decoding.beam_search import BeamConfig, Beams, LengthPenalty, beam_search
+from nmt.decoding.candidates import Candidates, best_sums
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -144,7 +146,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_optimum(
         max_length_offset=4,
         n_best=n_best,
     )
-    for seed in range(10):
+    for seed in range(5):
         model = TableModel(vocab_size=5, seed=seed)
         src, src_mask = sentences(3, seed=seed)
         for b, found in enumerate(beam_search(model, src, src_mask, cfg)):
@@ -206,12 +208,12 @@ def test_the_batch_mates_of_a_sentence_do_not_matter(
     make_model: Callable[[], TranslationModel], beam_size: int
 ) -> None:
     model = make_model()
-    src, src_mask = sentences(64, longest=20)
+    src, src_mask = sentences(32, longest=20)
     cfg = BeamConfig(beam_size=beam_size, n_best=min(2, beam_size))
-    shuffled = torch.randperm(64, generator=torch.Generator().manual_seed(5))
+    shuffled = torch.randperm(32, generator=torch.Generator().manual_seed(5))
 
     def search_in_batches_of(size: int, order: Tensor) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = [[] for _ in range(64)]
+        found: list[list[Hypothesis]] = [[] for _ in range(32)]
         for part in torch.split(order, size):
             longest = int(src_mask[part].sum(1).max())
             results = beam_search(model, src[part, :longest], src_mask[part, :longest], cfg)
@@ -220,8 +222,8 @@ def test_the_batch_mates_of_a_sentence_do_not_matter(
         return found
 
     with torch.inference_mode():
-        one_by_one = search_in_batches_of(1, torch.arange(64))
-        for size, order in ((7, torch.arange(64)), (64, torch.arange(64)), (64, shuffled), (7, shuffled)):
+        one_by_one = search_in_batches_of(1, torch.arange(32))
+        for size, order in ((7, torch.arange(32)), (32, shuffled), (7, shuffled)):
             for alone, together in zip(one_by_one, search_in_batches_of(size, order), strict=True):
                 assert [h.ids for h in together] == [h.ids for h in alone]
                 assert [h.score for h in together] == pytest.approx([h.score for h in alone], abs=1e-4)
@@ -331,22 +333,19 @@ def test_values_out_of_range_are_refused(overrides: dict[str, Any], message: str
     assert str(caught.value) == message
 
 
-FORCED = """
-from dataclasses import dataclass
-import torch
-from nmt import decoding
-from nmt.decoding.beam_search import BeamConfig, beam_search
-from nmt.decoding.candidates import best_sums
-
-
 @dataclass
 class ForcedConfig(BeamConfig):
+    """Beam search in which the first token of every translation is given."""
+
     strategy: str = "forced"
     first: int = 4
+    """Id of the first token."""
 
 
-def forced(model, src, src_mask, cfg):
-    def choose(beams, log_probs, num):
+def forced(
+    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: ForcedConfig
+) -> list[list[Hypothesis]]:
+    def choose(beams: Beams, log_probs: Tensor, num: int) -> Candidates:
         if beams.length == 0:
             others = torch.arange(log_probs.shape[2]) != cfg.first
             log_probs = log_probs.masked_fill(others, -torch.inf)
@@ -355,31 +354,19 @@ def forced(model, src, src_mask, cfg):
     return beam_search(model, src, src_mask, cfg, choose)
 
 
-decoding.STRATEGIES["forced"] = (ForcedConfig, forced)
-
-from nmt.cli import main
-
-raise SystemExit(main())
-"""
-"""A strategy that is added by its row, class and file: the first token of every translation is given."""
-
-
-def test_a_strategy_that_changes_scores_is_a_row_a_class_and_a_file(tmp_path: Path) -> None:
+def test_a_strategy_that_changes_scores_is_a_row_a_class_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(STRATEGIES, "forced", (ForcedConfig, forced))
     run = shutil.copytree(Path(__file__).resolve().parents[1] / "fixtures" / "run_0_1", tmp_path / "run")
     (tmp_path / "configs" / "decoding").mkdir(parents=True)
     choice = tmp_path / "configs" / "decoding" / "forced.yaml"
     choice.write_text("defaults: [base_forced, _self_]\nbeam_size: 2\n", encoding="utf-8")
+    text = io.BytesIO(b"the cat sleeps in the house\nthe dog sleeps in the garden\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text, encoding="utf-8"))
     arguments = ["translate", f"--config-dir={choice.parents[1]}", f"run={run}", "runtime.device=cpu"]
-    done = subprocess.run(
-        [sys.executable, "-c", FORCED, *arguments, "decoding=forced", "decoding.first=6"],
-        input="the cat sleeps in the house\nthe dog sleeps in the garden\n",
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["in", "in"]
+    assert cli.main([*arguments, "decoding=forced", "decoding.first=6"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["in", "in"]
 
 
 @torch.inference_mode()

@@ -80,7 +80,9 @@ def test_every_family_finds_the_same(
     model = build(case()).eval()
     src, src_mask, _ = sentences(5, 9, 1)
     for beam_size in (1, 3):
-        cfg = BeamConfig(beam_size=beam_size, n_best=min(2, beam_size), max_length_ratio=1.5)
+        cfg = BeamConfig(
+            beam_size=beam_size, n_best=min(2, beam_size), max_length_ratio=1.0, max_length_offset=2
+        )
         recorder = Recorder()
         loops, expected = in_loops(recorder), beam_search(model, src, src_mask, cfg)
         assert_same(graph_search(model, src, src_mask, cfg, loops), expected)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from nmt.cli import main, score
+from nmt.cli import main
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
 from nmt.decoding.evaluate import score_text
@@ -27,6 +27,7 @@ from nmt.decoding.metrics import (
 )
 from nmt.errors import UserError
 from nmt.files import write_lines
+from nmt.sweep import score
 
 REFS = [
     "Ein Mann in einem roten Hemd steht im Schnee.",
@@ -124,6 +125,7 @@ def test_the_best_checkpoint_is_that_of_the_first_metric_of_which_more_is_better
 def test_scores_with_a_label_are_shown_in_the_order_of_the_table() -> None:
     values = {"loss": 1.5, "perplexity": 4.4817, "ter": 70.0, "bleu": 12.346}
     assert labelled_scores(values) == ["BLEU 12.35", "TER 70.00", "perplexity 4.48"]
+    assert labelled_scores({"perplexity": "inf"}) == ["perplexity inf"]  # as results.json has it
 
 
 TOY = [

@@ -17,7 +17,7 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import BeamConfig
-from nmt.decoding.translate import Translation, translate, translate_stream
+from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, translate, translate_stream
 from nmt.models.base import State, TranslationModel
 
 CPU = torch.device("cpu")
@@ -79,6 +79,7 @@ def texts(translations: list[Translation]) -> list[str]:
     return [translation.text for translation in translations]
 
 
+@pytest.mark.fault(29)
 @pytest.mark.parametrize("batch_tokens", [1, 100, 8192])
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_one_translation_per_line_in_order(
@@ -114,6 +115,7 @@ def test_alternatives_follow_the_best(tokenizer: Tokenizer, model: CopyModel) ->
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.fault(29)
 def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokenizer, model: CopyModel) -> None:
     warnings: list[str] = []
     lines = ["run", "a man in the snow", "a dog"]
@@ -131,6 +133,31 @@ def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokeniz
     assert warnings == [
         "only the first 6 tokens of line 3, 4, 6, 7, 9 and 3 more are translated, "
         "because the model has 6 positions"
+    ]
+
+
+@pytest.mark.fault(28, 29)
+def test_a_huge_line_is_cut_before_it_is_tokenised(
+    tokenizer: Tokenizer, model: CopyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    lines = ["a dog " * 1000, "run", " " * 600 + "dog", " " * 9999]
+    cfg = BeamConfig(max_source_tokens=8)
+    whole = translate(["a dog " * 10], model, tokenizer, cfg, device=CPU, warn=warnings.append)
+    warnings.clear()
+    encode, longest = tokenizer.encode_src, []
+
+    def measured(lines: list[str]) -> list[list[int]]:
+        longest.append(max(map(len, lines)))
+        return encode(lines)
+
+    monkeypatch.setattr(tokenizer, "encode_src", measured)
+    translations = translate(lines, model, tokenizer, cfg, device=CPU, warn=warnings.append)
+    assert texts(translations) == [*texts(whole), "run", "", ""]
+    assert longest == [8 * CHARS_PER_TOKEN]
+    assert warnings == [
+        "only the first 512 characters of line 3 are translated, because decoding.max_source_tokens=8",
+        "only the first 8 tokens of line 1 are translated, because decoding.max_source_tokens=8",
     ]
 
 

@@ -15,7 +15,6 @@ import torch
 
 from nmt import kernels
 from nmt.cli import main
-from nmt.disk_cache import cache_dir
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -47,7 +46,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of a cache with nothing in it but the kernels, which take a minute to build."""
     cache = tmp_path_factory.mktemp("cache")
     if kernels.load():
-        (cache / "kernels").symlink_to(cache_dir() / "kernels")
+        (cache / kernels.folder().name).symlink_to(kernels.folder())
     return {
         **os.environ,
         "NMT_CACHE": str(cache),
@@ -97,14 +96,15 @@ def tiny(copy_corpus: Path) -> list[str]:
         f"data.test={copy_corpus}/test",
         "tokenizer=word",
         "tokenizer.vocab_size=14",
-        "model.d_model=64",
-        "model.d_ff=128",
+        "model.d_model=32",
+        "model.d_ff=64",
         "model.encoder_layers=2",
         "model.decoder_layers=2",
+        "model.dropout=0",
         "schedule=inverse_sqrt",
-        "schedule.peak_rate=0.003",
-        "schedule.warmup_steps=100",
-        "trainer.batch_tokens=1024",
+        "schedule.peak_rate=0.005",
+        "schedule.warmup_steps=50",
+        "trainer.batch_tokens=512",
         "runtime.device=cpu",
     ]
 
@@ -113,7 +113,7 @@ def tiny(copy_corpus: Path) -> list[str]:
 def trained(nmt: Command, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a model to copy, and return its run directory."""
     run = tmp_path_factory.mktemp("runs") / "copy"
-    limits = ["trainer.max_steps=600", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
+    limits = ["trainer.max_steps=400", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
     done = nmt("train", f"run={run}", *tiny, *limits, "trainer.log_every_steps=20")
     assert done.returncode == 0, done.stderr
     return run

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nmt.cli import main
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
+from nmt.training.trainer import Trainer
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -81,15 +86,15 @@ def test_run_directory_holds_what_the_readme_lists(trained: Path) -> None:
 def test_metrics_name_each_step_once(trained: Path) -> None:
     lines = read_metrics(trained)
     steps = [line["step"] for line in lines if "train/loss" in line]
-    assert steps == list(range(20, 601, 20))
+    assert steps == list(range(20, 401, 20))
     assert all(line["train/tgt_tokens_per_second"] > 0 for line in lines if "train/loss" in line)
-    assert [line["step"] for line in lines if "valid/bleu" in line] == [200, 400, 600]
+    assert [line["step"] for line in lines if "valid/bleu" in line] == [200, 400]
 
 
 def test_validation_equals_evaluate_equals_sacrebleu(trained: Path, nmt: Command) -> None:
     """A validation, `nmt evaluate` and the `sacrebleu` command give one score for a checkpoint."""
-    line = next(line for line in read_metrics(trained) if line.get("valid/bleu", 0) and line["step"] == 600)
-    done = nmt("evaluate", f"run={trained}", "checkpoint=600", "data.scored_split=validation")
+    line = next(line for line in read_metrics(trained) if line.get("valid/bleu", 0) and line["step"] == 400)
+    done = nmt("evaluate", f"run={trained}", "checkpoint=400", "data.scored_split=validation")
     assert done.returncode == 0, done.stderr
     assert f"BLEU {line['valid/bleu']:.2f}" in done.stdout
     written = Path(done.stdout.rsplit("written", 1)[1].strip())
@@ -99,7 +104,7 @@ def test_validation_equals_evaluate_equals_sacrebleu(trained: Path, nmt: Command
 
 
 def test_the_same_command_again_reports(trained: Path, nmt: Command, tiny: list[str]) -> None:
-    limits = ["trainer.max_steps=600", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
+    limits = ["trainer.max_steps=400", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
     before = (trained / "metrics.jsonl").read_bytes()
     done = nmt("train", f"run={trained}", *tiny, *limits, "trainer.log_every_steps=20")
     assert done.returncode == 0, done.stderr
@@ -119,6 +124,7 @@ def test_a_moved_run_scores_the_same_without_its_data(trained: Path, nmt: Comman
     assert recorded["signatures"]["bleu"] in done.stdout
 
 
+@pytest.mark.fault(29)
 def test_translate_keeps_lines_and_order(trained: Path, nmt: Command) -> None:
     source = "\n1 2 3\n   \n9 8 7 6\n\n"
     done = nmt("translate", f"run={trained}", stdin=source)
@@ -203,9 +209,10 @@ def test_every_validation_shows_attention_in_tensorboard(trained: Path) -> None:
 
     events = EventAccumulator(str(trained / "tensorboard")).Reload()
     assert events.Tags()["images"] == [f"valid/attention_{i}" for i in (1, 2, 3)]
-    assert [event.step for event in events.Images("valid/attention_1")] == [200, 400, 600]
+    assert [event.step for event in events.Images("valid/attention_1")] == [200, 400]
 
 
+@pytest.mark.fault(29)
 def test_a_reader_that_leaves_is_no_error(trained: Path, environment: dict[str, str]) -> None:
     command = f'{sys.executable} -m nmt translate "run={trained}" | head -n 1'
     source = "1 2 3\n" * 9000
@@ -223,10 +230,47 @@ def test_a_reader_that_leaves_is_no_error(trained: Path, environment: dict[str, 
     assert "Broken" not in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("verb", "stdin", "stdout", "message"),
+    [
+        ("translate", None, "out", "error: standard input cannot be read: it is closed"),
+        ("translate", "in", None, "error: standard output cannot be written: it is closed"),
+        ("translate", "in", "/dev/full", "error: standard output cannot be written: No space left on device"),
+        ("evaluate", None, "/dev/full", "error: standard output cannot be written: No space left on device"),
+        ("evaluate", None, "out", ""),
+    ],
+)
+def test_a_stream_that_fails_is_one_message(
+    trained: Path, tmp_path: Path, verb: str, stdin: str | None, stdout: str | None, message: str
+) -> None:
+    """None stands for a stream that is closed. The process is a fork, which need not import torch."""
+    (tmp_path / "in").write_text("1 2 3\n")
+
+    def nmt() -> None:
+        for descriptor, name in ((0, stdin), (1, stdout), (2, "err")):
+            os.dup2(os.open(tmp_path / (name or "closed"), os.O_RDWR | os.O_CREAT), descriptor)
+        for descriptor, name in ((0, stdin), (1, stdout)):
+            if name is None:
+                os.close(descriptor)
+        sys.stdin = sys.stdout = sys.stderr = None
+        sys.argv = ["nmt", verb, f"run={trained}", "runtime.device=cpu"]
+        os._exit(main())
+
+    process = multiprocessing.get_context("fork").Process(target=nmt)
+    process.start()
+    process.join()
+    shown = (tmp_path / "err").read_text().splitlines()
+    assert (process.exitcode, [line for line in shown if "error" in line]) == (
+        (2, [message]) if message else (0, [])
+    )
+    assert not any("Traceback" in line for line in shown)
+
+
 def test_another_config_in_the_same_directory_is_refused(
     trained: Path, nmt: Command, tiny: list[str]
 ) -> None:
-    done = nmt("train", f"run={trained}", *tiny, "model.d_model=32", "trainer.max_steps=600")
+    done = nmt("train", f"run={trained}", *tiny, "model.d_model=64", "trainer.max_steps=400")
     assert done.returncode == 2
     assert "model.d_model" in done.stderr
     assert "64" in done.stderr
@@ -237,11 +281,11 @@ def test_another_config_in_the_same_directory_is_refused(
 def test_a_damaged_checkpoint_is_named(trained: Path, nmt: Command, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(trained, damaged)
-    weights = damaged / "checkpoints" / "step_00000600" / "model.safetensors"
+    weights = damaged / "checkpoints" / "step_00000400" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
-    done = nmt("evaluate", f"run={damaged}", "checkpoint=600")
+    done = nmt("evaluate", f"run={damaged}", "checkpoint=400")
     assert done.returncode == 2
     assert f"{weights.parent} is damaged: model.safetensors" in done.stderr
 
@@ -249,7 +293,7 @@ def test_a_damaged_checkpoint_is_named(trained: Path, nmt: Command, tmp_path: Pa
 def test_a_missing_checkpoint_lists_those_there_are(trained: Path, nmt: Command) -> None:
     done = nmt("evaluate", f"run={trained}", "checkpoint=17")
     assert done.returncode == 2
-    assert "600" in done.stderr
+    assert "400" in done.stderr
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
@@ -266,13 +310,33 @@ def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], 
     assert "runtime.precision=fp32" in done.stderr
 
 
-def test_a_sweep_goes_on_after_a_failed_trial(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
-    swept = [f"hydra.sweep.dir={tmp_path}/sweep", "model.num_heads=3,4", "seed=1,2"]
-    done = nmt("train", "-m", *tiny, *swept, "trainer.max_steps=10")
+@pytest.mark.fault(34)
+def test_a_sweep_goes_on_after_a_failed_trial(
+    nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that is refused, one whose process dies at step 5, and two that are trained once."""
+    update = Trainer._update
+
+    def dying(self: Trainer, *arguments: Any) -> Any:
+        if self.seed == 3 and self.train_state.step == 5:
+            os._exit(9)
+        return update(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_update", dying)
+    swept = ["train", "-m", *tiny, f"hydra.sweep.dir={tmp_path}/sweep", "seed=1,2,3", "trainer.max_steps=10"]
+    done = nmt(*swept, "trainer.save_every_steps=2")
     assert done.returncode == 3, done.stderr
-    assert "model.d_model must be divisible by model.num_heads" in done.stderr
-    finished = sorted(path.parent.name for path in tmp_path.glob("sweep/*/results.json"))
-    assert len(finished) == 2
-    assert all("model.num_heads-4" in name for name in finished)
-    again = nmt("evaluate", f"run={tmp_path}/sweep/{finished[0]}")
+    _, *rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [["seed-1", "done"], ["seed-2", "done"], ["seed-3", "failed"]]
+    assert rows[2][2] == "exit code 9"
+    results = [tmp_path / "sweep" / f"seed-{seed}" / "results.json" for seed in (1, 2, 3)]
+    assert [file.exists() for file in results] == [True, True, False]
+    times = [file.stat().st_mtime_ns for file in results[:2]]
+    monkeypatch.setattr(Trainer, "_update", update)
+    again = nmt(*swept, "trainer.save_every_steps=2")
     assert again.returncode == 0, again.stderr
+    assert [file.stat().st_mtime_ns for file in results[:2]] == times
+    assert "going on after step 4" in (results[2].parent / "train.log").read_text()
+    refused = nmt(*swept, "model.num_heads=3,4", "seed=1")
+    assert refused.returncode == 3
+    assert "model.num_heads-3  failed  model.d_model must be divisible by model.num_heads" in refused.stdout

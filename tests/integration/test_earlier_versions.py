@@ -1,6 +1,9 @@
 """Runs made by an earlier version still open, score the same and go on; their keys have new names.
 
-`tests/fixtures/run_0_1` is a whole run of version 0.1, `configs_0_1` the stored configs of its recipes.
+`tests/fixtures/run_0_1` is a whole run of version 0.1, `configs_0_1` the stored configs of its recipes, and
+`run_0_1_adam` a run of the first version that says in its manifests which one it is. A run of a later version
+is stored likewise: that of a command below, without tensorboard/ and without what names a machine, and the
+losses of the ten updates after it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,19 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 CONFIGS = sorted((FIXTURES / "configs_0_1").glob("*.yaml"))
 LOSS_AT_150 = 0.04862593
 """What version 0.1 validated with when its run of 100 updates was prolonged to 150."""
+LOSSES_FROM_101 = [
+    0.6564423056209788,
+    0.6992928561042336,
+    0.6556197334738338,
+    0.698880251716165,
+    0.6332874298095703,
+    0.6476476332720589,
+    0.6408816505880917,
+    0.6198389389935661,
+    0.6707252614638385,
+    0.6293017443488625,
+]
+"""What version 0.1 logged for the ten updates after those that it had saved; on its machine, bit for bit."""
 
 COMMAND = shlex.split("""
 data=toy experiment=none model=transformer_tiny model.d_model=16 model.d_ff=32 model.num_heads=2
@@ -36,6 +52,24 @@ decoding.length_penalty_alpha=0.7 decoding.n_best=2
 runtime.kernels=false runtime.precision=fp32 runtime.device=cpu
 """)
 """The command that made the run, with the keys of today."""
+
+CHANGED = ("optimizer", "schedule.decay_steps", "schedule=", "decoding")
+ADAM_COMMAND = [
+    *(word for word in COMMAND if not word.startswith(CHANGED)),
+    *("optimizer=adam", "schedule=inverse_sqrt", "tokenizer.normalization=identity", "decoding=greedy"),
+]
+ADAM_LOSSES_FROM_51 = [
+    1.114531909718233,
+    1.0290531831629135,
+    1.024532205918256,
+    1.1268240984748392,
+    0.9503005532657399,
+    0.9531683080336627,
+    0.9193718854118796,
+    0.9208032944623161,
+    0.9239422293270335,
+    0.9688296598546645,
+]
 
 
 @pytest.fixture
@@ -64,13 +98,27 @@ def test_a_finished_run_is_reported(run: Path, nmt: Command) -> None:
     assert f"{run} is finished:" in done.stdout
 
 
+@pytest.mark.fault(15)
 def test_a_run_goes_on_as_it_would_have(run: Path, nmt: Command) -> None:
-    done = nmt("train", f"run={run}", *COMMAND, "trainer.max_steps=150")
+    done = nmt("train", f"run={run}", *COMMAND, "trainer.log_every_steps=1", "trainer.max_steps=150")
     assert done.returncode == 0, done.stderr
     assert "going on after step 100" in done.stderr
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["step"] == 150
-    assert last["valid/loss"] == pytest.approx(LOSS_AT_150, rel=0.01)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
+    assert [losses[step] for step in range(101, 111)] == pytest.approx(LOSSES_FROM_101, rel=1e-5)
+    assert lines[-1]["step"] == 150
+    assert lines[-1]["valid/loss"] == pytest.approx(LOSS_AT_150, rel=0.01)
+
+
+@pytest.mark.fault(15)
+def test_a_run_with_adam_goes_on_as_it_would_have(tmp_path: Path, nmt: Command) -> None:
+    run = shutil.copytree(FIXTURES / "run_0_1_adam", tmp_path / "run")
+    done = nmt("train", f"run={run}", *ADAM_COMMAND, "trainer.log_every_steps=1", "trainer.max_steps=60")
+    assert done.returncode == 0, done.stderr
+    assert "going on after step 50" in done.stderr
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
+    assert [losses[step] for step in range(51, 61)] == pytest.approx(ADAM_LOSSES_FROM_51, rel=1e-5)
 
 
 CHOSEN = {"optimizer.algorithm": "optimizer=muon", "optimizer.schedule": "schedule=linear"}

@@ -36,8 +36,8 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "tokenizer=word",
         "model=transformer_tiny",
         "model.d_model=64",
-        "model.encoder_layers=2",
-        "model.decoder_layers=2",
+        "model.encoder_layers=1",
+        "model.decoder_layers=1",
         "model.dropout=0",
         "schedule=constant",
         "schedule.peak_rate=0.002",
@@ -45,8 +45,8 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "decoding=greedy",
         "data.max_tokens=16",
         "trainer.batch_tokens=32",
-        "trainer.max_steps=150",
-        "trainer.eval_every_steps=75",
+        "trainer.max_steps=100",
+        "trainer.eval_every_steps=50",
         "runtime.device=cpu",
     ]
 
@@ -87,7 +87,7 @@ def test_a_language_must_be_one_of_the_run(nmt: Command, trained: Path) -> None:
 def test_one_corpus_is_scored_alone_and_so_are_files(
     nmt: Command, trained: Path, overrides: list[str]
 ) -> None:
-    done = nmt("evaluate", f"run={trained}", "data.scored=[fr]")
+    done = nmt("evaluate", f"run={trained}", "data.scored=[fr]", "read_corpus=true")
     assert "chrF 100.00" in done.stdout, done.stderr
     place = overrides[1].partition("test: ")[2].partition("}")[0]
     done = nmt("evaluate", f"run={trained}", "data=files", "data.src=en", "data.tgt=de", f"data.test={place}")

@@ -36,9 +36,9 @@ def uninterrupted(nmt: Command, tiny: list[str], tmp_path_factory: pytest.TempPa
     return run
 
 
-def outcome(run: Path) -> dict[str, object]:
+def outcome(run: Path, steps: int = STEPS) -> dict[str, object]:
     """Everything that must not depend on interruptions."""
-    last = run / "checkpoints" / f"step_{STEPS:08d}"
+    last = run / "checkpoints" / f"step_{steps:08d}"
     progress = json.loads((last / "state.json").read_text())["progress"]
     timeless = {key: value for key, value in progress.items() if "seconds" not in key and key != "window"}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -58,6 +58,7 @@ def interrupt(command: list[str], environment: dict[str, str], awaited: Path, nu
     return process.wait(timeout=60)
 
 
+@pytest.mark.fault(1, 8, 16, 18)
 @pytest.mark.parametrize(
     ("number", "awaited", "code"),
     [
@@ -85,6 +86,30 @@ def test_interrupted_equals_uninterrupted(
     assert again.returncode == 0, again.stderr
     assert "going on after step" in again.stderr
     assert outcome(run) == outcome(uninterrupted)
+
+
+@pytest.mark.fault(6, 25)
+@pytest.mark.parametrize("kind", ["unigram", pytest.param("bpe", marks=pytest.mark.slow)])
+def test_sampled_segmentations_are_drawn_again_after_a_kill(
+    nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    """With accumulation, dropout and label smoothing; the run is killed in its second epoch."""
+    sampled = [f"tokenizer.kind={kind}", "tokenizer.vocab_size=25", "tokenizer.sampling_alpha=0.1"]
+    steps = ["trainer.max_steps=12", "trainer.eval_every_steps=6", "trainer.save_every_steps=3"]
+    small = ["data.max_chars=8", "data.max_tokens=32", "trainer.batch_tokens=200", "decoding=greedy"]
+    update = ["trainer.accumulate=4", "objective.label_smoothing=0.1"]
+    options = [*tiny, *OPTIONS, *sampled, *steps, *small, *update]
+    straight = nmt("train", f"run={tmp_path / 'straight'}", *options)
+    assert straight.returncode == 0, straight.stderr
+    tokens = [line.split(", ")[-1] for line in straight.stderr.splitlines() if "segmented for epoch" in line]
+    assert len(tokens) == len(set(tokens)) > 1
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *options]
+    ended = interrupt(command, environment, run / "checkpoints" / "step_00000009", signal.SIGKILL)
+    assert ended == -signal.SIGKILL
+    again = nmt("train", f"run={run}", *options)
+    assert "going on after step" in again.stderr, again.stderr
+    assert outcome(run, 12) == outcome(tmp_path / "straight", 12)
 
 
 def test_a_stream_goes_on_where_it_stopped(
@@ -126,6 +151,7 @@ def test_a_stream_that_has_changed_is_refused(nmt: Command, tiny: list[str], tmp
     assert "error: the training data has changed since step 3" in again.stderr
 
 
+@pytest.mark.fault(9)
 def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     uninterrupted: Path, nmt: Command, tiny: list[str], tmp_path: Path
 ) -> None:
@@ -184,6 +210,7 @@ def test_changed_training_data_is_refused(
     assert "has changed since the run began" in done.stderr
 
 
+@pytest.mark.fault(14)
 def test_two_processes_cannot_share_a_run(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -32,12 +32,16 @@ def torchrun(environment: dict[str, str], *arguments: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.fault(39)
 @pytest.mark.timeout(400)
 def test_two_processes_train_score_and_hand_over_to_one(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
+    """Each samples the segmentations by itself; each epoch begins with a check that they are the same."""
     run = tmp_path / "run"
-    options = [*tiny, "trainer.eval_every_steps=3", "trainer.log_every_steps=1", "model.dropout=0.1"]
+    sampled = ["tokenizer.kind=unigram", "tokenizer.vocab_size=25", "tokenizer.sampling_alpha=0.1"]
+    every = ["trainer.eval_every_steps=3", "trainer.log_every_steps=1"]
+    options = [*tiny, *sampled, *every, "model.dropout=0.1"]
     done = torchrun(environment, "train", f"run={run}", *options, "trainer.max_steps=6")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run         ") == 1
@@ -53,6 +57,8 @@ def test_two_processes_train_score_and_hand_over_to_one(
     again = nmt("train", f"run={run}", *options, "trainer.max_steps=8")
     assert again.returncode == 0, again.stderr
     assert "going on after step 6" in again.stderr
+    [together, alone] = re.findall(r"segmented for epoch 1: .*", done.stderr + again.stderr)
+    assert together == alone
 
 
 @pytest.mark.timeout(400)
@@ -62,6 +68,44 @@ def test_an_error_is_said_once(nmt: Command, environment: dict[str, str], tmp_pa
     alone = nmt("train", f"run={tmp_path}/run", "data=files", "data.train=nowhere")
     assert done.stderr.count(alone.stderr) == 1
     assert re.search(r"exitcode *: 2", done.stderr)
+
+
+def workers(launcher: int) -> list[int]:
+    """Return the processes that a torchrun has started, in the order of their ranks."""
+    found: dict[int, int] = {}
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found |= {
+            int(line.removeprefix(b"RANK=")): int(child) for line in variables if line.startswith(b"RANK=")
+        }
+    return [found[rank] for rank in sorted(found)]
+
+
+@pytest.mark.slow
+@pytest.mark.fault(40)
+@pytest.mark.timeout(600)
+def test_a_killed_process_is_restarted_and_the_end_is_the_same(
+    tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    options = [*tiny, "trainer.max_steps=40", "trainer.save_every_steps=10", "model.dropout=0.1"]
+    straight = torchrun(environment, "train", f"run={tmp_path}/straight", *options)
+    assert straight.returncode == 0, straight.stderr
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    process = subprocess.Popen(
+        [*launch, "-m", "nmt", "train", f"run={tmp_path}/run", *options],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and not (tmp_path / "run" / "checkpoints" / "step_00000010").exists():
+        time.sleep(0.05)
+    os.kill(workers(process.pid)[1], signal.SIGKILL)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "going on after step" in errors
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        file = Path("checkpoints", "step_00000040", name)
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
 
 
 def can_make_networks() -> bool:
@@ -87,10 +131,48 @@ def test_two_machines_train(tiny: list[str], environment: dict[str, str], tmp_pa
     assert json.loads((run / "results.json").read_text())["step"] == 4
 
 
+@pytest.mark.slow
+@pytest.mark.fault(41)
+@pytest.mark.timeout(600)
+def test_a_link_that_is_down_ends_the_training_which_then_goes_on(
+    tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """In a network of its own, whose only link, which torchrun needs as well, is down for a while."""
+    alone = ["unshare", "--net", "sh", "-c", "ip link set lo up"]
+    if shutil.which("unshare") is None or subprocess.run(alone, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to make a network namespace, and ip")
+    options = [*tiny, "trainer.max_steps=60", "trainer.save_every_steps=10", "model.dropout=0.1"]
+    straight = torchrun(environment, "train", f"run={tmp_path}/straight", *options)
+    assert straight.returncode == 0, straight.stderr
+    body = (
+        '(until [ -d "$1/checkpoints/step_00000020" ]; do sleep 0.02; done; '
+        'ip link set lo down; sleep 15; ip link set lo up) & shift; ip link set lo up; exec "$@"'
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "nmt", "train"]
+    command = [*launch, f"run={tmp_path}/run", *options, "runtime.timeout_minutes=0.1"]
+    cut = subprocess.run(
+        ["unshare", "--net", "sh", "-c", body, "sh", f"{tmp_path}/run", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert cut.returncode != 0
+    assert re.search(
+        r"error: the launcher at \S+, on the machine of rank 0, has not answered rank", cut.stderr
+    )
+    assert re.search(r"exitcode *: 4", cut.stderr)
+    again = torchrun(environment, "train", f"run={tmp_path}/run", *options)
+    assert "going on after step" in again.stderr, again.stderr
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        file = Path("checkpoints", "step_00000060", name)
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
+
+
 SLURM = {
-    "srun": 'while [[ $1 == --* ]]; do shift; done\necho $$ > "$JOB/step"\nexec "$@"',
+    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
     "scontrol": 'case $1 in show) echo localhost ;; requeue) echo "$2" >> "$JOB/requeued" ;; esac',
-    "scancel": 'kill -s "${1#--signal=}" "$(< "$JOB/step")"',
     "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
 }
 """What the job script calls, as far as it does."""
@@ -102,6 +184,7 @@ def ended(job: subprocess.Popen[str]) -> str:
     return errors
 
 
+@pytest.mark.fault(17)
 @pytest.mark.timeout(600)
 def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
     tiny: list[str], environment: dict[str, str], tmp_path: Path
@@ -132,10 +215,12 @@ def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
     job, metrics = queued(), run / "metrics.jsonl"
     while job.poll() is None and not (metrics.is_file() and metrics.read_text()):
         time.sleep(0.1)
-    job.send_signal(signal.SIGUSR1)
+    for process in (job.pid, *workers(job.pid)):  # Slurm signals every process of the job
+        os.kill(process, signal.SIGUSR1)
     errors = ended(job)
-    assert "stopped by SIGTERM after step" in errors, errors
+    assert "stopped by SIGUSR1 after step" in errors, errors
     assert (tmp_path / "requeued").read_text() == "17\n"
+    assert json.loads((run / "status.json").read_text())["state"] == "preempted"
     assert not (run / "results.json").exists()
 
     job = queued()
@@ -143,4 +228,5 @@ def test_a_slurm_job_saves_queues_itself_again_and_goes_on(
     assert job.returncode == 0, errors
     assert "going on after step" in errors
     assert json.loads((run / "results.json").read_text())["step"] == 200
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
     assert (tmp_path / "requeued").read_text() == "17\n"

@@ -214,6 +214,15 @@ def test_attention_is_that_of_torch(
     assert_near(gradients(out, inputs), gradients(expected, inputs), TOLERANCE[dtype])
 
 
+def test_a_mask_of_three_axes_has_heads_first() -> None:
+    """As in every sum of tensors: such a mask is no mask of sentences."""
+    queries, keys, values = leaves(*[(3, 3, 4, 8)] * 3)
+    mask = torch.rand(3, 4, 4) < 0.6
+    mask[..., 0] = True
+    expected = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    assert_near([fused.attention(queries, keys, values, mask, 0.0)], [expected], 1e-5)
+
+
 def test_attention_drops_weights_and_knows_it_in_backward() -> None:
     """With values of one channel per key, the output is the row of weights."""
     queries, keys = leaves((1, 1, 50, 4), (1, 1, 50, 4))

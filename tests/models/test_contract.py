@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from nmt.data.special_ids import BOS_ID
 from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.errors import UserError
 from nmt.layers.blocks import Activation, Norm, NormOrder
 from nmt.layers.loss import smoothed_nll
 from nmt.layers.positions import Positions
@@ -354,7 +355,7 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
         optimizer.zero_grad()
         logits = logits_of(model, src, src_mask, tgt_in).flatten(0, 1)
         loss, nll = smoothed_nll(logits, tgt_out.flatten(), 0.0)
-        if float(nll) / len(logits) < 0.1:
+        if float(nll) / len(logits) < 0.3:  # nats; that of a guess is 2.9
             return
         torch.autograd.backward(loss / len(logits))
         optimizer.step()
@@ -386,3 +387,11 @@ def test_attention_maps(model: TranslationModel, sentences: Sentences) -> None:
         assert not weights.masked_select(~src_mask[:, None, None, :]).any()
     for weights in maps.decoder:
         assert not weights.triu(1).any()
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_built() -> None:
+    cfg = TransformerConfig(d_model=65_536, d_ff=65_536, encoder_layers=1_000)
+    with pytest.raises(
+        UserError, match=r"^the weights of 1006 layers with model\.d_model=65536 need at least"
+    ):
+        build_model(cfg, src_vocab_size=10, tgt_vocab_size=10)

@@ -46,6 +46,25 @@ def test_a_causal_prefix_is_one_text_with_the_target(norm_order: NormOrder, posi
     assert_close(model(src, torch.ones_like(src, dtype=torch.bool), tgt_in), expected)
 
 
+@pytest.mark.parametrize(
+    "positions", [kind for kind in Positions if kind not in (Positions.sinusoidal, Positions.relative)]
+)
+def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions: Positions) -> None:
+    """Other positions in test_transformer."""
+    model = build(num_layers=1, positions=positions)
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=backend)
+    for sizes in ((2, 5, 4), (3, 7, 9), (4, 6, 6)):
+        batch = sentences(*sizes)
+        assert_close(compiled(*batch), model(*batch))
+    assert len(graphs) == 1
+
+
 def test_a_bidirectional_prefix_sees_the_whole_source(sentences: Sentences) -> None:
     src, src_mask, tgt_in = sentences(2, 5, 3)
     src_mask[:] = True

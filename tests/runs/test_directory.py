@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,17 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
         run.claim(config())
     assert run.checkpoints.steps() == [5]
     assert (tmp_path / "tokenizer.model").read_bytes() == b"of the user"
+
+
+@pytest.mark.fault(3, 16)
+def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.claim(config())
+    (run.path / "hypotheses").mkdir()
+    dead = [run.path / ".tmp-tokenizer.model.4194305", run.hypotheses / ".tmp-test.de.4194305"]
+    dead.append(run.path / f".tmp-config.yaml.{os.getpid()}")  # a number that is in use again
+    alive = run.hypotheses / f".tmp-test.de.{os.getppid()}"
+    for draft in (*dead, alive):
+        draft.touch()
+    run.claim(config())
+    assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, True]

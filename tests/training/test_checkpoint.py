@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import json
 import os
+import random
 import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +22,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+import nmt
 from nmt.errors import TrainingStopped, UserError
-from nmt.training.checkpoint import Checkpoint, CheckpointStore
+from nmt.training.checkpoint import Checkpoint, CheckpointStore, require_match
+from nmt.training.train_state import TrainState
 
 
 def make(step: int, fill: float | None = None) -> Checkpoint:
@@ -140,28 +144,29 @@ def test_files_follow_the_umask(store: CheckpointStore) -> None:
 # Crashes
 
 
-def run_until_line(action: Callable[[], None], line: int) -> bool:
-    """Run `action` in a child that dies, as from SIGKILL, at its `line`-th line; False when it has fewer.
+CALLS = {"open", "write", "flush", "close", "__exit__", "fsync"} | {"mkdir", "rename", "unlink", "rmdir"}
+"""Functions of io and os that change what is on a disk."""
 
-    Counted are the lines of nmt/checkpoint.py and of shutil: the child dies between any two system calls.
+
+def run_until_call(action: Callable[[], None], nth: int, calls: Collection[str] = CALLS) -> bool:
+    """Run `action` in a child that dies, as from SIGKILL, before its `nth` call; False when it has fewer.
+
+    Counted are functions of C named in `calls`. What Python has buffered is lost: files stay half written.
     """
     count = 0
 
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+    def count_calls(frame: FrameType, event: str, called: Any) -> None:
         nonlocal count
-        if os.path.basename(frame.f_code.co_filename) not in ("checkpoint.py", "shutil.py"):
-            return None
-        if event == "line":
+        if event == "c_call" and called.__name__ in calls:
             count += 1
-            if count == line:
+            if count == nth:
                 os._exit(9)
-        return trace
 
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            sys.settrace(trace)
+            sys.setprofile(count_calls)
             action()
             code = 0
         finally:
@@ -174,25 +179,26 @@ def run_until_line(action: Callable[[], None], line: int) -> bool:
 def crash_everywhere(
     root: Path, action: Callable[[CheckpointStore], None], check: Callable[[CheckpointStore], None]
 ) -> int:
-    """Kill `action` at each of its lines, on a fresh store with steps 10 and 20, and `check` what is left."""
+    """Kill `action` before each of its calls, on a fresh store of steps 10 and 20; `check` what is left."""
     original = CheckpointStore(root / "original")
     original.save(make(10))
     original.save(make(20))
-    line = 0
+    nth = 0
     killed = True
     while killed:
-        line += 1
-        store = CheckpointStore(root / str(line))
+        nth += 1
+        store = CheckpointStore(root / str(nth))
         shutil.copytree(original.directory, store.directory)
-        killed = run_until_line(lambda store=store: action(store), line)  # type: ignore[misc]
+        killed = run_until_call(lambda store=store: action(store), nth)  # type: ignore[misc]
         store.clean()
         assert all(re.fullmatch(r"step_\d{8}", name) for name in names(store))
         check(store)
-    return line
+    return nth
 
 
+@pytest.mark.fault(2)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_crash_at_any_line_of_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
+def test_crash_at_any_call_of_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
     seen = set()
 
     def check(store: CheckpointStore) -> None:
@@ -203,12 +209,13 @@ def test_crash_at_any_line_of_a_save_leaves_the_old_or_the_new_checkpoint(tmp_pa
         assert store.load(10).state == make(10).state
         seen.add(newest.step)
 
-    assert crash_everywhere(tmp_path, lambda store: store.save(make(30)), check) > 50
+    assert crash_everywhere(tmp_path, lambda store: store.save(make(30)), check) > 30
     assert seen == {20, 30}
 
 
+@pytest.mark.fault(2)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_crash_at_any_line_of_a_replacement_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
+def test_crash_at_any_call_of_a_replacement_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
     seen = set()
 
     def check(store: CheckpointStore) -> None:
@@ -219,12 +226,13 @@ def test_crash_at_any_line_of_a_replacement_leaves_the_old_or_the_new_checkpoint
         assert newest.model["weight"][0, 0].item() == newest.state["fill"]
         seen.add(newest.state["fill"])
 
-    assert crash_everywhere(tmp_path, lambda store: store.save(make(20, fill=-1.0)), check) > 50
+    assert crash_everywhere(tmp_path, lambda store: store.save(make(20, fill=-1.0)), check) > 40
     assert seen == {20.0, -1.0}
 
 
+@pytest.mark.fault(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_crash_at_any_line_of_pruning_leaves_what_is_kept(tmp_path: Path) -> None:
+def test_crash_at_any_call_of_pruning_leaves_what_is_kept(tmp_path: Path) -> None:
     def check(store: CheckpointStore) -> None:
         newest = store.latest(warn=silent)
         assert newest is not None
@@ -232,7 +240,7 @@ def test_crash_at_any_line_of_pruning_leaves_what_is_kept(tmp_path: Path) -> Non
         assert store.steps() in ([10, 20], [20])
         assert [store.load(step).step for step in store.steps()] == store.steps()
 
-    assert crash_everywhere(tmp_path, lambda store: store.prune({20}), check) > 10
+    assert crash_everywhere(tmp_path, lambda store: store.prune({20}), check) > 8
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -305,18 +313,21 @@ def test_the_package_reads_what_is_written(store: CheckpointStore) -> None:
 # A disk that refuses
 
 
+@pytest.mark.fault(12)
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 @pytest.mark.parametrize("nth", range(1, 8))
-def test_disk_full_stops_training_and_keeps_what_was_saved(
+def test_a_failure_to_save_keeps_what_was_saved(
     three: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str, nth: int
 ) -> None:
+    number = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT)[nth % 4]
+
     original, count = getattr(os, call), 0
 
     def failing(*args: Any) -> Any:
         nonlocal count
         count += 1
         if count == nth:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(number, os.strerror(number))
         return original(*args)
 
     monkeypatch.setattr(os, call, failing)
@@ -327,7 +338,7 @@ def test_disk_full_stops_training_and_keeps_what_was_saved(
             three.save(make(30, fill=-1.0))
         assert raised.value.exit_code == 4
         assert str(raised.value) == (
-            f"cannot write checkpoint {three.folder(30)}: No space left on device; "
+            f"cannot write checkpoint {three.folder(30)}: {os.strerror(number)}; "
             "steps saved before and intact: 10, 20, 30; "
             "make room or fix the permissions, then run the same command again"
         )
@@ -336,6 +347,23 @@ def test_disk_full_stops_training_and_keeps_what_was_saved(
     newest = three.latest(warn=silent)
     assert newest is not None
     assert newest.state["fill"] in (30.0, -1.0)
+
+
+@pytest.mark.fault(12)
+def test_a_save_without_the_space_for_it_writes_nothing(
+    three: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tied = torch.zeros(1000)
+    checkpoint = Checkpoint(40, {"a": tied, "b": tied}, {"a/exp_avg": torch.zeros(1000)}, {})
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=7999))
+    monkeypatch.setattr(three, "_write", pytest.fail)
+    with pytest.raises(TrainingStopped) as raised:
+        three.save(checkpoint)
+    assert str(raised.value) == (
+        f"cannot write checkpoint {three.folder(40)}: 8,000 bytes are needed, but 7,999 are free; "
+        "steps saved before and intact: 10, 20, 30; "
+        "make room or fix the permissions, then run the same command again"
+    )
 
 
 def test_write_refused_half_way(three: CheckpointStore) -> None:
@@ -350,6 +378,7 @@ def test_write_refused_half_way(three: CheckpointStore) -> None:
     assert names(three) == ["step_00000010", "step_00000020", "step_00000030"]
 
 
+@pytest.mark.fault(13)
 def test_directory_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(
@@ -376,6 +405,15 @@ def replace_and_seal(path: Path, data: bytes) -> None:
     seal(path.parent)
 
 
+def packed(entries: dict[str, Any], aliases: object = None, padding: bytes = b"") -> bytes:
+    """Return a safetensors file of a header and the four bytes of `TENSOR`."""
+    metadata = aliases if aliases is None or isinstance(aliases, (str, int)) else json.dumps(aliases)
+    plain = {"__metadata__": {"aliases": metadata}} if metadata is not None else {}
+    header = json.dumps({**plain, **entries}).encode() + padding
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+TENSOR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 BAD_HEADER = (2**60).to_bytes(8, "little") + b"{}"
 BAD_ALIAS = b'{"__metadata__":{"aliases":"{\\"tied\\": \\"gone\\"}"}}'
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -407,15 +445,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no object": (
         lambda f: (f / "MANIFEST.json").write_text("[]"),
-        "MANIFEST.json holds list where an object is expected",
+        "MANIFEST.json cannot be read: it holds list where an object is expected",
     ),
     "other step": (
         lambda f: edit(f / "MANIFEST.json", folder="step_00000010"),
         "MANIFEST.json belongs to 'step_00000010'",
     ),
-    "other format": (
-        lambda f: edit(f / "MANIFEST.json", format=2),
-        "MANIFEST.json has format 2, but this nmt reads format 1",
+    "no format": (
+        lambda f: edit(f / "MANIFEST.json", format="2"),
+        "MANIFEST.json has format '2', but formats are numbers from 1",
+    ),
+    "nested": (
+        lambda f: (f / "MANIFEST.json").write_text('{"files":' * 100_000 + "1" + "}" * 100_000),
+        "MANIFEST.json cannot be read: it is nested more than 32 deep",
     ),
     "no files": (lambda f: edit(f / "MANIFEST.json", files=[]), "MANIFEST.json lists no files"),
     "file not listed": (
@@ -434,9 +476,67 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: replace_and_seal(f / "model.safetensors", len(BAD_ALIAS).to_bytes(8, "little") + BAD_ALIAS),
         "model.safetensors has an alias of a tensor that it does not hold",
     ),
+    "alias cycle": (
+        lambda f: replace_and_seal(f / "model.safetensors", packed({"c": TENSOR}, {"a": "b", "b": "a"})),
+        "model.safetensors has an alias of a tensor that it does not hold",
+    ),
+    "alias of itself": (
+        lambda f: replace_and_seal(f / "model.safetensors", packed({"a": TENSOR}, {"a": "a"})),
+        "model.safetensors has an alias of a tensor that it does not hold",
+    ),
+    "alias nested": (
+        lambda f: replace_and_seal(f / "model.safetensors", packed({}, "[" * 100_000 + "]" * 100_000)),
+        "model.safetensors cannot be read: it is nested more than 32 deep",
+    ),
+    "aliases no text": (
+        lambda f: replace_and_seal(f / "model.safetensors", packed({}, 7)),
+        "model.safetensors cannot be read: its metadata is no text",
+    ),
+    "header of 2^62 bytes": (
+        lambda f: replace_and_seal(f / "model.safetensors", (1 << 62).to_bytes(8, "little") + b"{}"),
+        "model.safetensors cannot be read: ",
+    ),
+    "header that is long": (
+        lambda f: replace_and_seal(f / "optimizer.safetensors", packed({}, {}, b" " * (1 << 23))),
+        "optimizer.safetensors cannot be read: it has more than 8,388,608 bytes",
+    ),
+    "many tensors": (
+        lambda f: replace_and_seal(
+            f / "model.safetensors", packed(dict.fromkeys(map(str, range(100_000)), 1))
+        ),
+        "model.safetensors cannot be read: it has 100,000 tensors, but at most 65,536 are read",
+    ),
+    "many aliases": (
+        lambda f: replace_and_seal(
+            f / "model.safetensors", packed({"a": TENSOR}, {f"b{n}": "a" for n in range(70_000)})
+        ),
+        "model.safetensors cannot be read: it has 70,001 tensors, but at most 65,536 are read",
+    ),
+    "shape that overflows": (
+        lambda f: replace_and_seal(
+            f / "model.safetensors",
+            packed({"a": {**TENSOR, "shape": [0, 1 << 40, 1 << 40], "data_offsets": [0, 0]}}),
+        ),
+        "model.safetensors cannot be read: 'a' is no tensor of a type and size that is read",
+    ),
+    "type that torch has not": (
+        lambda f: replace_and_seal(f / "model.safetensors", packed({"a": {**TENSOR, "dtype": "F4"}})),
+        "model.safetensors cannot be read: 'a' is no tensor of a type and size that is read",
+    ),
+    "offsets past the end": (
+        lambda f: replace_and_seal(
+            f / "model.safetensors", packed({"a": {**TENSOR, "data_offsets": [0, 1 << 40]}})
+        ),
+        "model.safetensors cannot be read: ",
+    ),
+    "state nested": (
+        lambda f: replace_and_seal(f / "state.json", b'{"a":' * 100_000),
+        "state.json cannot be read: it is nested more than 32 deep",
+    ),
 }
 
 
+@pytest.mark.fault(9, 11, 36)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_named_set_aside_and_survived(three: CheckpointStore, damage: str) -> None:
     harm, reason = DAMAGES[damage]
@@ -458,10 +558,46 @@ def test_damage_is_named_set_aside_and_survived(three: CheckpointStore, damage: 
     assert names(three) == [".corrupt-step_00000030", "step_00000010", "step_00000020"]
 
 
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("damaged", [(), (30,)])
+def test_a_checkpoint_of_a_later_nmt_is_refused_and_left_alone(
+    three: CheckpointStore, damaged: tuple[int, ...]
+) -> None:
+    """Even when it is not the newest, and the newest is damaged."""
+    three.save_average(three.average([10, 20]), [10, 20])
+    for step in damaged:
+        flip(three.folder(step) / "model.safetensors")
+    later = {folder: folder / "MANIFEST.json" for folder in (three.folder(20), three.directory / "average")}
+    for file in later.values():
+        edit(file, format=2, nmt="9.9\x1b", further=[])
+    before = names(three)
+    needs = r"needs nmt of format 2, written by '9\.9\\x1b'; nmt \S+ reads formats up to 1; update nmt"
+    actions: list[Callable[[], object]] = [
+        lambda: three.load(20),
+        lambda: three.load_model(20),
+        lambda: three.load_average(),
+        lambda: three.average([10, 20]),
+        lambda: three.set_damaged_models_aside(silent),
+    ]
+    for action in actions if not damaged else [*actions, lambda: three.latest(silent)]:
+        with pytest.raises(UserError, match=needs):
+            action()
+    assert names(three) == before
+
+
+def test_a_manifest_says_who_wrote_it(three: CheckpointStore) -> None:
+    manifest = json.loads((three.folder(10) / "MANIFEST.json").read_text())
+    assert (manifest["format"], manifest["nmt"]) == (1, nmt.__version__)
+    del manifest["nmt"]  # an earlier version did not say
+    (three.folder(10) / "MANIFEST.json").write_text(json.dumps(manifest))
+    assert three.load(10).step == 10
+
+
 def test_any_flipped_bit_is_noticed(three: CheckpointStore) -> None:
     for path in three.folder(30).iterdir():
         original = path.read_bytes()
-        for position in range(0, len(original), 3):
+        remark = original.find(b'"nmt": "') if path.name == "MANIFEST.json" else len(original)
+        for position in {*range(0, len(original), 3)} - {*range(remark, remark + 8 + len(nmt.__version__))}:
             path.write_bytes(original[:position] + bytes([original[position] ^ 1]) + original[position + 1 :])
             with pytest.raises(UserError, match="step_00000030 is damaged"):
                 three.load(30)
@@ -496,6 +632,21 @@ def test_several_damaged_and_set_aside_twice(three: CheckpointStore) -> None:
     ]
 
 
+def test_a_damaged_checkpoint_that_cannot_be_moved_is_named(
+    three: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    flip(three.folder(30) / "model.safetensors")
+    monkeypatch.setattr(os, "rename", refused)
+    aside = three.directory / ".corrupt-step_00000030"
+    message = f"cannot write {aside}, as step_00000030 is damaged: Permission denied; steps saved before"
+    with pytest.raises(TrainingStopped, match=f"^{re.escape(message)}"):
+        three.latest(silent)
+
+
+@pytest.mark.fault(10)
 def test_all_damaged_is_an_error_that_lists_each_and_moves_nothing(three: CheckpointStore) -> None:
     flip(three.folder(10) / "state.json")
     (three.folder(20) / "model.safetensors").unlink()
@@ -577,6 +728,92 @@ def test_average_round_trip(three: CheckpointStore) -> None:
     flip(three.directory / "average" / "model.safetensors")
     with pytest.raises(UserError, match=r"average is damaged: model.safetensors does not match its SHA-256"):
         three.load_average()
+
+
+@pytest.mark.fault(9, 10)
+def test_models_that_are_damaged_are_set_aside_before_the_end(three: CheckpointStore) -> None:
+    flip(three.folder(20) / "model.safetensors")
+    flip(three.folder(30) / "optimizer.safetensors")  # which no average needs
+    warnings: list[str] = []
+    three.set_damaged_models_aside(warnings.append)
+    assert warnings == [
+        f"checkpoint {three.folder(20)} is damaged: model.safetensors does not match its SHA-256 in "
+        "MANIFEST.json; set aside as .corrupt-step_00000020, "
+        "so its weights are neither the best nor in an average"
+    ]
+    assert three.steps() == [10, 30]
+    three.set_damaged_models_aside(silent)
+    for step in (10, 30):
+        flip(three.folder(step) / "model.safetensors")
+    with pytest.raises(UserError, match=r"every checkpoint in .* is damaged:\n  step_00000010: model"):
+        three.set_damaged_models_aside(silent)
+    assert three.steps() == [10, 30]
+
+
+@pytest.mark.fault(36)
+def test_tensors_that_do_not_fit_are_one_message() -> None:
+    wanted = {"a": torch.zeros(2), "b": torch.zeros(3), "c": torch.zeros(3), "d": torch.zeros(1)}
+    require_match(wanted, dict(wanted), "the weights")
+    found = {"a": torch.zeros(3), "c": torch.zeros(3).int(), "d": torch.zeros(1), "x\x1b": torch.zeros(1)}
+    with pytest.raises(UserError) as raised:
+        require_match(found, wanted, "the weights")
+    assert str(raised.value) == (
+        "the weights do not fit the config: 4 of 5 tensors differ: "
+        r"'x\x1b' is unknown; a is F32 [3], not F32 [2]; b is missing; c is I32 [3], not F32 [3]"
+    )
+    many = {f"{n:06}": torch.zeros(1) for n in range(60_000)}
+    with pytest.raises(UserError) as raised:
+        require_match(many, wanted, "the weights")
+    assert "60,004 of 60,004 tensors differ: '000000' is unknown; " in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """Return `data` with bytes flipped, cut, doubled, or replaced by what breaks parsers."""
+    place, other = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    piece = rng.choice(
+        [b"", b"\xff" * 8, b"0", b"-1", b"1e999", b"[", b'{"a":', b"null", b"9" * 30, b'"\\u0000"']
+    )
+    return rng.choice(
+        [
+            data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :],
+            data[:place] + piece + data[other:],
+            data[:place] + piece + data[place:],
+            data[:place],
+            data[:other] + data[place:],
+        ]
+    )
+
+
+@pytest.mark.fault(36)
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
+)
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_mutated_file_is_read_or_refused(tmp_path: Path, name: str, sealed: bool) -> None:
+    """With a manifest that fits it, as a stranger would write, and without, as a disk would."""
+    rng = random.Random(f"{name} {sealed}")
+    store = CheckpointStore(tmp_path)
+    model = nn.Linear(2, 2)
+    optimizer = {"weight/exp_avg": torch.zeros(2, 2), "bias/exp_avg": torch.zeros(2)}
+    state = {"progress": dataclasses.asdict(TrainState(step=1, scores={"1": 0.5})), "scaler": {}}
+    store.save(Checkpoint(1, model.state_dict(), optimizer, state))
+    file = store.folder(1) / name
+    data = file.read_bytes()
+    refused: list[str] = []
+    for _ in range(60):
+        file.write_bytes(mutated(data, rng))
+        if sealed and name != "MANIFEST.json":
+            seal(store.folder(1))
+        try:
+            found = store.load(1)
+            require_match(found.model, model.state_dict(), "the weights")
+            require_match(found.optimizer, optimizer, "the optimizer's tensors")
+            TrainState.stored_in(found.state)
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) > 20
+    assert all(len(text) < 1000 and text.isprintable() for text in refused)
 
 
 def test_average_refuses_a_damaged_checkpoint(three: CheckpointStore) -> None:

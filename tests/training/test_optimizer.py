@@ -129,8 +129,9 @@ def test_optimizer_of_another_model() -> None:
     other = nn.Sequential(nn.Linear(6, 5))
     optimizer = build_optimizer(AdamConfig(), other)
     message = (
-        "the stored optimizer state is of another model: it has '2.weight/exp_avg', "
-        "the model has no '2.weight'"
+        "the optimizer's tensors of the checkpoint do not fit the config: 2 of 4 tensors differ: "
+        "'2.weight/exp_avg' is unknown; 0.bias/exp_avg_sq is missing"
     )
+    state = {"0.bias/step": torch.zeros(()), "0.bias/exp_avg": torch.zeros(5)}
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        load_optimizer_tensors(optimizer, other, {"2.weight/exp_avg": torch.zeros(2, 5)})
+        load_optimizer_tensors(optimizer, other, state | {"2.weight/exp_avg": torch.zeros(2, 5)})

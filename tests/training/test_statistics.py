@@ -68,6 +68,7 @@ def test_an_overflow_is_forgiven_counted_and_not_measured(monkeypatch: pytest.Mo
     assert found["grad_norm"] == found["norm_again"] == 3.0
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize("forgives_overflow", [False, True])
 def test_after_a_fault_all_is_left_out(forgives_overflow: bool) -> None:
     statistics = UpdateStatistics(CPU, forgives_overflow=forgives_overflow)
@@ -78,6 +79,28 @@ def test_after_a_fault_all_is_left_out(forgives_overflow: bool) -> None:
     assert isinstance(fault, Fault)
     assert fault.step == 2
     assert math.isnan(fault.loss)
+
+
+@pytest.mark.fault(21)
+def test_some_faults_in_a_row_are_tolerated() -> None:
+    """They are in no sum; the row ends with an update that is sound, and goes on over a resume."""
+    statistics = UpdateStatistics(CPU, forgives_overflow=False, tolerated=2)
+    losses = (20.0, math.nan, math.inf, 10.0, 30.0)
+    assert [end_update(statistics, step, x, 1.0) for step, x in enumerate(losses, 1)] == [0, 1, 1, 0, 0]
+    sums, fault = statistics.read()
+    assert (sums["loss"], sums["kl"], sums["positions"], sums["norm"]) == (60.0, 3.0, 36.0, 3.0)
+    assert fault == Fault(step=3, loss=math.inf, norm=1.0, updates=2, tokens=20)
+    assert statistics.in_a_row == 0
+    assert statistics.read()[1] is None
+    assert end_update(statistics, 6, 1.0, math.nan) == 1
+    statistics.read()
+    resumed = UpdateStatistics(CPU, forgives_overflow=False, tolerated=2)
+    resumed.resume(statistics.in_a_row)
+    assert [end_update(resumed, step, x, 1.0) for step, x in ((7, math.nan), (8, -math.inf))] == [1, 1]
+    assert end_update(resumed, 9, 20.0, 1.0) == 1  # after the one that was too many
+    _, fault = resumed.read()
+    assert fault == Fault(step=8, loss=-math.inf, norm=1.0, updates=3, tokens=30)
+    assert resumed.in_a_row == 4
 
 
 def test_the_measures_there_are() -> None:

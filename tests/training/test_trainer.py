@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,69 +18,25 @@ import pytest
 import torch
 
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.errors import TrainingStopped, UserError
-from nmt.models import TranslationModel
-from nmt.runtime import MixedPrecisionStep, Precision, StopRequest, seed_everything
-from nmt.training.checkpoint import CheckpointStore
+from nmt.distributed import World
+from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.signals import StopRequest
+from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.objective import Objective
-from nmt.training.optimizer import AdamConfig, build_optimizer, optimizer_tensors
-from nmt.training.parallel_model import ParallelModel
-from nmt.training.schedules import ConstantConfig, PlateauConfig, ScheduleConfig, ScheduleContext
+from nmt.training.optimizer import optimizer_tensors
+from nmt.training.schedules import PlateauConfig
 from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import AverageOf, Trainer, TrainerConfig, kept_steps, selected_steps
+from tests.training.test_checkpoint import CALLS, run_until_call
 from tests.training.test_objective import consistency, cross_entropy, mean_teacher
 
 Factory = Callable[..., Trainer]
-RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
 
 
-@pytest.fixture
-def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]) -> Factory:
-    """Return a function of trainer fields that returns a trainer; `scores` are those of its validations."""
-
-    def build(
-        *,
-        scores: Sequence[float] = (),
-        schedule: ScheduleConfig = RATE,
-        objective: Objective | None = None,
-        folder: str = "run",
-        **fields: Any,
-    ) -> Trainer:
-        plain: dict[str, Any] = {"batch_tokens": 40, "log_every_steps": 1, "patience": 0}
-        cfg = TrainerConfig(**(plain | {"best_metric": "bleu"} | fields))
-        seed_everything(1)
-        model = tiny_model()
-        found: Iterator[float] = iter(scores)
-
-        def validate(step: int) -> dict[str, float]:
-            score = next(found, 0.0)
-            return {"valid/bleu": score, "valid/loss": 100.0 - score}
-
-        return Trainer(
-            cfg,
-            schedule,
-            ScheduleContext(d_model=16),
-            parallel_model=ParallelModel(model, objective or cross_entropy()),
-            amp_step=MixedPrecisionStep(
-                build_optimizer(AdamConfig(), model),
-                device=torch.device("cpu"),
-                precision=Precision.fp32,
-                clip_norm=1.0,
-            ),
-            pairs_of_epoch=lambda epoch: pairs,
-            validate=validate,
-            store=CheckpointStore(tmp_path / folder / "checkpoints"),
-            seed=1,
-            higher_is_better=cfg.best_metric == "bleu",
-        )
-
-    return build
-
-
-def fit(trainer: Trainer) -> TrainState:
+def fit(trainer: Trainer, tracking: TrackingConfig | None = None) -> TrainState:
     run = TrackedRun(trainer.store.directory.parent, trainer.train_state.step)
-    with Tracker(run, TrackingConfig()) as tracker:
+    with Tracker(run, tracking or TrackingConfig()) as tracker:
         return trainer.fit(tracker, StopRequest())
 
 
@@ -108,6 +71,30 @@ def test_an_epoch_uses_every_token_once(trainer: Factory, pairs: EncodedPairs, a
     train_state = fit(trainer(max_steps=None, max_epochs=2, accumulate=accumulate))
     assert train_state.tokens == 2 * int(pairs.tgt_lengths.sum())
     assert (train_state.epoch, train_state.batch) == (3, 0)
+
+
+@pytest.mark.fault(6)
+def test_an_epoch_goes_on_with_the_pairs_that_it_began_with(trainer: Factory, pairs: EncodedPairs) -> None:
+    pairs.digest = "some pairs"
+    begun = fit(trainer(max_steps=3))
+    assert (begun.batch, begun.digest) == (3, "some pairs")
+    resumed = trainer(folder="resumed", max_steps=4)
+    resumed.train_state, pairs.digest = begun, "other pairs"
+    with pytest.raises(UserError, match="the training data has changed since step 3; start a new run"):
+        fit(resumed)
+    begun.epoch, begun.batch = 2, 0  # a new epoch may have other pairs
+    assert fit(resumed).digest == "other pairs"
+
+
+@pytest.mark.parametrize(("batch", "epoch"), [(3, 1), (1000, 2)])
+def test_an_epoch_begun_by_a_version_without_digests_goes_on(
+    trainer: Factory, pairs: EncodedPairs, batch: int, epoch: int
+) -> None:
+    """Also when that version sampled more batches than there are now."""
+    pairs.digest = "some pairs"
+    resumed = trainer(max_steps=4)
+    resumed.train_state = TrainState(step=3, batch=batch)
+    assert (fit(resumed).epoch, resumed.train_state.digest) == (epoch, "some pairs")
 
 
 def test_the_first_limit_ends_the_training(trainer: Factory) -> None:
@@ -148,6 +135,201 @@ def test_best_and_newest_checkpoints_are_kept(trainer: Factory) -> None:
     assert done.store.steps() == [2, 8, 10, 12]
 
 
+SAVING = {"max_steps": 10, "eval_every_steps": 100, "save_every_steps": 2, "keep_last": 9}
+
+
+@pytest.fixture
+def full_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function of a trainer, steps and an error of the system, which fsync then raises at a step."""
+
+    def fail(made: Trainer, steps: Sequence[int], number: int = errno.ENOSPC) -> None:
+        fsync = os.fsync
+
+        def refusing(descriptor: int) -> None:
+            if made.train_state.step in steps:
+                raise OSError(number, os.strerror(number))
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", refusing)
+
+    return fail
+
+
+def outcome(trainer: Trainer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return weights, optimizer and progress, which must not depend on what happened on the way."""
+    progress = dataclasses.asdict(trainer.train_state)
+    timeless = {key: value for key, value in progress.items() if "seconds" not in key and key != "window"}
+    state = optimizer_tensors(trainer.amp_step.optimizer, trainer.parallel_model.model)
+    return {"weights": weights(trainer), **state}, timeless
+
+
+def assert_same(one: Trainer, other: Trainer) -> None:
+    (tensors, progress), (expected, timeless) = outcome(one), outcome(other)
+    assert progress == timeless
+    torch.testing.assert_close(tensors, expected, rtol=0, atol=0)
+
+
+def update(trainer: Trainer, count: int) -> None:
+    """Do `count` updates of the first epoch and nothing else."""
+    pairs = trainer.pairs_of_epoch(1)
+    trainer._require_same(pairs)
+    plan = trainer.plan(pairs)
+    for batch in plan[trainer.train_state.batch :][:count]:
+        trainer._update(pairs, [batch])
+        trainer._move_on(1, len(plan))
+
+
+def resumed(trainer: Trainer) -> Trainer:
+    """Return `trainer` after the newest checkpoint in its folder."""
+    trainer.store.clean()
+    checkpoint = trainer.store.latest(pytest.fail)
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    return trainer
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+def test_a_failed_save_does_not_end_the_training(
+    trainer: Factory, full_at: Callable[..., None], number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    straight, interrupted = trainer(folder="straight", **SAVING), trainer(**SAVING)
+    fit(straight)
+    full_at(interrupted, (4, 6), number)
+    fit(interrupted)
+    assert interrupted.store.steps() == [2, 8, 10]
+    assert sorted(path.name[0] for path in interrupted.store.directory.iterdir()) == ["s"] * 3  # no .tmp-*
+    assert_same(interrupted, straight)
+    log = capsys.readouterr().err
+    for step, before, left in ((4, "2", 2), (6, "2", 1)):
+        assert (
+            f"error: cannot write checkpoint {interrupted.store.folder(step)}: {os.strerror(number)}; "
+            f"steps saved before and intact: {before}; make room or fix the permissions, then run the same "
+            f"command again. Training goes on; it stops after {left} more failures in a row"
+        ) in log
+
+
+@pytest.mark.fault(12)
+def test_repeated_failures_to_save_end_the_training_which_then_goes_on(
+    trainer: Factory, full_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight, stopped = trainer(folder="straight", **SAVING), trainer(**SAVING)
+    fit(straight)
+    full_at(stopped, range(4, 100))
+    with pytest.raises(
+        TrainingStopped, match=r"^cannot write checkpoint .*step_00000008: No space left"
+    ) as raised:
+        fit(stopped)
+    assert raised.value.exit_code == 4
+    assert stopped.store.steps() == [2]
+    monkeypatch.undo()
+    again = resumed(trainer(**SAVING))
+    fit(again)
+    assert_same(again, straight)
+    file = again.store.directory.parent / "metrics.jsonl"
+    steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
+    assert steps == [*range(1, 11), 10]
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("steps", [[3], [10]])
+def test_a_save_that_nothing_follows_must_succeed(
+    trainer: Factory, full_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch, steps: list[int]
+) -> None:
+    """One that a signal asks for, and the last one."""
+    made = trainer(**SAVING)
+    full_at(made, steps)
+    stop = StopRequest()
+    update = made._update
+
+    def update_and_signal(*arguments: Any) -> None:
+        update(*arguments)
+        if made.train_state.step == steps[0] == 3:
+            stop.signal = signal.SIGTERM
+
+    monkeypatch.setattr(made, "_update", update_and_signal)
+    with (
+        Tracker(TrackedRun(made.store.directory.parent), TrackingConfig(sinks=[])) as tracker,
+        pytest.raises(TrainingStopped, match="No space left on device"),
+    ):
+        made.fit(tracker, stop)
+    assert made.train_state.step == steps[0]
+
+
+@pytest.mark.fault(12)
+def test_a_disk_without_room_for_checkpoints_is_noticed_before_the_first_step(
+    trainer: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trainer(**SAVING)
+    size = 4 * len(weights(made))
+    needed = int(2.5 * 3 * size)
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with pytest.raises(TrainingStopped) as raised:
+        fit(made, TrackingConfig(sinks=[]))
+    assert str(raised.value) == (
+        f"cannot write checkpoints to {made.store.directory}: {needed:,} bytes are needed, "
+        f"but {needed - 1:,} are free; steps saved before and intact: none; "
+        "make room or fix the permissions, then run the same command again"
+    )
+    assert made.train_state.step == 0
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed))
+    assert fit(made, TrackingConfig(sinks=[])).step == 10
+
+
+class Told(World):
+    """Rank 1 of two, as rank 0 tells it that a checkpoint cannot be written."""
+
+    def broadcast(self, value: Any) -> Any:
+        assert value is None
+        return "cannot write it"
+
+
+@pytest.mark.fault(12)
+def test_all_ranks_decide_alike_about_a_failed_save(trainer: Factory) -> None:
+    made = trainer(**SAVING)
+    made._update(made.pairs_of_epoch(1), made.plan(made.pairs_of_epoch(1))[:1])
+    made.world = Told(rank=1, size=2)
+    lines: list[str] = []
+    made.log = lines.append
+    for _ in range(2):
+        made.save(must=False)
+    with pytest.raises(TrainingStopped, match=r"^cannot write it$"):
+        made.save(must=False)
+    assert len(lines) == 2
+    assert made.store.steps() == []
+
+
+@pytest.mark.fault(2, 3)
+def test_killed_at_any_call_of_a_save_a_training_ends_the_same(trainer: Factory, tmp_path: Path) -> None:
+    """The save of step 4 writes, replaces nothing and removes step 2."""
+    plain = {**SAVING, "max_steps": 5, "keep_last": 1}
+    straight = trainer(folder="straight", **plain)
+    fit(straight)
+    first = trainer(folder="first", **plain)
+    update(first, 2)
+    first.save()
+    second = resumed(trainer(folder="first", **plain))
+    update(second, 2)
+    nth, ends, killed = 0, {}, True
+    while killed:
+        nth += 1
+        folder = shutil.copytree(tmp_path / "first", tmp_path / f"run{nth}")
+        second.store = CheckpointStore(folder / "checkpoints")
+        killed = run_until_call(second.save, nth, CALLS - {"write"})  # there is one of each tensor
+        second.store.clean()
+        newest = second.store.latest(pytest.fail)
+        assert newest is not None
+        assert {path.name for path in second.store.directory.iterdir()} <= {"step_00000002", "step_00000004"}
+        ends[newest.step] = folder.name
+    assert nth > 30
+    assert ends.keys() == {2, 4}
+    for name in ends.values():
+        after = resumed(trainer(folder=name, **plain))
+        fit(after)
+        assert_same(after, straight)
+        assert after.store.steps() == straight.store.steps()
+
+
 def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
     saved, train_state, cfg = (
         [5, 7, 10, 13, 20],
@@ -161,10 +343,94 @@ def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
 def test_the_best_are_those_of_the_highest_score_that_are_saved() -> None:
     train_state, cfg = (
         TrainState(scores={"5": 1.0, "10": 3.0, "15": 4.0, "20": 2.0}),
-        TrainerConfig(keep_last=1),
+        TrainerConfig(keep_last=1, save_every_steps=20),
     )
     assert selected_steps(AverageOf.best, 2, [5, 10, 20, 22], train_state, cfg) == [10, 20]
     assert kept_steps([5, 10, 20, 22], train_state, cfg) == {10, 20, 22}
+
+
+SCORES = {4: 5.0, 8: 6.0, 12: 4.0, 16: 4.5, 20: 1.0, 21: 2.0}
+"""The score of each validation; a plateau, and steps that are not among the best."""
+INTERRUPTED = {"validation": 12, "encoding": 16, "update": 9, "save": 7, "end": 21}
+"""What a signal meets, and the step that it leaves saved: the next one when it meets a save.
+
+Step 16 ends an epoch; it is validated, but no run saves it that is not interrupted."""
+
+
+def signalled(made: Trainer, phase: str) -> Trainer:
+    """Make `phase` send a signal in a trainer that does as any other does."""
+    pairs_of_epoch, add_gradients, write = made.pairs_of_epoch, made._add_gradients, made.store.save
+    due = {"validation": 12, "end": 21}.get(phase, 0)
+
+    def send(happens: bool) -> None:
+        if happens:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def validate(step: int) -> dict[str, float]:
+        torch.rand(step)  # as a search may draw
+        values = {"valid/bleu": SCORES[step], "valid/loss": 100.0 - SCORES[step]}
+        send(step == due)
+        return values
+
+    def encode(epoch: int) -> EncodedPairs:
+        send(phase == "encoding" and epoch == 3)
+        return pairs_of_epoch(epoch)
+
+    def add(*arguments: Any) -> None:
+        send(phase == "update" and made.train_state.step == 8)
+        add_gradients(*arguments)
+
+    def save(checkpoint: Checkpoint) -> None:
+        send(phase == "save" and checkpoint.step == 6)
+        write(checkpoint)
+
+    made.validate, made.pairs_of_epoch = validate, encode
+    made._add_gradients, made.store.save = add, save  # type: ignore[method-assign,assignment]
+    return made
+
+
+@pytest.mark.fault(16, 4)
+@pytest.mark.parametrize("phase", INTERRUPTED)
+def test_a_signal_in_any_phase_changes_nothing_at_the_end(trainer: Factory, phase: str) -> None:
+    """Scores, patience, the plateau, what is kept, averaged and logged: all is that of a run without it."""
+
+    def build(folder: str, phase: str = "") -> Trainer:
+        plateau = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=1, reduce_factor=0.5)
+        cfg = {"max_steps": 21, "eval_every_steps": 4, "save_every_steps": 6, "keep_last": 3, "accumulate": 2}
+        return signalled(trainer(folder=folder, schedule=plateau, batch_tokens=25, **cfg), phase)
+
+    def outcome(made: Trainer) -> list[Any]:
+        state = {key: value for key, value in vars(made.train_state).items() if "second" not in key}
+        newest = selected_steps(AverageOf.last, 3, made.store.steps(), made.train_state, made.cfg)
+        lines = (made.store.directory.parent / "metrics.jsonl").read_text().splitlines()
+        logged = [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
+        return [state | {"window": window_of(made)}, newest, logged, weights(made).tolist()]
+
+    straight, first, second = build("straight"), build("run", phase), build("run")
+    fit(straight)
+    run = TrackedRun(first.store.directory.parent)
+    with pytest.raises(Interrupted), StopRequest() as stop, Tracker(run, TrackingConfig()) as tracker:
+        first.fit(tracker, stop)
+    assert first.store.steps()[-1] == INTERRUPTED[phase]
+    checkpoint = second.store.latest(pytest.fail)
+    assert checkpoint is not None
+    second.resume(checkpoint)
+    fit(second)
+    assert outcome(second) == outcome(straight)
+
+
+def test_a_signal_before_the_first_update_saves_nothing(trainer: Factory) -> None:
+    made = trainer(max_steps=4)
+    made.pairs_of_epoch = lambda epoch: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[assignment,return-value]
+    run = TrackedRun(made.store.directory.parent)
+    message = "^stopped by SIGTERM; the same command takes it up again$"
+    with (
+        pytest.raises(Interrupted, match=message),
+        StopRequest() as stop,
+        Tracker(run, TrackingConfig()) as t,
+    ):
+        made.fit(t, stop)
+    assert made.store.steps() == []
 
 
 def window_of(trainer: Trainer) -> dict[str, float]:
@@ -237,13 +503,15 @@ def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
     assert done.learning_rate(6) == pytest.approx(1e-3)
 
 
+@pytest.mark.fault(20)
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) -> None:
     broken = trainer(max_steps=3)
     with torch.no_grad():
         broken.parallel_model.model.get_parameter("output.weight")[5] = torch.inf
     before = weights(broken)
     with pytest.raises(
-        TrainingStopped, match=r"^step 1: the loss is (nan|inf)\. The weights were left as step 0"
+        TrainingStopped,
+        match=r"^step 1: the loss is (nan|inf) on rank 0.*weights were left as step 0 made",
     ):
         fit(broken)
     assert torch.equal(weights(broken), before)
@@ -253,12 +521,8 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) ->
 def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -> None:
     """A run that was stopped before its first validation, and is then told to stop even earlier."""
     first = trainer(max_steps=6, eval_every_steps=100, save_every_steps=100)
-    with Tracker(TrackedRun(first.store.directory.parent), TrackingConfig()) as tracker:
-        stop = StopRequest()
-        first._update(first.pairs_of_epoch(1), first.plan(first.pairs_of_epoch(1))[:1])
-        first.save()
-        stop.raise_if_requested(1)
-        tracker.message("stopped")
+    first._update(first.pairs_of_epoch(1), first.plan(first.pairs_of_epoch(1))[:1])
+    first.save()
     second = trainer(max_steps=1)
     checkpoint = second.store.latest(pytest.fail)
     assert checkpoint is not None
@@ -271,6 +535,8 @@ def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -
     [
         ({"accumulate": 0}, "trainer.accumulate must be at least 1, but is 0"),
         ({"max_steps": 0}, "trainer.max_steps must be positive, but is 0; use null for no limit"),
+        ({"max_recoveries": -1}, "trainer.max_recoveries must not be negative, but is -1"),
+        ({"divergence_ratio": float("nan")}, "trainer.divergence_ratio must be finite and not negative"),
         ({"patience": -1}, "trainer.patience must not be negative, but is -1"),
         (
             {"measures": ["weight_norms"]},

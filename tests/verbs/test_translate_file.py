@@ -29,7 +29,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model, open_run, output_lines
 from nmt.runtime import RuntimeConfig
@@ -105,6 +105,21 @@ def test_two_workers_give_what_a_stream_gives(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+@pytest.mark.fault(29)
+def test_a_thousand_lines_come_out_as_a_thousand(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, ten of them empty, one far too long, one with line breaks of other systems."""
+    lines = [f"{'abcdefgh'[i % 8]}b ca {'h' * (i % 5)}" for i in range(1000)]
+    alone = {i: streamed(run, f"{lines[i]}\n".encode()) for i in (3, 501, 999)}
+    for i in range(0, 1000, 100):
+        lines[i] = "" if i % 200 else "  "
+    lines[77], lines[78] = "ab " * 500_000, "ab\u2028ba\rca\x85"
+    found = streamed(run, "".join(f"{line}\n" for line in lines).encode()).split(b"\n")
+    assert len(found) == 1001
+    assert [i for i, line in enumerate(found) if not line] == [*range(0, 1000, 100), 1000]
+    assert {i: found[i] + b"\n" for i in alone} == alone
+    assert "only the first 1024 tokens of line 78 are translated" in capsys.readouterr().err
+
+
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"")
     translate_file(config(run, tmp_path))
@@ -133,6 +148,7 @@ def await_parts(process: subprocess.Popen[str], folder: Path, more_than: int) ->
         time.sleep(0.005)
 
 
+@pytest.mark.fault(5, 18, 23)
 def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +187,7 @@ def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
         translate_file(config(run, tmp_path, workers=1))
 
 
+@pytest.mark.fault(23)
 def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"a\n")
 
@@ -190,6 +207,25 @@ def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None
         "a worker was ended by SIGKILL, perhaps for lack of memory; what is translated is kept, and the same "
         "command goes on; fewer workers=... or a lower decoding.batch_tokens=... needs less memory"
     )
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.fault(24)
+def test_a_worker_that_is_stuck_ends_the_job_and_shows_where_it_was(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """To load torch and the model takes longer than the worker may take."""
+    (tmp_path / "in").write_bytes(b"a\n")
+    with pytest.raises(NmtError) as caught:
+        translate_file(config(run, tmp_path, worker_minutes=1e-4))
+    assert caught.value.exit_code == 1
+    assert str(caught.value) == (
+        "a worker failed with exit code 1, for the reason above; what is translated is kept, and the same "
+        "command goes on"
+    )
+    shown = capfd.readouterr().err
+    assert "Timeout (0:00:00.006000)!" in shown
+    assert "in _translate" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -486,6 +522,17 @@ def test_a_folder_of_the_user_is_left_alone(job: Job) -> None:
         "move it away, or choose another output=..."
     )
     assert (job.folder / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.fault(37)
+def test_a_link_among_the_parts_is_refused(job: Job, tmp_path: Path) -> None:
+    """Where many may write, such as /tmp, somebody else may have made the folder."""
+    job.folder.mkdir()
+    (tmp_path / "victim").write_text("precious")
+    (job.folder / ".lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"out.parts/\.lock is a link that leads out of"), job.opened(FACTS):
+        pass
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 def test_a_job_has_one_process(job: Job) -> None:

@@ -1,0 +1,160 @@
+"""YAML as plain data, whoever wrote it: the one reader of stored configs and of the files of --config-dir.
+
+A file holds mappings, lists, numbers and text, and nothing else: no tag, no alias, no key that names code and
+no setting of Hydra's own. A file of --config-dir may refer to other keys of the config, as `${data.src}`;
+resolvers such as `${oc.env:NAME}` reach outside of the config, and are for the command line alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+import yaml
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nmt.config.explain import explain
+from nmt.errors import UserError
+
+MAX_FILE_BYTES = 1_000_000
+MAX_FILE_DEPTH = 8
+
+_HYDRA = re.compile(r"\bhydra\b")
+_NAMES_CODE = re.compile(r"_\w+_")  # of `hydra.utils.instantiate`, which nothing here calls
+_TEXT, _NULL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:null"
+_RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # `${${name}:argument}` is one, too
+
+
+class UserFiles(FileConfigSource):
+    """The folder of --config-dir, as a place where Hydra finds choices."""
+
+    @staticmethod
+    def scheme() -> str:
+        """Return what stands before `://` in the search path of Hydra."""
+        return "nmt-user"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return the content of `config_path`, such as model/mine; raise `UserError` when it is not plain."""
+        file = Path(self.path, self._normalize_file_name(config_path))
+        with named(file):
+            parts = PurePosixPath(config_path).parts
+            if ".." in parts or parts[0] == "hydra":
+                raise UserError("the choices of a group are files in the folder of that group")
+            text = _read_text(file)
+            header = self._get_header_dict(text[:512])
+            if header.get("package") not in (None, "_global_", "_group_"):
+                raise UserError(
+                    "line 1: the keys of a file belong to its group or, after `# @package _global_`, to all, "
+                    f"but the package is {header['package']}"
+                )
+            return ConfigResult(self.provider, self.full_path(), _parsed(text, references=True), header)
+
+
+Plugins.instance().register(UserFiles)
+
+
+@contextmanager
+def named(file: Path) -> Iterator[None]:
+    """Turn whatever is wrong with the content of `file` into a `UserError` that begins with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"{file}: {explain(error)}") from error
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+    except (ValueError, RecursionError) as error:  # of the constructors of YAML
+        raise UserError(f"{file}: a value cannot be read: {' '.join(str(error).split())}") from error
+
+
+def read_plain(file: Path) -> DictConfig:
+    """Return the content of a file without any reference; to be called inside of `named`."""
+    return _parsed(_read_text(file), references=False)
+
+
+def _read_text(file: Path) -> str:
+    with file.open("rb") as stream:
+        data = stream.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise UserError(f"a config is smaller than {MAX_FILE_BYTES:,} bytes, but this file is not")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
+
+
+def _parsed(text: str, *, references: bool) -> DictConfig:
+    _require_plain(text, references)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode | None):
+        raise UserError("a config is a mapping of keys to values, but this file is not")
+    for key, value, depth in _entries(root):
+        if key.value == "hydra" or _NAMES_CODE.fullmatch(str(key.value)):
+            raise UserError(
+                f"{_line(key)}: a config is plain values, and has no key {key.value}, which "
+                f"{'sets up Hydra' if key.value == 'hydra' else 'names code'}; remove it"
+            )
+        if (depth, key.value) == (0, "defaults"):
+            _require_choices(value, text)
+    return cast(DictConfig, OmegaConf.create(text))
+
+
+def _require_plain(text: str, references: bool) -> None:
+    """Refuse what makes YAML more than data: aliases, tags, resolvers, boundless nesting."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_FILE_DEPTH:
+            raise UserError(f"{_line(event)}: a config is nested less than {MAX_FILE_DEPTH} deep")
+        refers = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None
+        resolves = isinstance(event, yaml.ScalarEvent) and (
+            _RESOLVER.search(event.value) if references else "${" in event.value
+        )
+        if refers or resolves:
+            raise UserError(
+                f"{_line(event)}: a config in a file is plain values, but here is {text[_span(event)]}; "
+                "write it out"
+            )
+
+
+def _require_choices(defaults: yaml.Node, text: str) -> None:
+    """Refuse a defaults list that chooses anything of Hydra's own, or that Hydra would not understand."""
+    for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else [defaults]:
+        pair = entry.value[0] if isinstance(entry, yaml.MappingNode) and len(entry.value) == 1 else [entry]
+        if entry is defaults or any(node.tag not in (_TEXT, _NULL) for node in pair):
+            raise UserError(
+                f"{_line(entry)}: `defaults` is a list of NAME and GROUP: NAME, such as "
+                f"[base_transformer, _self_], but here is {text[_span(entry)].strip()}"
+            )
+        if any(_HYDRA.search(node.value) for node in pair):
+            raise UserError(f"{_line(entry)}: a config chooses nothing of Hydra's own; remove this default")
+
+
+def _entries(node: yaml.Node | None, depth: int = 0) -> Iterator[tuple[yaml.Node, yaml.Node, int]]:
+    """Yield the nodes of all keys with their values, and how deep each is."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key, value, depth
+            yield from _entries(value, depth + 1)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _entries(value, depth + 1)
+
+
+def _line(place: yaml.Node | yaml.Event) -> str:
+    return f"line {place.start_mark.line + 1 if place.start_mark else 0}"
+
+
+def _span(place: yaml.Node | yaml.Event) -> slice:
+    begin, end = place.start_mark, place.end_mark
+    return slice(begin.index, end.index) if begin and end else slice(0, 0)

@@ -1,0 +1,65 @@
+"""The file status.json: how a training stands, for people and for programs that watch over it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from datetime import datetime, timezone
+from types import TracebackType
+
+from nmt.errors import Interrupted, NmtError, TrainingStopped
+from nmt.files import write_json
+from nmt.runs.directory import RunDirectory
+from nmt.signals import StopRequest, requeue_job
+
+
+class Status:
+    """The state of a run while the block lasts (running), and how the block ends, written to status.json.
+
+    finished; preempted by a signal; stopped, such as by a loss that is not finite; failed by any other error.
+    After SIGUSR1, with `requeue`, the job of Slurm is queued again.
+    """
+
+    def __init__(self, run: RunDirectory, stop: StopRequest, requeue: bool):
+        self.run, self.stop, self.requeue = run, stop, requeue
+        self._ending = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._write("running")
+        self.stop.before_leaving = self._preempted
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        reason = f"{error}".splitlines()[0] if f"{error or ''}" else ""
+        if isinstance(error, Interrupted):
+            self._preempted()
+        elif error is None:
+            self._write("finished")
+        else:
+            with contextlib.suppress(NmtError):  # the disk may be full: that is said by `error`
+                self._write("stopped" if isinstance(error, TrainingStopped) else "failed", reason)
+
+    def _preempted(self) -> None:
+        """Record the signal; called by the main thread, or in its place when the time is over."""
+        number = self.stop.signal
+        if number is None or not self._ending.acquire(blocking=False):
+            return
+        with contextlib.suppress(NmtError):
+            self._write("preempted", number.name)
+        if self.requeue and number is signal.SIGUSR1:
+            requeue_job()
+
+    def _write(self, state: str, reason: str = "") -> None:
+        facts = {
+            "state": state,
+            "step": max(self.run.checkpoints.steps(), default=0),
+            "reason": reason,
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        write_json(self.run.path / "status.json", facts)

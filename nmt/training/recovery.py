@@ -1,0 +1,114 @@
+"""What follows a loss, a gradient or weights that are not finite: a search for the cause, and a way on.
+
+In a healthy training only `diverges` is called. The search computes the update once more: its weights are
+the same, as it was left out, and so are its random numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import TrainingStopped
+from nmt.runtime import whole
+from nmt.training.checkpoint import CheckpointStore
+from nmt.training.statistics import Update, layer_grad_norm
+from nmt.training.train_state import TrainState
+
+LOSSES = 3
+"""Logged losses of which the middle one decides whether a training diverges."""
+
+
+class OnNonfinite(Enum):
+    """What follows an update whose loss, or norm of the gradients, is not finite."""
+
+    stop = "stop"
+    skip = "skip"
+    rollback = "rollback"
+
+
+class RolledBack(TrainingStopped):
+    """The training has gone back to a checkpoint, and goes on when it is resumed."""
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module) -> Iterator[list[str]]:
+    """Fill a list with the names of the modules whose output is not finite, in the order of their outputs."""
+    found: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        def look(module: nn.Module, inputs: object, output: object) -> None:
+            if not all(x.isfinite().all() for x in _tensors(output) if x.is_floating_point()):
+                found.append(name)
+
+        return module.register_forward_hook(look)
+
+    handles = [watch(name or "model", module) for name, module in model.named_modules()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tensors(output: object) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, (tuple, list)):
+        for part in output:
+            yield from _tensors(part)
+
+
+def bad_weights(model: nn.Module) -> list[str]:
+    """Return the names of the weights with a value that is not finite."""
+    return [name for name, x in model.named_parameters() if not whole(x.isfinite().all())]
+
+
+def cause(report: dict[str, Any]) -> str:
+    """Return what `report` tells of the cause, in words that end a sentence."""
+    batches = [(rank, batch) for rank in report["ranks"] for batch in rank["batches"]]
+    bad = [(rank, batch) for rank, batch in batches if not math.isfinite(batch["loss"])]
+    if not bad and all(map(math.isfinite, report["grad_norms"].values())):
+        return "; computed once more, all of it is finite, so this may be a fault of the machine"
+    rank, batch = (bad or batches)[0]
+    more = f" and {len(batch['pairs']) - 3} more" if len(batch["pairs"]) > 3 else ""
+    shown = ", ".join(map(str, batch["pairs"][:3]))
+    parts = [f" on rank {rank['rank']}, for the training pairs {shown}{more}"]
+    if report["weights"]:
+        parts.append(f"weights that are not finite: {', '.join(report['weights'][:3])}")
+    elif rank["modules"]:
+        parts.append(f"the first output that is not finite is that of {rank['modules'][0]}")
+    return "; ".join(parts)
+
+
+def grad_norms(update: Update, scale: float) -> dict[str, float]:
+    """Return the norm of the gradients of every layer, divided by `scale`, the least finite ones first."""
+    norms = {name: float(norm) / scale for name, norm in layer_grad_norm(update).items()}
+    return dict(sorted(norms.items(), key=lambda item: (math.isfinite(item[1]), -item[1])))
+
+
+def go_back(store: CheckpointStore, to: int, now: TrainState) -> None:
+    """Make the checkpoint of step `to` the newest, and let it go on with the data that follows `now`.
+
+    The checkpoint then differs in the place in the data and in the number of returns alone. A crash halfway
+    repeats the updates after `to` and comes back here, as they are the same.
+    """
+    checkpoint = store.load(to)
+    state = TrainState.stored_in(checkpoint.state)
+    state = replace(state, epoch=now.epoch, batch=now.batch, digest=now.digest, seconds=now.seconds)
+    state.rollbacks = now.rollbacks + 1
+    store.prune({step for step in store.steps() if step <= to})
+    store.save(replace(checkpoint, state={**checkpoint.state, **state.to_store()}))
+
+
+def diverges(losses: list[float], ratio: float, healthy: float) -> bool:
+    """Return whether the median of the last losses is more than `ratio` times a `healthy` one; 0: never."""
+    return ratio > 0 and len(losses) == LOSSES and statistics.median(losses) > ratio * healthy

@@ -1,0 +1,58 @@
+"""The pairs of each epoch: with sampled segmentations a function of seed, epoch, corpus and pair."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.examples import SentencePairs
+from nmt.data.filters import FilterReport
+from nmt.data.pairs import ParallelText
+from nmt.data.sources import MixtureData
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.training_split import CorpusText, TrainingText, digest_of
+
+rng = random.Random(1)
+LINES = ["".join(rng.choices("abc", k=rng.randint(4, 20))) for _ in range(60)]
+TEXT = ParallelText(LINES, [line.upper() for line in LINES])
+
+
+def epochs(tokenizer: Tokenizer, chunk: int, seed: int = 1) -> Callable[[int], EncodedPairs]:
+    """Return the sampled pairs of two corpora of the same text, read `chunk` pairs at a time."""
+
+    def chunks() -> list[ParallelText]:
+        cuts = range(0, len(TEXT), chunk)
+        return [ParallelText(TEXT.src[i : i + chunk], TEXT.tgt[i : i + chunk]) for i in cuts]
+
+    part = CorpusText(FilterReport(len(TEXT)), digest_of(TEXT), {}, lambda: iter(chunks()))
+    cfg = MixtureData(corpora={"one": {"train": "x"}, "two": {"train": "x"}})
+    examples = SentencePairs(cfg, seed, sampling_alpha=0.2)
+    return examples.epochs(TrainingText({"one": part, "two": part}, [0.5, 0.5]), tokenizer, lambda text: None)
+
+
+def as_lists(pairs: EncodedPairs) -> list[tuple[list[int], list[int]]]:
+    return [(pairs.src[i].tolist(), pairs.tgt[i].tolist()) for i in range(len(pairs))]
+
+
+@pytest.mark.fault(6, 25)
+@pytest.mark.parametrize("kind", [TokenizerKind.unigram, TokenizerKind.bpe])
+def test_sampled_epochs_are_the_same_whatever_came_before(kind: TokenizerKind) -> None:
+    """Whatever the chunks, the threads, and the epochs that the tokenizer has sampled before."""
+    tokenizer = Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=40), TEXT)
+    fresh = Tokenizer(tokenizer.cfg, tokenizer.src_model, tokenizer.tgt_model)
+    straight, resumed = epochs(tokenizer, 60), epochs(fresh, 7)
+    first, second = straight(1), straight(2)
+    torch.set_num_threads(2)
+    again = resumed(2)
+    torch.set_num_threads(1)
+    assert (as_lists(again), again.digest) == (as_lists(second), second.digest)
+    others = [first, epochs(tokenizer, 60, seed=2)(1)]
+    assert len({pairs.digest for pairs in (second, *others)}) == 3
+    pairs = as_lists(first)
+    assert pairs[:60] != pairs[60:]  # the same text in another corpus is drawn anew
+    assert [tokenizer.decode(tgt) for _, tgt in pairs] == 2 * TEXT.tgt

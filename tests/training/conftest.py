@@ -1,0 +1,70 @@
+"""A trainer of a model of a few thousand weights, on forty pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.models import TranslationModel
+from nmt.runtime import MixedPrecisionStep, Precision, seed_everything
+from nmt.training.checkpoint import CheckpointStore
+from nmt.training.objective import Objective
+from nmt.training.optimizer import AdamConfig, build_optimizer
+from nmt.training.parallel_model import ParallelModel
+from nmt.training.schedules import ConstantConfig, ScheduleConfig, ScheduleContext
+from nmt.training.trainer import Trainer, TrainerConfig
+from tests.training.test_objective import cross_entropy
+
+RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
+
+
+@pytest.fixture
+def trainer(
+    tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
+) -> Callable[..., Trainer]:
+    """Return a function of trainer fields that returns a trainer; `scores` are those of its validations."""
+
+    def build(
+        *,
+        scores: Sequence[float] = (),
+        schedule: ScheduleConfig = RATE,
+        objective: Objective | None = None,
+        folder: str = "run",
+        dropout: float = 0.0,
+        precision: Precision = Precision.fp32,
+        **fields: Any,
+    ) -> Trainer:
+        plain: dict[str, Any] = {"batch_tokens": 40, "log_every_steps": 1, "patience": 0}
+        cfg = TrainerConfig(**(plain | {"best_metric": "bleu"} | fields))
+        seed_everything(1)
+        model = tiny_model(dropout=dropout)
+        found: Iterator[float] = iter(scores)
+
+        def validate(step: int) -> dict[str, float]:
+            score = next(found, 0.0)
+            return {"valid/bleu": score, "valid/loss": 100.0 - score}
+
+        return Trainer(
+            cfg,
+            schedule,
+            ScheduleContext(d_model=16),
+            parallel_model=ParallelModel(model, objective or cross_entropy()),
+            amp_step=MixedPrecisionStep(
+                build_optimizer(AdamConfig(), model),
+                device=torch.device("cpu"),
+                precision=precision,
+                clip_norm=1.0,
+            ),
+            pairs_of_epoch=lambda epoch: pairs,
+            validate=validate,
+            store=CheckpointStore(tmp_path / folder / "checkpoints"),
+            seed=1,
+            higher_is_better=cfg.best_metric == "bleu",
+        )
+
+    return build

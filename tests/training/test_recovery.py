@@ -1,0 +1,314 @@
+"""Losses, gradients and weights that are not finite, and losses that explode: what is done about them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.batching import Batch, collate
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.errors import TrainingStopped
+from nmt.files import read_json
+from nmt.runtime import Precision
+from nmt.training import OBJECTIVES
+from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule
+from nmt.training.recovery import OnNonfinite, RolledBack, diverges
+from nmt.training.schedules import ConstantConfig, NoamConfig
+from nmt.training.trainer import Trainer
+from tests.training.test_objective import Sums, no_other_model, train
+from tests.training.test_trainer import Factory, fit, weights
+
+
+class Faulty(CrossEntropy):
+    """Cross-entropy that is not finite in some steps, wherever the weights come from."""
+
+    def __init__(self, *steps: int, factor: float = math.nan):
+        super().__init__(CrossEntropyConfig(), no_other_model)
+        self.steps, self.factor = steps, factor
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
+        loss, named = super().__call__(module, batch, step)
+        return loss * self.factor if step in self.steps else loss, named
+
+
+class FaultyFirst(Faulty):
+    """Cross-entropy that is not finite the first time that it is computed."""
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
+        found = super().__call__(module, batch, step)
+        self.steps = ()
+        return found
+
+
+class BadBatch(CrossEntropy):
+    """Cross-entropy that is not finite for one batch, whenever it comes."""
+
+    def __init__(self, tgt_out: Tensor):
+        super().__init__(CrossEntropyConfig(), no_other_model)
+        self.tgt_out = tgt_out
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
+        loss, named = super().__call__(module, batch, step)
+        return loss * math.nan if torch.equal(batch.tgt_out, self.tgt_out) else loss, named
+
+
+def metrics_of(trainer: Trainer) -> list[dict[str, Any]]:
+    """Return the lines of metrics of the updates."""
+    text = (trainer.store.directory.parent / "metrics.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    return [line for line in lines if "train/lr" in line]
+
+
+def resumed(trainer: Trainer) -> Trainer:
+    checkpoint = trainer.store.latest(pytest.fail)
+    assert checkpoint is not None
+    trainer.resume(checkpoint)
+    return trainer
+
+
+@pytest.mark.fault(20)
+def test_a_fault_leaves_a_report(trainer: Factory, pairs: EncodedPairs) -> None:
+    """Of weights that are not finite, found by the search in the update that was left out."""
+    broken = trainer(max_steps=5, save_every_steps=1)
+    broken.parallel_model.model.get_submodule("decoder.1").register_forward_hook(
+        lambda module, inputs, output: output * math.inf if broken.train_state.step > 1 else None
+    )
+    with pytest.raises(
+        TrainingStopped,
+        match=r"^step 3: the loss is nan on rank 0, for the training pairs \d+, \d+, \d+ and \d+ more; the "
+        r"first output that is not finite is that of decoder.1. See .*/nonfinite_step_00000003.json. The "
+        r"weights were left as step 2 made them. The last checkpoint is that of step 2. Try a lower",
+    ):
+        fit(broken)
+    file = broken.store.directory.parent / "nonfinite_step_00000003.json"
+    report = json.loads(file.read_text(), parse_constant=pytest.fail)
+    assert (report["step"], report["epoch"], report["loss"], report["weights"]) == (3, 1, "nan", [])
+    assert report["learning_rate"] == 1e-2
+    assert {"src_embedding", "encoder.0", "encoder.1", "decoder.0", "decoder.1"} <= report[
+        "grad_norms"
+    ].keys()
+    assert list(report["grad_norms"].values())[:2] == ["nan", "nan"]
+    (rank,) = report["ranks"]
+    (batch,) = rank["batches"]
+    broken.train_state.batch = 0
+    assert batch["pairs"] == broken.plan(pairs)[2].tolist()
+    assert batch["loss"] == "nan"
+    assert rank["modules"][0] == "decoder.1"
+    store = broken.store.load(2)
+    assert all(torch.equal(store.model[k], x) for k, x in broken.parallel_model.model.state_dict().items())
+
+
+def test_a_fault_that_does_not_come_again(trainer: Factory) -> None:
+    made = trainer(max_steps=5, objective=FaultyFirst(1))
+    made._has_tried = True
+    with pytest.raises(TrainingStopped, match=r"^step 1: the loss is nan; computed once more, all of it is"):
+        fit(made)
+
+
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_skip_leaves_out_exactly_that_update(
+    trainer: Factory, capsys: pytest.CaptureFixture[str], factor: float
+) -> None:
+    """Weights and moments are those of a run whose optimizer does nothing in that step, with dropout."""
+    made = {
+        name: trainer(
+            folder=name,
+            max_steps=6,
+            dropout=0.3,
+            log_every_steps=6,
+            objective=Faulty(3, factor=factor if name == "skip" else 1.0),
+            on_nonfinite=OnNonfinite.skip,
+        )
+        for name in ("skip", "idle")
+    }
+    idle = made["idle"].amp_step
+    do_step = idle.step
+    idle.step = lambda learning_rate, unusable: do_step(  # type: ignore[method-assign]
+        learning_rate, torch.full_like(unusable, made["idle"].train_state.step == 2)
+    )
+    train_states = {name: fit(one) for name, one in made.items()}
+    tensors = [one.parallel_model.tensors(one.amp_step.optimizer) for one in made.values()]
+    torch.testing.assert_close(*tensors, rtol=0, atol=0)
+    assert [state.skips for state in train_states.values()] == [1, 0]
+    assert train_states["skip"].batch == train_states["idle"].batch  # no other data
+    (line,) = metrics_of(made["skip"])
+    assert line["train/skips"] == 1
+    assert 0 < line["train/loss"] < 5
+    assert 0 < line["train/padding"] < 0.5
+    assert f"step 3: the loss is {factor}; the update is left out (1 so far)" in capsys.readouterr().err
+
+
+@pytest.mark.fault(21)
+def test_too_many_skips_in_a_row_stop(trainer: Factory) -> None:
+    fields: dict[str, Any] = {"on_nonfinite": OnNonfinite.skip, "max_recoveries": 2, "save_every_steps": 1}
+    several = fit(trainer(folder="several", max_steps=8, objective=Faulty(2, 3, 5, 6), **fields))
+    assert (several.step, several.skips, several.skips_in_a_row) == (8, 4, 0)
+    made = trainer(max_steps=8, objective=Faulty(2, 4, 5, 6), **fields)
+    with pytest.raises(
+        TrainingStopped, match=r"^step 6: the loss is nan, and 2 updates before it were left out on rank 0"
+    ):
+        fit(made)
+    assert made.store.steps()[-1] == 5
+    again = resumed(trainer(max_steps=8, objective=Faulty(6), **fields))  # the row goes on
+    assert again.train_state.skips_in_a_row == 2
+    with pytest.raises(TrainingStopped, match=r"^step 6"):
+        fit(again)
+
+
+@pytest.mark.fault(20)
+def test_rollback_goes_on_behind_the_fault(trainer: Factory, pairs: EncodedPairs) -> None:
+    """From the weights of step 4, with the data behind that of step 6; an interruption changes nothing."""
+
+    def build(folder: str = "run") -> Trainer:
+        rollback = {"on_nonfinite": OnNonfinite.rollback, "max_recoveries": 1}
+        return trainer(folder=folder, max_steps=7, save_every_steps=2, objective=BadBatch(bad), **rollback)
+
+    plan = trainer(folder="plan").plan(pairs)
+    bad = collate(pairs, plan[5]).tgt_out
+    first = build()
+    with pytest.raises(RolledBack, match=r"^step 6: the loss is nan .*\. Going back to step 4"):
+        fit(first)
+    assert first.store.steps() == [2, 4]
+    second = resumed(build())
+    assert (second.train_state.step, second.train_state.batch, second.train_state.rollbacks) == (4, 6, 1)
+    trained_on = plan[:4] + plan[6:9]
+    straight = build(folder="straight")
+    straight._has_tried = True
+    for group in trained_on:
+        straight._update(pairs, [group])
+    assert fit(second).step == 7
+    assert torch.equal(weights(second), weights(straight))
+    interrupted = build(folder="interrupted")
+    for group in plan[:5]:
+        interrupted._update(pairs, [group])
+        interrupted._move_on(1, len(plan))
+        if interrupted.train_state.step in (2, 4, 5):  # step 5 is no regular one
+            interrupted.save()
+    with pytest.raises(RolledBack):
+        fit(resumed(build(folder="interrupted")))
+    last = resumed(build(folder="interrupted"))
+    fit(last)
+    assert torch.equal(weights(last), weights(straight))
+
+
+@pytest.mark.fault(20)
+def test_rollback_ends(trainer: Factory) -> None:
+    made = trainer(
+        max_steps=9,
+        save_every_steps=2,
+        objective=Faulty(5),
+        on_nonfinite=OnNonfinite.rollback,
+        max_recoveries=2,
+    )
+    for _ in range(2):
+        with pytest.raises(RolledBack):
+            fit(made)
+        resumed(made)
+    assert made.train_state.rollbacks == 2
+    with pytest.raises(
+        TrainingStopped, match=r"^step 5: the loss is nan.*The last checkpoint is that of step 4"
+    ):
+        fit(made)
+    fresh = trainer(folder="fresh", objective=Faulty(1), on_nonfinite=OnNonfinite.rollback)
+    with pytest.raises(TrainingStopped, match=r"There is no checkpoint\. "):
+        fit(fresh)
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("due", ["save_every_steps", "eval_every_steps"])
+def test_weights_that_are_not_finite_are_neither_scored_nor_saved(trainer: Factory, due: str) -> None:
+    rates = ConstantConfig(peak_rate=1e38, warmup_steps=0)
+    made = trainer(schedule=rates, max_steps=4, **{due: 1})
+    with pytest.raises(TrainingStopped, match=r"^step 1: weights are not finite after the update\. "):
+        fit(made)
+    assert made.store.steps() == []
+    assert not made.train_state.scores
+
+
+@pytest.mark.fault(20)
+def test_a_loss_that_explodes_stops(trainer: Factory) -> None:
+    """Three lines of metrics after the first update; a resumed run stops where the first one did."""
+    fields: dict[str, Any] = {"schedule": ConstantConfig(peak_rate=10.0, warmup_steps=0), "max_steps": 30}
+    with pytest.raises(
+        TrainingStopped,
+        match=r"^step \d+: the loss explodes\. The last ones logged are .* nats per target token, more than "
+        r"trainer.divergence_ratio=5 times the 3.\d+ of a model that knows nothing\. There is no checkpoint",
+    ) as stopped:
+        fit(trainer(folder="straight", **fields))
+    interrupted = trainer(**fields | {"max_steps": 2})
+    fit(interrupted)
+    with pytest.raises(TrainingStopped) as stopped_again:
+        fit(resumed(trainer(**fields)))
+    texts = [str(error.value).partition("There is")[0] for error in (stopped, stopped_again)]
+    assert texts[0] == texts[1].partition("The last checkpoint")[0]
+    assert fit(trainer(folder="regardless", divergence_ratio=0.0, **fields)).step == 30
+
+
+def test_what_explodes_and_what_does_not() -> None:
+    """Healthy is the loss of a uniform guess, or of the first update where that is higher."""
+    assert diverges([60.0, 51.0, 9.0], 5.0, 10.0)
+    for losses in ([60.0, 51.0], [60.0, 49.0, 49.0], [1e9, 9.0, 9.0]):
+        assert not diverges(losses, 5.0, 10.0)
+    assert not diverges([1e9] * 3, 0.0, 10.0)
+
+
+@pytest.mark.fault(7)
+def test_a_training_in_fp16_goes_on_exactly(trainer: Factory) -> None:
+    """Weights, moments, loss scale and learning rates, over an overflow after the checkpoint."""
+    fields: dict[str, Any] = {
+        "precision": Precision.fp16,
+        "dropout": 0.3,
+        "max_steps": 6,
+        "log_every_steps": 1,
+    }
+    fields |= {"schedule": NoamConfig(factor=0.1, warmup_steps=4)}
+
+    def overflowing(folder: str, **changed: Any) -> Trainer:
+        made = trainer(folder=folder, objective=Faulty(4, factor=1e30), **fields | changed)
+        made.amp_step.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+        return made
+
+    straight, first = overflowing("straight"), overflowing("run", max_steps=3)
+    fit(straight)
+    fit(first)
+    second = resumed(overflowing("run"))
+    fit(second)
+    assert straight.amp_step.scaler.state_dict() == second.amp_step.scaler.state_dict()
+    tensors = [made.parallel_model.tensors(made.amp_step.optimizer) for made in (straight, second)]
+    torch.testing.assert_close(*tensors, rtol=0, atol=0)
+    lines = [metrics_of(made) for made in (straight, second)]
+    rates, scales = (
+        [[line[f"train/{name}"] for line in of_run] for of_run in lines] for name in ("lr", "loss_scale")
+    )
+    assert rates[0] == rates[1]
+    assert scales[0] == scales[1]
+    assert scales[0] == [2.0**exponent for exponent in (10, 11, 11, 10, 10, 11)]
+
+
+@pytest.mark.fault(20)
+def test_a_command_rolls_back_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One `nmt train`: each step is once in the metrics, and the returns are counted."""
+    calls: list[int] = []
+
+    class FaultyOnce(Faulty):
+        def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
+            calls.append(step)
+            self.steps = (7,) if calls.count(7) < 3 else ()  # in the update and in the search
+            return super().__call__(module, batch, step)
+
+    monkeypatch.setitem(
+        OBJECTIVES, "cross_entropy", (CrossEntropyConfig, lambda cfg, open_model: FaultyOnce())
+    )
+    options = ["trainer.save_every_steps=3", "trainer.log_every_steps=1", "trainer.on_nonfinite=rollback"]
+    run = tmp_path / "run"
+    lines = train(run, *options)
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert [line.get("train/rollbacks") for line in lines] == [None] * 6 + [1] * 4
+    assert read_json(run / "nonfinite_step_00000007.json")["loss"] == "nan"
