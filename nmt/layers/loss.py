@@ -1,4 +1,4 @@
-"""Label-smoothed negative log-likelihood, as a sum.
+"""Label-smoothed negative log-likelihood, and divergences of two predictions, as sums.
 
 Nothing here divides: the trainer divides by the target tokens of the whole update. Nothing here knows
 padding: the caller passes the rows of real target tokens only. Natural logarithms; label smoothing as in
@@ -6,11 +6,13 @@ Szegedy et al. 2016. Shapes: M target tokens, D width, V vocabulary.
 
 `smoothed_nll` of given logits is the definition. `projected_nll` starts from hidden states and chooses: the
 kernel of `nmt.kernels.fused` on CPUs with bf16 tiles, `smoothed_nll` in fp16, else a loop over some rows at a
-time. All compute gradients with the loss, since a second pass over the logits would cost more.
+time. `projected_agreement` and `projected_imitation` take two distributions for each token, in the same loop.
+All compute gradients with the loss, since a second pass over the logits would cost more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -23,6 +25,10 @@ LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_CPU = 1 << 26, 1 << 23
 """Most logits of one matrix product, so that a large vocabulary does not limit the batch."""
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
+
+Rule = Callable[[Tensor, slice, bool], tuple[Tensor, Tensor]]
+"""A loss of logits (P, n, V), those of P passes over n target tokens, part of all M: returns sums over the n
+tokens, the loss first, and if wanted the gradient of the loss with respect to the logits."""
 
 
 def projected_nll(
@@ -37,9 +43,77 @@ def projected_nll(
         return fused.projected_nll(hidden, output.weight, targets, smoothing)
     if fused.product_dtype(hidden) is torch.float16:  # gradients that are not scaled yet would be lost in it
         return smoothed_nll(output(hidden), targets, smoothing)
-    factors = (hidden, output.weight, bias)
+
+    def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
+        sums = _sums(logits[0], targets[part], smoothing, needs_gradient=needs_gradient)
+        return torch.stack([sums.loss(smoothing), sums.nll]), sums.gradient[None]
+
+    loss, nll = _projected(hidden[None], output, rule, 2)
+    return loss, nll
+
+
+class Agreement(NamedTuple):
+    """Factors of the terms of a loss of two passes over the same targets, which predict p and q."""
+
+    nll_p: float
+    nll_q: float
+    kl_pq: float
+    """Of KL(p || q), the sum over v of p(v) log(p(v) / q(v))."""
+    kl_qp: float
+
+
+def projected_agreement(
+    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float, factors: Agreement
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of two passes, the plain negative log-likelihood of the first, and their divergence.
+
+    `hidden` (2, M, D), `targets` (M,). The loss is the sum of the smoothed losses of both passes and of both
+    divergences, each times its factor; the gradients reach both passes. The divergence is the mean of both
+    directions, summed over the tokens. Few logits exist at a time. `backward` can be called once.
+    """
+
+    def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
+        return _agreement(logits, targets[part], smoothing, factors, needs_gradient=needs_gradient)
+
+    loss, nll, kl = _projected(hidden, output, rule, 3)
+    return loss, nll, kl
+
+
+def projected_imitation(
+    hidden: Tensor,
+    output: nn.Linear,
+    targets: Tensor,
+    smoothing: float,
+    weight: float,
+    taught: Callable[[slice], Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of a pass with a teacher, its plain negative log-likelihood, and KL(teacher || pass).
+
+    `hidden` (M, D), `targets` (M,); `taught` returns the probabilities (n, V) of the teacher for a slice of
+    the tokens, in float32. The loss is `weight` times the divergence plus 1 - `weight` times the smoothed
+    loss. Few logits exist at a time. `backward` can be called once.
+    """
+
+    def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
+        sums = _sums(logits[0], targets[part], smoothing, needs_gradient=needs_gradient)
+        log_probs = torch.log_softmax(logits[0], dim=-1, dtype=torch.float32)
+        teacher = taught(part)
+        kl = (teacher.xlogy(teacher) - teacher * log_probs).sum()
+        loss = (1.0 - weight) * sums.loss(smoothing) + weight * kl
+        gradient = sums.gradient
+        if needs_gradient:
+            gradient = (1.0 - weight) * gradient + weight * log_probs.exp_().sub_(teacher)
+        return torch.stack([loss, sums.nll, kl]), gradient[None]
+
+    loss, nll, kl = _projected(hidden[None], output, rule, 3)
+    return loss, nll, kl
+
+
+def _projected(hidden: Tensor, output: nn.Linear, rule: Rule, num_sums: int) -> tuple[Tensor, ...]:
+    """Return the sums of `rule` for the logits that `output` makes of hidden states (P, M, D)."""
+    factors = (hidden, output.weight, cast("Tensor | None", output.bias))
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
-    return _ProjectedNLL.apply(*factors, targets, smoothing, wanted)
+    return _Projected.apply(*factors, rule, num_sums, wanted)
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -107,7 +181,38 @@ class _SmoothedNLL(fused.OnceDifferentiable):
         return gradient.mul_(grad_outputs[0]), None, None
 
 
-class _ProjectedNLL(fused.OnceDifferentiable):
+def _agreement(
+    logits: Tensor, targets: Tensor, smoothing: float, factors: Agreement, *, needs_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the sums of `projected_agreement` for logits (2, n, V), and the gradient of the loss."""
+    num_tokens, vocab_size = logits.shape[1:]
+    rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else num_tokens)
+    gradient = torch.empty_like(logits) if needs_gradient else logits.new_empty(0)
+    sums = logits.new_zeros(3, dtype=torch.float32)
+    weights = sums.new_tensor(factors)  # (4,)
+    for start in range(0, num_tokens, rows):
+        part = slice(start, start + rows)
+        chunk = targets[part, None]  # (rows, 1)
+        logs = torch.log_softmax(logits[:, part], dim=-1, dtype=torch.float32)  # (2, rows, V)
+        nll = -logs.gather(2, chunk.expand(2, -1, 1)).sum((1, 2))  # (2,)
+        smoothed = (1.0 - smoothing) * nll - smoothing / vocab_size * logs.sum((1, 2))
+        probs, ratio = logs.exp(), logs[0] - logs[1]
+        signed = torch.stack([ratio, -ratio])
+        kl = (probs * signed).sum(-1, keepdim=True)  # (2, rows, 1): KL(p || q) and KL(q || p)
+        sums[0] += weights @ torch.cat([smoothed, kl.sum((1, 2))])
+        sums[1] += nll[0]
+        sums[2] += kl.sum() / 2
+        if needs_gradient:
+            nll_weights, kl_weights = weights[:2, None, None], weights[2:, None, None]
+            away = probs * (signed - kl) * kl_weights  # of the divergence from the other pass
+            away += (probs - probs.flip(0)) * kl_weights.flip(0)  # of that of the other pass from this one
+            away += (probs - smoothing / vocab_size) * nll_weights
+            hit = (smoothing - 1.0) * nll_weights.expand(2, len(chunk), 1)
+            gradient[:, part] = away.scatter_add_(2, chunk.expand(2, -1, 1), hit)
+    return sums, gradient
+
+
+class _Projected(fused.OnceDifferentiable):
     """The loss of hidden states; computes the gradients with it, chunk by chunk, and keeps no logits."""
 
     @staticmethod
@@ -116,32 +221,35 @@ class _ProjectedNLL(fused.OnceDifferentiable):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        targets: Tensor,
-        smoothing: float,
+        rule: Rule,
+        num_sums: int,
         needs_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         dtype = fused.product_dtype(hidden)
+        if dtype is torch.float16:  # gradients that are not scaled yet would be lost in it
+            dtype = torch.float32
         inputs, weights = hidden.to(dtype), weight.to(dtype)
         biases = None if bias is None else bias.to(dtype)
         gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if needs_gradient and x is not None]
-        sums = hidden.new_zeros(2, dtype=torch.float32)
+        sums = hidden.new_zeros(num_sums, dtype=torch.float32)
         most = LOGITS_AT_ONCE_ON_CPU if hidden.device.type == "cpu" else LOGITS_AT_ONCE
-        size = max(1, most // len(weight))
+        size = max(1, most // (len(weight) * len(hidden)))
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, len(hidden), size):
-                rows = inputs[start : start + size]  # (size, D)
-                logits = F.linear(rows, weights, biases)  # (size, V)
-                chunk = _sums(logits, targets[start : start + size], smoothing, needs_gradient=needs_gradient)
-                sums += torch.stack([chunk.loss(smoothing), chunk.nll])
+            for start in range(0, hidden.shape[1], size):
+                part = slice(start, start + size)
+                rows = inputs[:, part]  # (P, size, D)
+                chunk, gradient = rule(F.linear(rows, weights, biases), part, needs_gradient)
+                sums += chunk
                 if needs_gradient:
-                    gradients[0][start : start + size] = chunk.gradient @ weights
-                    gradients[1] += chunk.gradient.T @ rows
+                    gradients[0][:, part] = gradient @ weights
+                    flat = gradient.flatten(0, 1)
+                    gradients[1] += flat.T @ rows.flatten(0, 1)
                     for grad_bias in gradients[2:]:
-                        grad_bias += chunk.gradient.sum(0, dtype=torch.float32)
+                        grad_bias += flat.sum(0, dtype=torch.float32)
         ctx.save_for_backward(*gradients)
-        loss, nll = (x.clone() for x in sums)
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
+        loss, *others = (x.clone() for x in sums)
+        ctx.mark_non_differentiable(*others)
+        return loss, *others
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from nmt.errors import UserError
 
@@ -39,11 +39,21 @@ class EmbeddingInit(Enum):
     """Uniform, by V + D (Glorot and Bengio 2010)."""
 
 
+class TokenEmbedding(nn.Embedding):
+    """A table of vectors of width D, one for each token; in training a negative id has the vector 0."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return (..., D) of `ids`."""
+        if not self.training:
+            return super().forward(ids)
+        return super().forward(ids.clamp_min(0)).masked_fill((ids < 0)[..., None], 0.0)
+
+
 class Vocabulary(NamedTuple):
     """The three matrices (V, D), one row for each token."""
 
-    src: nn.Embedding
-    tgt: nn.Embedding
+    src: TokenEmbedding
+    tgt: TokenEmbedding
     output: nn.Linear
 
 
@@ -66,8 +76,8 @@ def build_vocabulary(
             f"vocabularies have {src_vocab_size} and {tgt_vocab_size} entries; "
             "set tokenizer.joint=true or model.tying=tgt_output"
         )
-    src = nn.Embedding(src_vocab_size, d_model)
-    tgt = nn.Embedding(tgt_vocab_size, d_model)
+    src = TokenEmbedding(src_vocab_size, d_model)
+    tgt = TokenEmbedding(tgt_vocab_size, d_model)
     output = nn.Linear(d_model, tgt_vocab_size, bias=False)
     for layer in (src, tgt, output):
         if init is EmbeddingInit.xavier:

@@ -10,6 +10,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     optimizer           Optimizers: a table, and their parameter groups.
     schedules           Learning-rate schedules: a table of pure functions of the step.
     objective           Quantity that an update minimises; model and objective as one module.
+    consistency         R-Drop and SimCut: two passes that should agree.
+    distillation        The predictions of other runs as what a model learns.
     __init__            The table of objectives, and the one function that builds one.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.
@@ -26,10 +28,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nmt.training.consistency import RDrop, RDropConfig, SimCut, SimCutConfig
+from nmt.training.distillation import Distillation, DistillationConfig
 from nmt.training.objective import CrossEntropy, CrossEntropyConfig, Objective, ObjectiveConfig, OpenModel
 
 OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Callable[[Any, OpenModel], Objective]]] = {
     "cross_entropy": (CrossEntropyConfig, CrossEntropy),
+    "r_drop": (RDropConfig, RDrop),
+    "simcut": (SimCutConfig, SimCut),
+    "distillation": (DistillationConfig, Distillation),
 }
 
 __all__ = ["OBJECTIVES", "Objective", "ObjectiveConfig", "OpenModel", "build_objective"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from torch.fx.experimental import _config as symbolic_shapes
 
 from nmt.checks import within
 from nmt.data.batching import Batch
-from nmt.layers.loss import projected_nll
+from nmt.layers.loss import Agreement, projected_agreement, projected_imitation, projected_nll
 from nmt.models.base import TranslationModel
 
 OpenModel = Callable[[str], TranslationModel]
@@ -89,6 +89,23 @@ class LossModule(nn.Module):
         """Return the label-smoothed loss and the plain one without a gradient, both summed; keep no logit."""
         return projected_nll(hidden, self.model.output, targets, smoothing)
 
+    def agreement(
+        self, hidden: Tensor, targets: Tensor, smoothing: float, factors: Agreement
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of two passes (2, M, D), the first one's plain loss, and their divergence."""
+        return projected_agreement(hidden, self.model.output, targets, smoothing, factors)
+
+    def imitation(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        weight: float,
+        taught: Callable[[slice], Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of a pass beside a teacher, its plain loss, and the divergence from the teacher."""
+        return projected_imitation(hidden, self.model.output, targets, smoothing, weight, taught)
+
     def _hidden(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, rows: Tensor) -> Tensor:
         return self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
 
@@ -100,9 +117,12 @@ class CrossEntropyConfig(ObjectiveConfig):
     name: str = "cross_entropy"
     label_smoothing: float = 0.1
     """Share of the target probability spread evenly over the vocabulary."""
+    word_dropout: float = 0.0
+    """Share of the tokens, on both sides, that the model does not see in training: their embeddings are zero
+    (Sennrich et al. 2016, Edinburgh at WMT, after Gal 2015)."""
 
     def __post_init__(self) -> None:
-        within(self, "objective", "[0, 1)", "label_smoothing")
+        within(self, "objective", "[0, 1)", "label_smoothing", "word_dropout")
 
 
 class CrossEntropy(Objective):
@@ -110,5 +130,17 @@ class CrossEntropy(Objective):
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the smoothed loss, and the plain negative log-likelihood as `nll`."""
-        loss, nll = module.nll(module.hidden(batch), batch.real(batch.tgt_out), self.cfg.label_smoothing)
+        hidden = module.hidden(cut(batch, self.cfg.word_dropout))
+        loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
         return loss, {"nll": nll}
+
+
+def cut(batch: Batch, rate: float) -> Batch:
+    """Return the batch with a share `rate` of the tokens hidden: as id -1, which `TokenEmbedding` knows."""
+    if not rate:
+        return batch
+    src, tgt_in = (
+        ids.masked_fill(torch.rand(ids.shape, device=ids.device) < rate, -1)
+        for ids in (batch.src, batch.tgt_in)
+    )
+    return replace(batch, src=src, tgt_in=tgt_in)

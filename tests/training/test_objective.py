@@ -1,4 +1,4 @@
-"""Objectives: the one there is, and others added by a row, a class and a YAML file alone."""
+"""Objectives: those of the table, and others added by a row, a class and a YAML file alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import MISSING
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -23,15 +22,18 @@ from nmt.data.special_ids import UNK_ID
 from nmt.errors import UserError
 from nmt.layers.loss import projected_nll
 from nmt.models import TranslationModel
+from nmt.models.vocabulary import TokenEmbedding
+from nmt.runtime import seed_everything
 from nmt.training import OBJECTIVES
+from nmt.training.consistency import RDropConfig, SimCutConfig
 from nmt.training.objective import (
     CrossEntropy,
     CrossEntropyConfig,
     LossModule,
     Objective,
     ObjectiveConfig,
-    OpenModel,
 )
+from nmt.training.objective import cut as cut_tokens
 
 Sums = tuple[Tensor, dict[str, Tensor]]
 
@@ -60,32 +62,6 @@ class Consistency(Objective):
 
 def cut(batch: Batch) -> Batch:
     return replace(batch, src=batch.src.where(batch.src % 3 != 0, UNK_ID))
-
-
-@dataclass
-class DistillationConfig(ObjectiveConfig):
-    """Token-level distillation (Kim and Rush 2016)."""
-
-    name: str = "distillation"
-    teacher: str = MISSING
-    """Run directory of the teacher."""
-
-
-class Distillation(Objective):
-    """Cross-entropy against the distribution of another run's model."""
-
-    def __init__(self, cfg: DistillationConfig, open_model: OpenModel):
-        super().__init__(cfg, open_model)
-        self.teacher = open_model(cfg.teacher)
-
-    def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
-        hidden = module.hidden(batch)
-        _, nll = module.nll(hidden.detach(), batch.real(batch.tgt_out), 0.0)
-        with torch.no_grad():
-            taught = self.teacher(batch.src, batch.src_mask, batch.tgt_in)
-            taught = self.teacher.project(batch.real(taught)).float().log_softmax(-1)
-        kl = (taught.exp() * (taught - module.logits(hidden).float().log_softmax(-1))).sum()
-        return kl, {"nll": nll, "kl": kl}
 
 
 class MeanTeacher(Objective):
@@ -123,12 +99,11 @@ def consistency(**fields: Any) -> Consistency:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of choices of a user, with the two objectives of this file in the table."""
-    for cfg, cls in ((ConsistencyConfig, Consistency), (DistillationConfig, Distillation)):
-        monkeypatch.setitem(OBJECTIVES, cfg().name, (cfg, cls))
-        file = tmp_path / "configs" / "objective" / f"{cfg().name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"defaults: [base_{cfg().name}, _self_]\n")
+    """Return a folder of choices of a user, with the objective of this file in the table."""
+    monkeypatch.setitem(OBJECTIVES, "consistency", (ConsistencyConfig, Consistency))
+    file = tmp_path / "configs" / "objective" / "consistency.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("defaults: [base_consistency, _self_]\n")
     return tmp_path / "configs"
 
 
@@ -151,22 +126,37 @@ def test_an_objective_with_a_second_pass(folder: Path, tmp_path: Path) -> None:
     assert cli.main(["evaluate", f"run={tmp_path / 'run'}", "decoding.max_length_offset=5"]) == 0
 
 
-def test_an_objective_with_a_teacher(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(tmp_path / "teacher", "objective.label_smoothing=0")
-    learn = ["objective=distillation", f"--config-dir={folder}"]
-    first, last = train(tmp_path / "run", *learn, f"objective.teacher={tmp_path / 'teacher'}")
-    assert first["train/kl"] == first["train/loss"] > last["train/kl"] > 0
+def test_distillation_from_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    teachers = [tmp_path / "teacher", tmp_path / "other_teacher"]
+    train(teachers[0], "objective.label_smoothing=0")
+    train(teachers[1], "model.d_model=32", "model.encoder_layers=1", "seed=2")
+    names = f"objective.teachers=[{teachers[0]},{teachers[1]}]"
+    first, last = train(tmp_path / "run", "objective=distillation", names, "objective.weight=1")
+    assert first["train/kl"] == pytest.approx(first["train/loss"])
+    assert first["train/kl"] > last["train/kl"] > 0
     assert last["train/nll"] > last["train/kl"]
     capsys.readouterr()
-    wrong = [*learn, f"objective.teacher={tmp_path / 'teacher'}", "tokenizer.lowercase=false"]
-    assert cli.main(["train", "experiment=toy_en_fr", f"run={tmp_path / 'other'}", *wrong]) == 2
-    assert (
-        f"objective=distillation: the run {tmp_path / 'teacher'} has another tok" in capsys.readouterr().err
-    )
-    assert cli.main(["train", "experiment=toy_en_fr", *learn]) == 2
-    assert "objective.teacher is missing; set objective.teacher=..." in capsys.readouterr().err
+    command = ["train", "experiment=toy_en_fr", "objective=distillation"]
+    wrong = [*command, names, "tokenizer.lowercase=false"]
+    assert cli.main([*wrong, f"run={tmp_path / 'other'}"]) == 2
+    assert f"objective=distillation: the run {teachers[0]} has another tok" in capsys.readouterr().err
+    assert cli.main(command) == 2
+    assert "objective.teachers is missing; set objective.teachers=..." in capsys.readouterr().err
+    assert cli.main([*command, "objective.teachers=[]"]) == 2
+    assert "objective.teachers names no run; set objective.teachers=[RUN,...]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("objective", ["r_drop", "simcut", "cross_entropy"])
+def test_a_bundled_objective_trains_and_resumes(objective: str, tmp_path: Path) -> None:
+    options = [f"objective={objective}", "objective.word_dropout=0.2", "trainer.accumulate=2"]
+    whole = train(tmp_path / "whole", *options)
+    train(tmp_path / "parts", *options, "trainer.max_steps=5")
+    parts = train(tmp_path / "parts", *options)
+    for line, other in zip(whole, parts, strict=True):
+        same = [key for key in line if "second" not in key]
+        assert {key: line[key] for key in same} == {key: other[key] for key in same}
+    if objective != "cross_entropy":
+        assert whole[-1]["train/kl"] > 0
 
 
 def test_another_objective_is_not_chosen_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,3 +214,59 @@ def test_two_passes_have_the_gradients_of_plain_torch(
     assert_close(named["kl"], (both[0] + both[1]) / 2)
     gradients = torch.autograd.grad(loss, parameters)
     assert_close(gradients, torch.autograd.grad(expected, parameters), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_simcut_and_r_drop_are_the_formulas_of_their_articles(
+    pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel], dropout: float
+) -> None:
+    model, batch = tiny_model(dropout=dropout).train(), batch_of(pairs)
+    parameters = list(model.parameters())
+    targets = batch.real(batch.tgt_out)
+    for cfg in (SimCutConfig(weight=3.0, cut=0.3), RDropConfig(weight=5.0, word_dropout=0.2)):
+        objective = training.build_objective(cfg, no_other_model)
+        seed_everything("objective")
+        loss, named = LossModule(model, objective, compiled=False)(1, *vars(batch).values())
+        gradients = torch.autograd.grad(loss, parameters)
+
+        seed_everything("objective")  # the same cuts, then the same dropout masks of one doubled batch
+        first, second = hide(batch, cfg.word_dropout), hide(batch, getattr(cfg, "cut", cfg.word_dropout))
+        both = Batch(*(torch.cat(x) for x in zip(vars(first).values(), vars(second).values(), strict=True)))
+        hidden = model(both.src, both.src_mask, both.tgt_in).chunk(2)
+        logits = [model.output(batch.real(x)) for x in hidden]
+        smoothed = [F.cross_entropy(x, targets, label_smoothing=0.1, reduction="sum") for x in logits]
+        p, q = (x.log_softmax(-1) for x in logits)
+        kl_pq, kl_qp = (F.kl_div(b, a, log_target=True, reduction="sum") for a, b in ((p, q), (q, p)))
+        expected = smoothed[0] + 3.0 * kl_pq
+        if isinstance(cfg, RDropConfig):
+            expected = (smoothed[0] + smoothed[1] + 5.0 * (kl_pq + kl_qp) / 2) / 2
+        assert_close(loss, expected)
+        assert_close(named["kl"], (kl_pq + kl_qp) / 2)
+        assert_close(named["nll"], F.cross_entropy(logits[0], targets, reduction="sum"))
+        assert_close(gradients, torch.autograd.grad(expected, parameters), rtol=1e-4, atol=1e-5)
+        assert float(named["kl"].detach()) > 1e-3
+
+
+def hide(batch: Batch, rate: float) -> Batch:
+    """Return the batch with a share of the ids replaced by -1, in the order of random numbers of `cut`."""
+    if not rate:
+        return batch
+    src = batch.src.where(torch.rand(batch.src.shape) >= rate, -1)
+    return replace(batch, src=src, tgt_in=batch.tgt_in.where(torch.rand(batch.tgt_in.shape) >= rate, -1))
+
+
+def test_a_hidden_token_has_the_embedding_zero() -> None:
+    table = TokenEmbedding(5, 3)
+    assert torch.equal(table(torch.tensor([-1, 2])), torch.stack([torch.zeros(3), table.weight[2]]))
+    (gradient,) = torch.autograd.grad(table(torch.tensor([-1, 2])).sum(), table.weight)
+    assert gradient.sum(1).tolist() == [0, 0, 3, 0, 0]
+    with pytest.raises(IndexError):
+        table.eval()(torch.tensor([-1]))
+
+
+def test_tokens_are_hidden_at_the_rate(pairs: EncodedPairs) -> None:
+    batch = batch_of(pairs)
+    hidden = [cut_tokens(batch, 0.25) for _ in range(50)]
+    share = torch.stack([(x.src == -1).float().mean() for x in hidden]).mean()
+    assert 0.22 < float(share) < 0.28
+    assert cut_tokens(batch, 0.0) is batch

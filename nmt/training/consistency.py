@@ -1,0 +1,91 @@
+"""Objectives with a second pass that should predict what the first one predicts: R-Drop and SimCut.
+
+Both passes go through the model as one batch of twice the sentences, each sentence with dropout masks of its
+own. The divergence is computed with the loss, some rows of logits at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.checks import not_negative, within
+from nmt.data.batching import Batch
+from nmt.layers.loss import Agreement
+from nmt.training.objective import CrossEntropyConfig, LossModule, Objective, cut
+
+
+@dataclass
+class RDropConfig(CrossEntropyConfig):
+    """R-Drop (Liang et al. 2021): two passes that differ by their dropout alone should agree."""
+
+    name: str = "r_drop"
+    weight: float = 5.0
+    """Weight of the divergence; alpha of the article."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(self, "objective", "weight")
+
+
+class RDrop(Objective):
+    """The mean loss of two passes, plus `weight / 2` times the mean of both directions of their divergence.
+
+    That is half of the article's sum, so that the loss keeps the scale of cross-entropy.
+    """
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, the plain negative log-likelihood of the first pass and the divergence `kl`."""
+        first, second = (cut(batch, self.cfg.word_dropout) for _ in range(2))
+        quarter = self.cfg.weight / 4
+        return agreement(module, first, second, self.cfg, Agreement(0.5, 0.5, quarter, quarter))
+
+
+@dataclass
+class SimCutConfig(CrossEntropyConfig):
+    """SimCut (Gao et al. 2022): a pass with some embeddings zeroed should agree with the plain pass."""
+
+    name: str = "simcut"
+    weight: float = 3.0
+    """Weight of the divergence; alpha of the article."""
+    cut: float = 0.05
+    """Share of the tokens, on both sides, whose embeddings are zero in the second pass."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(self, "objective", "weight")
+        within(self, "objective", "[0, 1)", "cut")
+
+
+class SimCut(Objective):
+    """The loss of the plain pass, plus `weight` times the divergence of the other pass from it.
+
+    The gradients of the divergence reach both passes.
+    """
+
+    def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, the plain negative log-likelihood of the first pass and the divergence `kl`."""
+        first, second = cut(batch, self.cfg.word_dropout), cut(batch, self.cfg.cut)
+        return agreement(module, first, second, self.cfg, Agreement(1.0, 0.0, self.cfg.weight, 0.0))
+
+
+def agreement(
+    module: LossModule, first: Batch, second: Batch, cfg: CrossEntropyConfig, factors: Agreement
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of two passes over one batch, `nll` of the first and `kl`, their divergence.
+
+    `kl` is the mean of both directions, whatever the `factors`.
+    """
+    hidden = module.hidden(doubled(first, second)).unflatten(0, (2, -1))  # (2, M, D)
+    loss, nll, kl = module.agreement(hidden, first.real(first.tgt_out), cfg.label_smoothing, factors)
+    return loss, {"nll": nll, "kl": kl}
+
+
+def doubled(first: Batch, second: Batch) -> Batch:
+    """Return one batch with the sentences of both, which are of one shape."""
+    tensors = zip(vars(first).values(), vars(second).values(), strict=True)
+    src, src_mask, tgt_in, tgt_out, rows = (torch.cat(pair) for pair in tensors)
+    rows[len(first.rows) :] += first.tgt_in.numel()
+    return Batch(src, src_mask, tgt_in, tgt_out, rows)
