@@ -30,6 +30,7 @@ NEEDED = {
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
     "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
+    "objective=distillation": ("objective.teachers=[outputs/teacher]",),
 }
 """What a choice leaves to the user."""
 every_choice = pytest.mark.parametrize("choice", FILES)
@@ -78,7 +79,7 @@ def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
     group, _, _ = choice.partition("=")
     values, _ = stated(FILES[choice])
     if group in VARIANTS or group == "experiment":
-        before: Any = composed(*without(choice)).cfg
+        before: Any = composed(*without(choice), *NEEDED.get(choice, ())).cfg
         before = before if group == "experiment" else before[group]
     else:
         (default,) = [f.default_factory for f in dataclasses.fields(TrainConfig) if f.name == group]
