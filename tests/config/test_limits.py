@@ -61,13 +61,16 @@ def test_values_of_the_command_line_and_of_a_stored_config_are_checked_alike(
 def test_no_float_of_a_config_may_be_nan() -> None:
     plain = to_plain(config())
     floats = [
-        f"{part}.{name}"
+        (part, name)
         for part, values in plain.items()
         if isinstance(values, dict)
         for name, value in values.items()
         if isinstance(value, float)
     ]
     assert len(floats) > 10
-    for key in floats:
-        with pytest.raises(UserError, match=rf"^{key} must .*, but is nan"):
-            config(f"{key}=nan")
+    for part, name in floats:
+        (problem,) = excesses({part: {name: math.nan}})
+        assert problem.startswith(f"{part}.{name} must ")
+        assert problem.endswith(", but is nan")
+    with pytest.raises(UserError, match=r"^optimizer.weight_decay must .*, but is nan"):
+        config("optimizer.weight_decay=nan")
