@@ -49,6 +49,8 @@ EVAL_EVERY = 20
 TIMEOUT_SECONDS = 300
 """Longest time of one start: a run that takes longer hangs."""
 POLL_SECONDS = 0.001
+TERM_SECONDS, KILL_SECONDS = 10, 30
+"""Times that the other ranks have to end by themselves, and after SIGTERM."""
 
 COMMON = f"""
 train data=files data.src=en data.tgt=de tokenizer.vocab_size=600 model=transformer_tiny model.d_model=32
@@ -181,8 +183,18 @@ def _ended(children: Sequence[int]) -> bool:
     return any(os.waitid(os.P_PID, child, flags) is not None for child in children)
 
 
+def end_others(children: Sequence[int]) -> None:
+    """Do what torchrun does when one of several ranks has ended: send SIGTERM to the others, then SIGKILL."""
+    for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        deadline = time.monotonic() + seconds
+        while (left := [child for child in children if not _ended([child])]) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        for child in left:
+            os.kill(child, number)
+
+
 def wait(children: Sequence[int]) -> list[int]:
-    """Wait for all children and return their exit codes; kill those that do not end."""
+    """Wait for all children and return their exit codes; raise `SystemExit` when one does not end."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     codes = []
     for child in children:
@@ -278,6 +290,8 @@ class Soak:
             enough = self.kills.total() >= num_kills
             victim = self.rng.choice(children)
             met = None if enough else kill_in(self._rarest(run), children, victim, run, self._delay())
+            if met is not None:
+                end_others(children)
             codes = wait(children)
             if met is not None:
                 self.kills[met] += 1
