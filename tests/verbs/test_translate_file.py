@@ -214,10 +214,16 @@ def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None
 def test_a_worker_that_is_stuck_ends_the_job_and_shows_where_it_was(
     run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """To load torch and the model takes longer than the worker may take."""
+    """To load torch and the model takes longer than the worker may take.
+
+    The stack is read while the worker runs, which is not stuck here: now and then that crashes it.
+    """
     (tmp_path / "in").write_bytes(b"a\n")
-    with pytest.raises(NmtError) as caught:
-        translate_file(config(run, tmp_path, worker_minutes=1e-4))
+    for _ in range(5):
+        with pytest.raises(NmtError) as caught:
+            translate_file(config(run, tmp_path, worker_minutes=1e-4))
+        if "SIGSEGV" not in str(caught.value):
+            break
     assert caught.value.exit_code == 1
     assert str(caught.value) == (
         "a worker failed with exit code 1, for the reason above; what is translated is kept, and the same "
