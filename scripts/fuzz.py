@@ -4,7 +4,7 @@
 
 A case takes a good file, mutates it, and reads it with the function that reads such a file, or with a whole
 command. Good are a result and an error that the user is meant to see (`NmtError`, exit code 2 or 4). A
-traceback, a crash, more than 20 seconds or 1,500 MB is a failure: the mutated files are kept, and
+traceback, a crash, more than 20 seconds of CPU or 1,500 MB is a failure: the mutated files are kept, and
 the exit code is 1. Where a hash protects a file, half of the cases have the hash of the mutated file, as a
 stranger's file would. One JSON object per target.
 
@@ -290,7 +290,8 @@ def run_batch(target: Target, seeds: Sequence[str], work: Path, pipe: Any) -> No
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for seed in seeds:
         pipe.send((seed, "started", ""))
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # seconds of CPU, whatever else the machine does
+        signal.alarm(15 * SECONDS)  # a case that waits
         try:
             pipe.send((seed, run_case(target, seed, work), ""))
         except (Exception, SystemExit):
