@@ -21,8 +21,8 @@ FAMILIES = {
     "gpt": ["model=gpt", "model.d_model=64", "model.d_ff=128", "model.num_layers=2"],
 }
 """Small models; the Transformer is what all other tests here use."""
-LIKE_OTHERS = ("rnn_plain", "rnn_luong")
-"""Families that share their code with rnn_bahdanau, all but the attention, which has tests of its own."""
+LIKE_OTHERS = ("rnn_plain", "rnn_bahdanau")
+"""Families that share their code with rnn_luong, all but the attention, which has tests of its own."""
 every_family = pytest.mark.parametrize(
     "family", [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in FAMILIES]
 )

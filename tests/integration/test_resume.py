@@ -69,7 +69,9 @@ def interrupt(
     [
         (signal.SIGKILL, 20, -signal.SIGKILL),
         (signal.SIGTERM, 30, 128 + signal.SIGTERM),
-        (signal.SIGINT, 10, 128 + signal.SIGINT),
+        pytest.param(
+            signal.SIGINT, 10, 128 + signal.SIGINT, marks=pytest.mark.slow
+        ),  # goes the way of SIGTERM
     ],
 )
 def test_interrupted_equals_uninterrupted(
