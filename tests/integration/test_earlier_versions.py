@@ -98,14 +98,23 @@ def test_a_finished_run_is_reported(run: Path, nmt: Command) -> None:
     assert f"{run} is finished:" in done.stdout
 
 
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(lines: list[dict[str, Any]], first: int) -> list[float]:
+    """Return the training losses of ten steps."""
+    found = {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
+    return [found[step] for step in range(first, first + 10)]
+
+
 @pytest.mark.fault(15)
 def test_a_run_goes_on_as_it_would_have(run: Path, nmt: Command) -> None:
     done = nmt("train", f"run={run}", *COMMAND, "trainer.log_every_steps=1", "trainer.max_steps=150")
     assert done.returncode == 0, done.stderr
     assert "going on after step 100" in done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
-    assert [losses[step] for step in range(101, 111)] == pytest.approx(LOSSES_FROM_101, rel=1e-5)
+    lines = metrics(run)
+    assert losses(lines, 101) == pytest.approx(LOSSES_FROM_101, rel=1e-5)
     assert lines[-1]["step"] == 150
     assert lines[-1]["valid/loss"] == pytest.approx(LOSS_AT_150, rel=0.01)
 
@@ -116,9 +125,7 @@ def test_a_run_with_adam_goes_on_as_it_would_have(tmp_path: Path, nmt: Command) 
     done = nmt("train", f"run={run}", *ADAM_COMMAND, "trainer.log_every_steps=1", "trainer.max_steps=60")
     assert done.returncode == 0, done.stderr
     assert "going on after step 50" in done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
-    assert [losses[step] for step in range(51, 61)] == pytest.approx(ADAM_LOSSES_FROM_51, rel=1e-5)
+    assert losses(metrics(run), 51) == pytest.approx(ADAM_LOSSES_FROM_51, rel=1e-5)
 
 
 CHOSEN = {"optimizer.algorithm": "optimizer=muon", "optimizer.schedule": "schedule=linear"}

@@ -63,6 +63,18 @@ def interrupt(
     return process.wait(timeout=60)
 
 
+def killed_and_resumed(
+    nmt: Command, options: list[str], environment: dict[str, str], run: Path, step: int
+) -> Path:
+    """Kill a training when the checkpoint of `step` is there, run the same command again and return `run`."""
+    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *options]
+    awaited = run / "checkpoints" / f"step_{step:08d}"
+    assert interrupt(command, environment, awaited, signal.SIGKILL) == -signal.SIGKILL
+    again = nmt("train", f"run={run}", *options)
+    assert "going on after step" in again.stderr, again.stderr
+    return run
+
+
 @pytest.mark.fault(1, 8, 16, 18)
 @pytest.mark.parametrize(
     ("number", "awaited", "code"),
@@ -110,12 +122,7 @@ def test_sampled_segmentations_are_drawn_again_after_a_kill(
     assert straight.returncode == 0, straight.stderr
     tokens = [line.split(", ")[-1] for line in straight.stderr.splitlines() if "segmented for epoch" in line]
     assert len(tokens) == len(set(tokens)) > 1
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *options]
-    ended = interrupt(command, environment, run / "checkpoints" / "step_00000009", signal.SIGKILL)
-    assert ended == -signal.SIGKILL
-    again = nmt("train", f"run={run}", *options)
-    assert "going on after step" in again.stderr, again.stderr
+    run = killed_and_resumed(nmt, options, environment, tmp_path / "run", 9)
     assert outcome(run, 12) == outcome(tmp_path / "straight", 12)
 
 
@@ -194,12 +201,7 @@ def test_a_stream_goes_on_where_it_stopped(
     )
     assert "for it, 2,000 pairs read" in first
     assert "for it" not in second  # what is left of a chunk is not read again
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "nmt", "train", f"run={run}", *streaming]
-    ended = interrupt(command, environment, run / "checkpoints" / "step_00000030", signal.SIGKILL)
-    assert ended == -signal.SIGKILL
-    again = nmt("train", f"run={run}", *streaming)
-    assert "going on after step" in again.stderr, again.stderr
+    run = killed_and_resumed(nmt, streaming, environment, tmp_path / "run", 30)
     assert outcome(run) == outcome(tmp_path / "straight")
 
 

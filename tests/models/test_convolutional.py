@@ -23,6 +23,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.convolutional import Convolutional, ConvolutionalConfig, GatedConvolution, normed_linear
 from nmt.models.vocabulary import Tying
 from nmt.verbs import VERBS
+from tests.models.compiling import assert_one_graph
 
 VOCAB_SIZE = 23
 
@@ -322,17 +323,7 @@ def test_learned_positions_have_an_end(sentences: Sentences) -> None:
 @pytest.mark.parametrize("positions", [Positions.learned, Positions.sinusoidal])
 def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions: Positions) -> None:
     model = tiny(positions=positions)
-    graphs = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=backend)
-    for sizes in ((2, 5, 4), (3, 7, 9), (4, 6, 6)):
-        batch = sentences(*sizes)
-        assert_close(compiled(*batch), model(*batch))
-    assert len(graphs) == 1
+    assert_one_graph(model, sentences)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from nmt.layers.positions import Positions
 from nmt.models import build_model
 from nmt.models.decoder_only import DecoderOnly, DecoderOnlyConfig, LossOn, Prefix
 from nmt.models.vocabulary import Tying
+from tests.models.compiling import assert_one_graph
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
 TINY = DecoderOnlyConfig(d_model=16, d_ff=32, num_heads=2, num_layers=2, dropout=0.0, max_positions=32)
@@ -52,17 +53,7 @@ def test_a_causal_prefix_is_one_text_with_the_target(norm_order: NormOrder, posi
 def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions: Positions) -> None:
     """Other positions in test_transformer."""
     model = build(num_layers=1, positions=positions)
-    graphs = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=backend)
-    for sizes in ((2, 5, 4), (3, 7, 9), (4, 6, 6)):
-        batch = sentences(*sizes)
-        assert_close(compiled(*batch), model(*batch))
-    assert len(graphs) == 1
+    assert_one_graph(model, sentences)
 
 
 def test_a_bidirectional_prefix_sees_the_whole_source(sentences: Sentences) -> None:

@@ -20,6 +20,7 @@ from nmt.models import build_model
 from nmt.models.stack import Init
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.models.vocabulary import EmbeddingInit, Tying
+from tests.models.compiling import assert_one_graph
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
 TinyModel = Callable[..., Transformer]
@@ -374,14 +375,4 @@ def test_compiles_into_one_graph_for_all_lengths(
 ) -> None:
     """Other positions in test_decoder_only: they act in the embedding or in self-attention, as these two."""
     model = tiny_model(encoder_layers=1, decoder_layers=1, positions=positions)
-    graphs = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=backend)
-    for sizes in ((2, 5, 4), (3, 7, 9), (4, 6, 6)):
-        batch = sentences(*sizes)
-        assert_close(compiled(*batch), model(*batch))
-    assert len(graphs) == 1
+    assert_one_graph(model, sentences)
