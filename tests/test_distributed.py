@@ -577,7 +577,7 @@ def test_all_ranks_take_the_number_that_fits_on_each(
     monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path
 ) -> None:
     """Half of each batch is on each rank; there is room for 1,000 tokens on rank 1, for more on rank 0."""
-    monkeypatch.setattr("nmt.training.trainer.TIMED_SECONDS", 0)
+    monkeypatch.setattr("nmt.training.gradients.TIMED_SECONDS", 0)
 
     def find(world: World) -> int:
         objective = Limited(1000 if world.rank else 2000)

@@ -18,37 +18,31 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from nmt.checks import at_least, finite, not_negative, positive
-from nmt.data.batching import Indices, Plan, collate, groups, plan_epoch
+from nmt.data.batching import Indices, Plan, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
-from nmt.errors import Log, NmtError, TrainingStopped, UserError, suggest, warn
+from nmt.errors import Log, TrainingStopped, UserError, suggest, warn
 from nmt.files import misfits, write_json
-from nmt.runtime import MixedPrecisionStep, Precision, seed_everything, whole
+from nmt.runtime import MixedPrecisionStep, Precision, whole
 from nmt.signals import StopRequest
-from nmt.training.auto_batch import AUTO, TIMED_SECONDS, Room, Trial, search
+from nmt.training.auto_batch import AUTO, Room, Trial, search
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.flops import Meter
-from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
+from nmt.training.gradients import Gradients, num_tokens_of
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import (
     LOSSES,
     OnNonfinite,
     RolledBack,
-    bad_weights,
     cause,
     diverges,
     explosion,
-    found_by_rank,
     go_back,
-    grad_norms,
-    watched,
 )
 from nmt.training.schedules import PlateauConfig, ScheduleConfig, ScheduleContext, rate
 from nmt.training.statistics import (
@@ -218,11 +212,17 @@ class Trainer:
         self.sign = 1 if higher_is_better else -1
         self.world = world
         self.train_state = TrainState()
+        self.gradients = Gradients(
+            parallel_model,
+            amp_step,
+            self.statistics,
+            seed=seed,
+            batch_tokens=cfg.tokens_per_batch,
+            world=world,
+        )
         self.log: Log = warn
         self._failed_saves = 0  # in a row
         self._started = time.perf_counter()
-        self._has_tried = self._has_warned = False
-        self._current: Indices = np.empty(0, np.int64)  # the batch that is computed
         self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -246,7 +246,7 @@ class Trainer:
             TrainingStopped: a loss is not finite or explodes, a batch does not fit into memory, or a
                 checkpoint cannot be written. `RolledBack` asks for another trainer, which resumes.
         """
-        self.log = tracker.message
+        self.log = self.gradients.log = tracker.message
         self.parallel_model.module.train()
         self._started = time.perf_counter() - self.train_state.seconds
         if scores := self.train_state.scores:  # of a run that resumes
@@ -262,7 +262,7 @@ class Trainer:
                 pairs = self._pairs(stop)
                 plan = self.plan(pairs)
                 self._require_same(pairs, len(plan))
-                self._try_largest(pairs, plan)
+                self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
                 for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
                     self._update(pairs, group)
                     self._move_on(len(group), len(plan))
@@ -340,7 +340,7 @@ class Trainer:
         step = train_state.step + 1
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = num_tokens_of(pairs, group)
-        batches = self._add_gradients(pairs, group, step)
+        batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)
         self._unread[step] = pairs, batches
         update = Update(self.parameters, self.amp_step.clip())
@@ -352,24 +352,6 @@ class Trainer:
         flops = self.meter.flops(src_tokens, num_tokens)
         train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
-    def _try_largest(self, pairs: EncodedPairs, plan: Plan) -> None:
-        """Compute the largest batches of the plan once in each process, and drop what comes of it.
-
-        Raises:
-            UserError: one of them does not fit into memory.
-        """
-        if self._has_tried:
-            return
-        self._has_tried = True
-        states = self.amp_step.optimizer.state
-        new = [x for x in self.amp_step.parameters if not states.get(x)]
-        moments = [torch.empty_like(x) for x in (*new, *new)]
-        tensors = dict(self.parallel_model.objective.tensors)
-        for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
-            self._add_gradients(pairs, [indices], self.train_state.step + 1, UserError)
-            self._forget_gradients(tensors)
-        del moments  # of the optimizer, which it makes in the first update
-
     def find_batch_tokens(self, log: Log) -> int:
         """Return the number of tokens that `trainer.batch_tokens=auto` stands for, and log why.
 
@@ -377,102 +359,13 @@ class Trainer:
         """
         pairs, on_cpu = self.pairs_of_epoch(1), self.amp_step.device.type == "cpu"
         room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
-        found = search(lambda size: self._trial(pairs, size, room), smallest, until_no_faster=on_cpu)
+
+        def trial(size: int) -> Trial:
+            return self.gradients.trial(pairs, self.plan(pairs, size), size, room)
+
+        found = search(trial, smallest, until_no_faster=on_cpu)
         log(f"trainer.batch_tokens={AUTO} is {found.size:,} tokens: {found.reason}")
         return found.size
-
-    def _trial(self, pairs: EncodedPairs, size: int, room: Room | None) -> Trial:
-        """Make updates of the largest batches of a plan of `size` tokens; return one result for all ranks.
-
-        The learning rate is 0. No gradients are exchanged: a rank without memory keeps none waiting.
-        """
-        if self.world.all_reduce_max(float(room is not None and not room.holds(size))):
-            return Trial(fits=False)
-        plan, tensors = self.plan(pairs, size), dict(self.parallel_model.objective.tensors)
-        largest = plan.largest(pairs.src_lengths, pairs.tgt_lengths)
-        tokens, usable = num_tokens_of(pairs, largest), torch.zeros((), device=self.amp_step.device)
-        started, rounds = time.perf_counter(), 0
-        with Attempt() as attempt, self.parallel_model.exchanging(is_last=False):
-            while not rounds or (room is not None and time.perf_counter() - started < TIMED_SECONDS):
-                rounds += 1
-                for indices in largest:
-                    self._add_batch(pairs, indices, 1, tokens)
-                    self.amp_step.clip()
-                    self.amp_step.step(0.0, usable)
-        seconds = time.perf_counter() - started
-        self._forget_gradients(tensors)
-        release()
-        if room is not None:
-            room.measure(size)
-        fits = not self.world.all_reduce_max(float(attempt.failed))
-        time_of_round = self.world.all_reduce_max(seconds / rounds)
-        return Trial(fits, len(plan) == 1, self.world.all_reduce_max(seconds), tokens / time_of_round)
-
-    def _add_gradients(
-        self,
-        pairs: EncodedPairs,
-        group: Sequence[Indices],
-        step: int,
-        error: type[NmtError] = TrainingStopped,
-    ) -> Sequence[Indices]:
-        """Add the gradients and the sums of an update, and return its batches.
-
-        Batches that do not fit into memory are cut into parts, and all of the update is computed anew. Where
-        several processes work together they cannot be: the others wait in the exchange of the gradients.
-
-        Raises:
-            NmtError: a batch does not fit, which ends the training with an error of the type `error`.
-        """
-        tensors, size = dict(self.parallel_model.objective.tensors), ""
-        for number in PARTS if self.world.size == 1 else PARTS[:1]:
-            batches = in_parts(group, number)
-            with Attempt() as attempt:
-                self._add_batches(pairs, batches, step)
-            if not attempt.failed:
-                if number > 1 and not self._has_warned:
-                    self._has_warned = True
-                    self.log(slower(size, number, self.cfg.tokens_per_batch))
-                return batches
-            size = size or size_of(pairs, self._current)
-            self._forget_gradients(tensors)
-            release()
-        parts = f", not even in {number} parts" if number > 1 else ""
-        raise error(
-            f"step {step}: a batch of {size} does not fit into memory{parts}; "
-            f"{advice(self.cfg.tokens_per_batch, self.world.size)}"
-        )
-
-    def _forget_gradients(self, tensors: dict[str, Tensor]) -> None:
-        """Drop what `_add_gradients` has added; `tensors` are those that the objective had before."""
-        self.amp_step.optimizer.zero_grad(set_to_none=True)
-        self.statistics.forget_batches()
-        self.parallel_model.objective.tensors = tensors
-
-    def _add_batches(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> list[Tensor]:
-        """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
-        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
-        num_tokens, losses = num_tokens_of(pairs, batches), []
-        for number, indices in enumerate(batches, start=1):
-            self._current = indices
-            with self.parallel_model.exchanging(is_last=number == len(batches)):
-                losses.append(self._add_batch(pairs, indices, step, num_tokens))
-        return losses
-
-    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
-        """Add the gradients and the sums of this rank's rows of a batch to those of the update.
-
-        Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
-        """
-        rows = indices[self.world.rank :: self.world.size]
-        has_rows = len(rows) > 0  # a rank without rows takes part all the same, with a loss of weight 0
-        batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
-        batch = batch.to(self.amp_step.device)
-        with self.amp_step.autocast():
-            loss, named = self.parallel_model(batch, step)
-        share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
-        self.amp_step.backward(share if has_rows else 0.0 * share)
-        self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
-        return loss.detach()
 
     def _read(self) -> None:
         """Fetch the sums measured since the last call; here the host waits for a GPU.
@@ -499,32 +392,21 @@ class Trainer:
         train_state.skips += fault.updates
         train_state.count(tokens=-fault.tokens)
         if train_state.skips_in_a_row > most:
-            report = self._search(fault)
+            pairs, batches = self._unread[fault.step]
+            report = {
+                "step": fault.step,
+                "epoch": train_state.epoch,
+                "loss": fault.loss,
+                "grad_norm": fault.norm,
+                "learning_rate": self.learning_rate(fault.step),
+                **self.gradients.inspect(pairs, batches, fault.step),
+            }
             file = self.store.directory.parent / f"nonfinite_step_{fault.step:08d}.json"
             if self.world.is_main:
                 write_json(file, report)
             left = f", and {most} updates before it were left out" if most else ""
             self._give_up(f"step {fault.step}: {fault}{left}{cause(report)}. See {file}", fault.step - 1)
         self.log(f"step {fault.step}: {fault}; the update is left out ({train_state.skips} so far)")
-
-    def _search(self, fault: Fault) -> dict[str, Any]:
-        """Compute an update that was left out once more, and return what there is to know of it."""
-        pairs, batches = self._unread[fault.step]
-        with watched(self.parallel_model.trained) as modules:
-            losses = self._add_batches(pairs, batches, fault.step)
-        norms = grad_norms(Update(self.parameters, losses[0]), self.amp_step.scaler.get_scale())
-        rows = [indices[self.world.rank :: self.world.size] for indices in batches]
-        own = {"rank": self.world.rank, **found_by_rank(modules, pairs, rows, losses)}
-        return {
-            "step": fault.step,
-            "epoch": self.train_state.epoch,
-            "loss": fault.loss,
-            "grad_norm": fault.norm,
-            "learning_rate": self.learning_rate(fault.step),
-            "weights": bad_weights(self.parallel_model.trained),
-            "grad_norms": norms,
-            "ranks": self.world.all_gather(own),
-        }
 
     def _give_up(self, reason: str, step: int) -> NoReturn:
         """End the training, or go back to a checkpoint where `trainer.on_nonfinite` says so.
@@ -716,11 +598,6 @@ class Trainer:
         except TrainingStopped as error:
             return str(error)
         return None
-
-
-def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:
-    """Return the target tokens of some batches."""
-    return sum(int(pairs.tgt_lengths[indices].sum()) for indices in batches)
 
 
 def kept_steps(saved: Sequence[int], state: TrainState, cfg: TrainerConfig) -> set[int]:

@@ -132,7 +132,7 @@ AUTO = ["data.max_tokens=32", "decoding=greedy", "trainer.batch_tokens=auto"]
 def test_a_number_of_tokens_that_is_found_gives_the_bits_of_one_that_is_given(
     nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.training.trainer.TIMED_SECONDS", 0)
+    monkeypatch.setattr("nmt.training.gradients.TIMED_SECONDS", 0)
     steps = ["trainer.max_steps=4", "trainer.eval_every_steps=4", "trainer.save_every_steps=2"]
     options = [*tiny, *OPTIONS, *steps, *AUTO]
     searched = nmt("train", f"run={tmp_path / 'found'}", *options)

@@ -13,7 +13,7 @@ from nmt.data.batching import Batch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.errors import UserError
 from nmt.training import auto_batch
-from nmt.training import trainer as trainer_module
+from nmt.training import gradients as gradients_module
 from nmt.training.auto_batch import Found, Room, Trial, available, search
 from nmt.training.objective import LossModule, Objective
 from nmt.training.trainer import TrainerConfig
@@ -97,7 +97,7 @@ def test_the_search_ends_in_time() -> None:
 
 @pytest.mark.fault(22)
 def test_a_trainer_finds_what_fits(trainer: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "TIMED_SECONDS", 0)
+    monkeypatch.setattr(gradients_module, "TIMED_SECONDS", 0)
     made = trainer(objective=Limited(2000), batch_tokens="auto", auto_batch_tokens=200)
     made.pairs_of_epoch = lambda epoch: many_pairs()
     log: list[str] = []
@@ -107,11 +107,11 @@ def test_a_trainer_finds_what_fits(trainer: Factory, monkeypatch: pytest.MonkeyP
     assert made.train_state.step == 0
     made = trainer(objective=Limited(2000), batch_tokens=found, max_steps=1)
     made.pairs_of_epoch = lambda epoch: many_pairs()
-    made._try_largest(many_pairs(), made.plan(many_pairs()))
+    made.gradients.try_largest(many_pairs(), made.plan(many_pairs()), 1)
 
 
 def test_a_small_corpus_ends_the_search(trainer: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "TIMED_SECONDS", 0)
+    monkeypatch.setattr(gradients_module, "TIMED_SECONDS", 0)
     log: list[str] = []
     made = trainer(batch_tokens="auto", auto_batch_tokens=16)
     assert made.find_batch_tokens(log.append) == 512

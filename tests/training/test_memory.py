@@ -111,7 +111,7 @@ def test_a_training_in_parts_says_so_once_and_counts(
 ) -> None:
     made = trainer(objective=Small(cross_entropy(), 4, first_step=3), max_steps=None, max_epochs=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(made, "_has_tried", True)
+        patch.setattr(made.gradients, "has_tried", True)
         train_state = fit(made)
     assert train_state.tokens == int(pairs.tgt_lengths.sum())
     large = sum(len(indices) > 4 for indices in plan_of(made, pairs)[2:])
@@ -163,7 +163,7 @@ def test_trying_the_largest_batches_changes_nothing(
         trainer(folder=name, objective=objective(), dropout=0.3, max_steps=3, log_every_steps=4)
         for name in ("tried", "not")
     ]
-    made[1]._has_tried = True
+    made[1].gradients.has_tried = True
     for one in made:
         fit(one)
     tensors = [one.parallel_model.tensors(one.amp_step.optimizer) for one in made]

@@ -112,7 +112,7 @@ def test_a_fault_leaves_a_report(trainer: Factory, pairs: EncodedPairs) -> None:
 
 def test_a_fault_that_does_not_come_again(trainer: Factory) -> None:
     made = trainer(max_steps=5, objective=FaultyFirst(1))
-    made._has_tried = True
+    made.gradients.has_tried = True
     with pytest.raises(TrainingStopped, match=r"^step 1: the loss is nan; computed once more, all of it is"):
         fit(made)
 
@@ -186,7 +186,7 @@ def test_rollback_goes_on_behind_the_fault(trainer: Factory, pairs: EncodedPairs
     assert (second.train_state.step, second.train_state.batch, second.train_state.rollbacks) == (4, 6, 1)
     trained_on = plan[:4] + plan[6:9]
     straight = build(folder="straight")
-    straight._has_tried = True
+    straight.gradients.has_tried = True
     for group in trained_on:
         straight._update(pairs, [group])
     assert fit(second).step == 7

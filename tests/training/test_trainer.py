@@ -364,7 +364,7 @@ Step 16 ends an epoch; it is validated, but no run saves it that is not interrup
 
 def signalled(made: Trainer, phase: str) -> Trainer:
     """Make `phase` send a signal in a trainer that does as any other does."""
-    pairs_of_epoch, add_gradients, write = made.pairs_of_epoch, made._add_gradients, made.store.save
+    pairs_of_epoch, add_gradients, write = made.pairs_of_epoch, made.gradients.add, made.store.save
     due = {"validation": 12, "end": 21}.get(phase, 0)
 
     def send(happens: bool) -> None:
@@ -390,7 +390,7 @@ def signalled(made: Trainer, phase: str) -> Trainer:
         write(checkpoint)
 
     made.validate, made.pairs_of_epoch = validate, encode
-    made._add_gradients, made.store.save = add, save  # type: ignore[method-assign,assignment]
+    made.gradients.add, made.store.save = add, save  # type: ignore[method-assign,assignment]
     return made
 
 

@@ -1,0 +1,182 @@
+"""The gradients of an update: batch by batch, in parts where memory ends, and once more after a fault.
+
+Knows neither the schedule nor what follows an update. Every method leaves random numbers, statistics and what
+an objective remembers as they must be for the next update: what is computed for a trial is dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.data.batching import Indices, Plan, collate
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.distributed import ALONE, World
+from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
+from nmt.runtime import MixedPrecisionStep, seed_everything
+from nmt.training.auto_batch import TIMED_SECONDS, Room, Trial
+from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
+from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched
+from nmt.training.statistics import Update, UpdateStatistics
+
+
+class Gradients:
+    """The gradients of one model in training; they are left in the `grad` of its parameters."""
+
+    def __init__(
+        self,
+        parallel_model: ParallelModel,
+        amp_step: MixedPrecisionStep,
+        statistics: UpdateStatistics,
+        *,
+        seed: int,
+        batch_tokens: int,
+        world: World = ALONE,
+    ):
+        self.parallel_model = parallel_model
+        self.amp_step = amp_step
+        self.statistics = statistics
+        self.seed = seed
+        self.batch_tokens = batch_tokens  # of the config, for advice
+        self.world = world
+        self.log: Log = warn
+        self.has_tried = False
+        """Whether the largest batches have been tried."""
+        self._has_warned = False
+        self._current: Indices = np.empty(0, np.int64)  # the batch that is computed
+
+    def add(
+        self,
+        pairs: EncodedPairs,
+        group: Sequence[Indices],
+        step: int,
+        error: type[NmtError] = TrainingStopped,
+    ) -> Sequence[Indices]:
+        """Add the gradients and the sums of an update, and return its batches.
+
+        Batches that do not fit into memory are cut into parts, and all of the update is computed anew. Where
+        several processes work together they cannot be: the others wait in the exchange of the gradients.
+
+        Raises:
+            NmtError: a batch does not fit, which ends the training with an error of the type `error`.
+        """
+        tensors, size = dict(self.parallel_model.objective.tensors), ""
+        for number in PARTS if self.world.size == 1 else PARTS[:1]:
+            batches = in_parts(group, number)
+            with Attempt() as attempt:
+                self._add_batches(pairs, batches, step)
+            if not attempt.failed:
+                if number > 1 and not self._has_warned:
+                    self._has_warned = True
+                    self.log(slower(size, number, self.batch_tokens))
+                return batches
+            size = size or size_of(pairs, self._current)
+            self._forget(tensors)
+            release()
+        parts = f", not even in {number} parts" if number > 1 else ""
+        raise error(
+            f"step {step}: a batch of {size} does not fit into memory{parts}; "
+            f"{advice(self.batch_tokens, self.world.size)}"
+        )
+
+    def _forget(self, tensors: dict[str, Tensor]) -> None:
+        """Drop what `add` has added; `tensors` are those that the objective had before."""
+        self.amp_step.optimizer.zero_grad(set_to_none=True)
+        self.statistics.forget_batches()
+        self.parallel_model.objective.tensors = tensors
+
+    def _add_batches(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> list[Tensor]:
+        """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
+        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        num_tokens, losses = num_tokens_of(pairs, batches), []
+        for number, indices in enumerate(batches, start=1):
+            self._current = indices
+            with self.parallel_model.exchanging(is_last=number == len(batches)):
+                losses.append(self._add_batch(pairs, indices, step, num_tokens))
+        return losses
+
+    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
+        """Add the gradients and the sums of this rank's rows of a batch to those of the update.
+
+        Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
+        """
+        rows = indices[self.world.rank :: self.world.size]
+        has_rows = len(rows) > 0  # a rank without rows takes part all the same, with a loss of weight 0
+        batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
+        batch = batch.to(self.amp_step.device)
+        with self.amp_step.autocast():
+            loss, named = self.parallel_model(batch, step)
+        share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
+        self.amp_step.backward(share if has_rows else 0.0 * share)
+        self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
+        return loss.detach()
+
+    def try_largest(self, pairs: EncodedPairs, plan: Plan, step: int) -> None:
+        """Compute the largest batches of the plan once in each process, and drop what comes of it.
+
+        Raises:
+            UserError: one of them does not fit into memory.
+        """
+        if self.has_tried:
+            return
+        self.has_tried = True
+        states = self.amp_step.optimizer.state
+        new = [x for x in self.amp_step.parameters if not states.get(x)]
+        moments = [torch.empty_like(x) for x in (*new, *new)]
+        tensors = dict(self.parallel_model.objective.tensors)
+        for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
+            self.add(pairs, [indices], step, UserError)
+            self._forget(tensors)
+        del moments  # of the optimizer, which it makes in the first update
+
+    def trial(self, pairs: EncodedPairs, plan: Plan, size: int, room: Room | None) -> Trial:
+        """Make updates of the largest batches of a plan of `size` tokens; return one result for all ranks.
+
+        The learning rate is 0. No gradients are exchanged: a rank without memory keeps none waiting.
+        """
+        if self.world.all_reduce_max(float(room is not None and not room.holds(size))):
+            return Trial(fits=False)
+        tensors = dict(self.parallel_model.objective.tensors)
+        largest = plan.largest(pairs.src_lengths, pairs.tgt_lengths)
+        tokens, usable = num_tokens_of(pairs, largest), torch.zeros((), device=self.amp_step.device)
+        started, rounds = time.perf_counter(), 0
+        with Attempt() as attempt, self.parallel_model.exchanging(is_last=False):
+            while not rounds or (room is not None and time.perf_counter() - started < TIMED_SECONDS):
+                rounds += 1
+                for indices in largest:
+                    self._add_batch(pairs, indices, 1, tokens)
+                    self.amp_step.clip()
+                    self.amp_step.step(0.0, usable)
+        seconds = time.perf_counter() - started
+        self._forget(tensors)
+        release()
+        if room is not None:
+            room.measure(size)
+        fits = not self.world.all_reduce_max(float(attempt.failed))
+        time_of_round = self.world.all_reduce_max(seconds / rounds)
+        return Trial(fits, len(plan) == 1, self.world.all_reduce_max(seconds), tokens / time_of_round)
+
+    def inspect(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> dict[str, Any]:
+        """Compute an update that was left out once more; return what there is to know of it, on all ranks."""
+        with watched(self.parallel_model.trained) as modules:
+            losses = self._add_batches(pairs, batches, step)
+        parameters = dict(self.parallel_model.trained.named_parameters())
+        norms = grad_norms(Update(parameters, losses[0]), self.amp_step.scaler.get_scale())
+        rows = [indices[self.world.rank :: self.world.size] for indices in batches]
+        own = {"rank": self.world.rank, **found_by_rank(modules, pairs, rows, losses)}
+        return {
+            "weights": bad_weights(self.parallel_model.trained),
+            "grad_norms": norms,
+            "ranks": self.world.all_gather(own),
+        }
+
+
+def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:
+    """Return the target tokens of some batches."""
+    return sum(int(pairs.tgt_lengths[indices].sum()) for indices in batches)
