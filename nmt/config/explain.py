@@ -28,7 +28,7 @@ from omegaconf.errors import (
 )
 
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
-from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS
+from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS, SYNONYMS
 from nmt.errors import UserError, suggest
 
 NAMES: dict[Any, str] = {
@@ -122,7 +122,9 @@ def unknown_key(key: str, parent: Any) -> str:
     named_by = VARIANTS[prefix][0] if prefix in VARIANTS else ""
     siblings = [name for name in _names(parent) if name != named_by]
     everywhere = list(leaves(parent._get_root())) if isinstance(parent, DictConfig) else []
-    cousins = [name for name in everywhere if name.rpartition(".")[2] == leaf]
+    cousins = [
+        name for name in everywhere if name.rpartition(".")[2] == leaf or leaf in SYNONYMS.get(name, ())
+    ]
     near = get_close_matches(leaf, siblings, n=1)
     if named_by and (owners := _owners(prefix, leaf)):
         chosen = OmegaConf.select(parent._get_root(), f"{prefix}.{named_by}")

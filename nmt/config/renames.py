@@ -1,4 +1,6 @@
-"""Names of earlier versions: keys of stored configs are translated, typed keys and choices refused by name.
+"""Other names of keys: those of earlier versions, which stored configs may have, and those of other toolkits.
+
+A key that is typed by such a name is refused with the name it has here.
 
 Knows keys and plain values; knows no dataclass.
 """
@@ -33,6 +35,31 @@ RENAMED_CHOICES = {
     for name in ("noam", "inverse_sqrt", "linear", "cosine", "plateau", "constant")
 }
 """GROUP=CHOICE of an earlier version -> what it is now."""
+
+SYNONYMS = {
+    "schedule.peak_rate": ("lr", "learning_rate"),
+    "schedule.factor": ("lr", "learning_rate"),
+    "schedule.warmup_steps": ("warmup", "warmup_updates", "num_warmup_steps", "learning_rate_warmup"),
+    "optimizer.clip_norm": ("clip", "clip_grad_norm", "max_grad_norm", "gradient_clip"),
+    "trainer.batch_tokens": ("batch_size", "mini_batch", "per_device_train_batch_size"),
+    "trainer.accumulate": ("update_freq", "accum_count", "gradient_accumulation_steps", "optimizer_delay"),
+    "trainer.max_steps": ("steps", "train_steps", "max_update", "max_updates", "updates"),
+    "trainer.max_epochs": ("epochs", "num_epochs", "num_train_epochs", "max_epoch"),
+    "trainer.eval_every_steps": ("valid_steps", "eval_steps", "validation_freq", "eval_every", "valid_freq"),
+    "trainer.save_every_steps": ("save_steps", "save_interval_updates", "save_checkpoint_steps", "save_freq"),
+    "model.encoder_layers": ("layers", "num_layers", "enc_depth", "enc_layers"),
+    "model.decoder_layers": ("layers", "num_layers", "dec_depth", "dec_layers"),
+    "model.num_heads": ("heads", "attention_heads", "transformer_heads"),
+    "model.d_model": ("hidden_size", "rnn_size", "dim", "embed_dim", "dim_emb", "embedding_dim"),
+    "model.d_ff": ("ffn_dim", "transformer_ff", "ff_size", "transformer_dim_ffn", "ffn_embed_dim"),
+    "decoding.beam_size": ("beam", "num_beams", "beams"),
+    "decoding.length_penalty_alpha": ("lenpen", "alpha"),
+    "decoding.n_best": ("nbest", "num_return_sequences", "n_best_size"),
+    "data.src": ("src_lang", "source_lang", "source"),
+    "data.tgt": ("tgt_lang", "target_lang", "target"),
+    "run": ("output_dir", "save_dir", "out", "save_model", "model_dir"),
+}
+"""Full key -> names that it has in other toolkits, in whatever part they are typed."""
 
 NEW_PARTS = {"objective": {"name": "cross_entropy"}}
 """Parts that a config of an earlier version lacks -> what they were before they could be chosen."""

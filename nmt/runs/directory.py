@@ -54,6 +54,7 @@ RESULTS = {
     "validation": dict[str, NUMBER],
     **dict.fromkeys(("test", "train"), dict[str, NUMBER] | None),
     "averaged_steps": list[int] | None,
+    "compared": dict[str, NUMBER] | None,
 }
 """Fields of results.json with their types; None: may be missing."""
 

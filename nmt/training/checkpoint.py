@@ -115,6 +115,10 @@ class CheckpointStore:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
         self._write(self.directory / AVERAGE, _pack(model, None, {"steps": list(steps)}))
 
+    def remove_average(self) -> None:
+        """Delete the average, if there is one. Raises like `save`."""
+        self._remove(self.directory / AVERAGE)
+
     def load(self, step: int) -> Checkpoint:
         """Read and verify the checkpoint of `step`; never another one.
 
@@ -206,12 +210,16 @@ class CheckpointStore:
         """Delete the checkpoints of all steps but `keep`. Raises like `save`."""
         for step in self.steps():
             if step not in keep:
-                folder = self.folder(step)
-                trash = self.directory / f".trash-{folder.name}"
-                with self._writing(f"checkpoint {folder}"):
-                    shutil.rmtree(trash, ignore_errors=True)
-                    os.rename(folder, trash)
-                    shutil.rmtree(trash, ignore_errors=True)
+                self._remove(self.folder(step))
+
+    def _remove(self, folder: Path) -> None:
+        """Delete the folder, if it is there, so that a crash leaves it whole or gone."""
+        trash = self.directory / f".trash-{folder.name}"
+        with self._writing(f"checkpoint {folder}"):
+            shutil.rmtree(trash, ignore_errors=True)
+            if folder.exists():
+                os.rename(folder, trash)
+            shutil.rmtree(trash, ignore_errors=True)
 
     def clean(self) -> None:
         """Settle what a crash left half done; for the writer alone, as it removes what is being written."""

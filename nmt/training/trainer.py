@@ -116,7 +116,8 @@ class TrainerConfig:
     patience: int = 10
     """Stop after this many validations without a better `best_metric`; 0: never."""
     average: int = 0
-    """Average the weights of this many checkpoints at the end and score the mean; 0: score the best one."""
+    """Average the weights of this many checkpoints at the end, and score the mean unless the best checkpoint
+    validates better; 0: score the best one."""
     average_of: AverageOf = AverageOf.last
     """Average the newest or the best checkpoints."""
     num_samples: int = 3

@@ -34,6 +34,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.signals import StopRequest
 from nmt.training import build_objective
+from nmt.training.checkpoint import AVERAGE
 from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
@@ -212,24 +213,23 @@ def validator(
 
 
 def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, log: Log) -> dict[str, Any]:
-    """Score the final weights on validation and `data.scored_split`; return the content of results.json."""
-    cfg = trained.cfg
-    store = run.checkpoints
+    """Score the final weights on validation and `data.scored_split`; return the content of results.json.
+
+    These are the average that `trainer.average` asks for, unless the best checkpoint validates better.
+    """
+    cfg, store = trained.cfg, run.checkpoints
     with trained.world.main_first():
         if trained.world.is_main:
             store.set_damaged_models_aside(warn)
     saved = store.steps()
-    best = selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer) or saved[-1:]
-    results: dict[str, Any] = {"step": best[0]}
+    best = (selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer) or saved[-1:])[0]
+    results: dict[str, Any] = {"step": best}
     if cfg.trainer.average:
         chosen = cfg.trainer.average_of, cfg.trainer.average
         steps = selected_steps(*chosen, saved, train_state, cfg.trainer)
         if len(steps) < cfg.trainer.average:
             warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
-        with trained.world.main_first():
-            if trained.world.is_main:
-                store.save_average(store.average(steps), steps)
-        results = {"step": steps[-1], "averaged_steps": steps}
+        results = _averaged(trained, run, steps, best, train_state, log)
     load_weights(trained.model, run, cfg, "final")
     for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
         text = evaluation_text(run, cfg, cfg.data, split)
@@ -242,6 +242,35 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
     return results
 
 
+def _averaged(
+    trained: TrainedModel,
+    run: RunDirectory,
+    steps: list[int],
+    best: int,
+    train_state: TrainState,
+    log: Log,
+) -> dict[str, Any]:
+    """Save the average of `steps` if it validates as well as step `best`; return what is known of the two."""
+    cfg, store, world = trained.cfg, run.checkpoints, trained.world
+    with world.main_first():
+        if world.is_main:
+            store.save_average(store.average(steps), steps)
+    name, known = cfg.trainer.best_metric, train_state.scores.get(str(best))
+    if known is None or steps == [best]:
+        return {"step": steps[-1], "averaged_steps": steps}
+    load_weights(trained.model, run, cfg, AVERAGE)
+    text = evaluation_text(run, cfg, cfg.data, Split.validation)
+    value = Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics).values[name]
+    sign = 1 if higher_is_better(name) else -1
+    compared = {"compared": {"average": value, "best": sign * known}}
+    if sign * value >= known:
+        return {"step": steps[-1], "averaged_steps": steps, **compared}
+    with world.main_first():
+        if world.is_main:
+            store.remove_average()
+    return {"step": best, **compared}
+
+
 def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
     """Return the text that a user reads at the end of a training."""
     averaged = results.get("averaged_steps")
@@ -251,6 +280,9 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         if averaged
         else f"step {results['step']}, the best"
     )
+    if compared := results.get("compared"):
+        values = ", ".join(f"{value:.2f} of the {which}" for which, value in compared.items())
+        weights += f"; validation {cfg.trainer.best_metric} {values}"
     languages = list(cfg.data.tags)
     tgt = f" tgt={languages[0]}" if len(languages) > 1 else ""
     lines = [

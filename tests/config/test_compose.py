@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
 
 from nmt.attention_views.views import View
 from nmt.config.compose import MAX_NAME, Composed, compose, file_name
+from nmt.config.explain import leaves
 from nmt.config.overrides import parse_overrides
+from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
 from nmt.data.hub import HubData
@@ -44,6 +47,30 @@ def store(run: str, *overrides: str) -> TrainConfig:
 def evaluation(*arguments: str) -> EvaluateConfig:
     (composed,) = compose(VERBS["evaluate"], arguments)
     return composed.to_config(EvaluateConfig)
+
+
+def test_names_of_other_toolkits_lead_to_keys_that_exist() -> None:
+    composed = [compose(VERBS["train"], [f"schedule={name}"])[0] for name in ("noam", "linear")]
+    known = {key for one in composed for key in leaves(one.cfg)}
+    assert SYNONYMS.keys() <= known
+    assert known.isdisjoint(itertools.chain.from_iterable(SYNONYMS.values()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lr=0.1"], "unknown key lr; did you mean schedule.factor?"),
+        (
+            ["schedule=linear", "optimizer.lr=0.1"],
+            "unknown key optimizer.lr; did you mean schedule.peak_rate?",
+        ),
+        (["layers=2"], "unknown key layers; did you mean model.encoder_layers or model.decoder_layers?"),
+    ],
+)
+def test_the_name_of_another_toolkit_in_any_part(arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        training(*arguments)
+    assert str(error.value) == message
 
 
 def test_composing_writes_nothing(tmp_path: Path) -> None:

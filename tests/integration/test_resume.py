@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nmt.config.stored import load_config
+from nmt.runs.opened import identify_checkpoint
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -46,8 +47,10 @@ def outcome(run: Path, steps: int = STEPS) -> dict[str, object]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     metrics = [{k: v for k, v in line.items() if "second" not in k} for line in lines]
     tensors = [(last / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
-    tensors.append((run / "checkpoints" / "average" / "model.safetensors").read_bytes())
-    return {"tensors": tensors, "progress": timeless, "metrics": metrics}
+    results = json.loads((run / "results.json").read_text())
+    scores = {key: value for key, value in results.items() if "second" not in key}
+    assert scores["compared"]["average"] >= 0  # the average of the last checkpoints was made, too
+    return {"tensors": tensors, "progress": timeless, "metrics": metrics, "scores": scores}
 
 
 def interrupt(
@@ -238,6 +241,19 @@ def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     assert outcome(run)["tensors"] == outcome(uninterrupted)["tensors"]
 
 
+def test_an_average_that_validates_worse_is_not_what_is_scored(
+    uninterrupted: Path, nmt: Command, tiny: list[str]
+) -> None:
+    results = json.loads((uninterrupted / "results.json").read_text())
+    compared = results["compared"]
+    assert compared["average"] < compared["best"] == results["validation"]["bleu"]
+    assert not (uninterrupted / "checkpoints" / "average").exists()
+    assert identify_checkpoint(uninterrupted)[0] == str(results["step"]) == str(STEPS)
+    shown = nmt("train", f"run={uninterrupted}", *tiny, *OPTIONS).stdout
+    assert f"weights     step {STEPS}, the best; validation bleu " in shown
+    assert f"{compared['average']:.2f} of the average, {compared['best']:.2f} of the best\n" in shown
+
+
 def test_a_prolonged_run_goes_on_after_an_interruption(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -249,7 +265,7 @@ def test_a_prolonged_run_goes_on_after_an_interruption(
     assert not (run / "results.json").exists()
     again = nmt("train", f"run={run}", *tiny, *OPTIONS)
     assert again.returncode == 0, again.stderr
-    assert json.loads((run / "results.json").read_text())["averaged_steps"][-1] == STEPS
+    assert json.loads((run / "results.json").read_text())["step"] == STEPS
 
 
 def test_a_start_that_failed_does_not_claim_the_directory(
