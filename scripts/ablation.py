@@ -5,9 +5,9 @@
     python scripts/ablation.py table FOLDER                            # of the runs that are finished
 
 A run is FOLDER/METHOD/seed_N, an ordinary run directory: the same command again skips what is finished and
-goes on with what was interrupted. Each training has one thread and a core to itself, as many at a time as there
-are cores (`--jobs`). Seeds come first, so that an unfinished study compares all methods on the first seeds. No
-test split is scored. What follows the options are overrides of `nmt train` that all runs share.
+goes on with what was interrupted. Each training has one thread and a core to itself, as many at a time as
+there are cores (`--jobs`). Seeds come first, so that an unfinished study compares all methods on the first
+seeds. No test split is scored. What follows the options are overrides of `nmt train` that all runs share.
 """
 
 from __future__ import annotations
