@@ -136,7 +136,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             ScheduleContext(d_model=16),
             parallel_model=parallel_model,
             amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
-            pairs_of_epoch=lambda epoch: pairs,
+            pairs_of_epoch=lambda epoch, stage: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
             seed=1,
@@ -181,7 +181,7 @@ def test_two_processes_compute_the_gradients_of_one(
 
     def update(world: World) -> dict[str, Any]:
         made = trainer(world, parallel, objective=objective(), measures=list(MEASURES))
-        made._update(made.pairs_of_epoch(1), [np.arange(13), np.arange(13, 14), np.arange(14, 21)])
+        made._update(made.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 14), np.arange(14, 21)])
         made._read()
         return outcome(made)
 
@@ -582,7 +582,7 @@ def test_all_ranks_take_the_number_that_fits_on_each(
     def find(world: World) -> int:
         objective = Limited(1000 if world.rank else 2000)
         made = trainer(world, objective=objective, batch_tokens="auto", auto_batch_tokens=64)
-        made.pairs_of_epoch = lambda epoch: many_pairs()
+        made.pairs_of_epoch = lambda epoch, stage: many_pairs()
         found: int = made.find_batch_tokens(lambda text: None)
         return found
 
