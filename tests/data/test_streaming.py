@@ -159,3 +159,28 @@ def test_an_error_of_the_thread_reaches_the_caller() -> None:
     buffers(1, 0)
     with pytest.raises(UserError, match="the second buffer"):
         buffers(2, 0)
+
+
+def staged() -> StreamedText:
+    """Two corpora, read half and half, then the second alone."""
+    sources = [PairStream(lambda: "stamp", source.chunks) for source in (Source("a", 10), Source("b", 7))]
+    return streamed(sources, [[0.5, 0.5], [0.0, 1.0]], DemoData(), filter_pairs)
+
+
+def test_a_buffer_is_a_function_of_its_number_and_its_stage() -> None:
+    straight = StreamBuffers(staged(), 4, numbered)
+    found = [ids_of(straight(number, stage)) for number, stage in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 0))]
+    assert found == [[0, 1, 0, 1, 1], [2, 3, 2, 3, 2], [1, 2, 3, 4, 3], [5, 6, 0, 1, 4], [8, 9, 1, 2, 5]]
+    for number, stage in ((2, 0), (3, 1), (4, 1)):
+        resumed = StreamBuffers(staged(), 4, numbered)
+        assert ids_of(resumed(number, stage)) == found[number - 1]
+        assert resumed(number + 1, 1).digest == StreamBuffers(staged(), 4, numbered)(number + 1, 1).digest
+
+
+def test_a_corpus_without_a_share_is_not_read() -> None:
+    unread, read = Source("a", 10), Source("b", 7)
+    sources = [PairStream(lambda: "stamp", source.chunks) for source in (unread, read)]
+    text = streamed(sources, [[0.0, 1.0], [0.5, 0.5]], DemoData(), filter_pairs)
+    assert next(text.buffers(4, 0))[0].src == ["b0", "b1", "b2", "b3"]
+    assert (unread.passes, read.passes) == (0, 1)
+    assert text.sample(8, seed=1).src == ["a0", "a1", "b0", "b1", "b2", "b3", "b4", "b5"]  # of all stages
