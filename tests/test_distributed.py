@@ -216,6 +216,31 @@ def test_a_training_goes_on_in_another_number_of_processes(
     assert_same(straight, again, tolerance=1e-3)
 
 
+def test_processes_are_in_the_same_stage(trainer: Any, pairs: EncodedPairs, tmp_path: Path) -> None:
+    """Each asks for the pairs of the second stage after the last update of the first."""
+    both = pairs, EncodedPairs(pairs.tgt, pairs.src, digest="other")
+
+    def fit(world: World) -> dict[str, Any]:
+        made = trainer(world, folder=f"run{world.size}", max_steps=5)
+        made.stage_ends, found = (3,), []
+
+        def pairs_of_epoch(epoch: int, stage: int) -> EncodedPairs:
+            found.append([epoch, stage, made.train_state.step])
+            return both[stage]
+
+        made.pairs_of_epoch = pairs_of_epoch
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
+            made.fit(tracker, StopRequest())
+        return {**outcome(made), "found": found}
+
+    alone = fit(ALONE)
+    first, second = results_of_two(fit, tmp_path)
+    assert first["found"] == second["found"] == alone.pop("found") == [[1, 0, 0], [2, 1, 3]]
+    assert first == second
+    del first["found"]
+    assert_same(alone, first, tolerance=1e-3)
+
+
 def batch_of(length: int) -> Batch:
     """Two pairs of random tokens, the same in every process."""
     ids = torch.randint(4, 23, (2, length), generator=torch.Generator().manual_seed(length))

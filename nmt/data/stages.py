@@ -45,7 +45,7 @@ def parsed(entries: Sequence[Any], weights: Mapping[str, float]) -> list[Stage]:
         if name not in read:
             raise UserError(
                 f"data.corpora.{name} is read in none of data.stages; give it a weight there, "
-                f"or remove it (~data.corpora.{name})"
+                "or leave it out of data.corpora"
             )
     return stages
 

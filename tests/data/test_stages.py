@@ -120,7 +120,7 @@ def test_a_stage_has_its_own_weights_or_those_of_the_corpora() -> None:
         ),
         (
             [{"weights": {"a": 1}}],
-            r"^data.corpora.b is read in none of data.stages; give it a weight there, or",
+            r"^data.corpora.b is read in none of data.stages; give it a weight there, or leave",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def words_of(pairs: EncodedPairs, tokenizer: Tokenizer, epoch: int = 1) -> Count
         pairs.src_lengths, pairs.tgt_lengths, seed=1, epoch=epoch, max_tokens=50, draws=pairs.draws
     )
     taken = np.concatenate(list(plan))
-    return Counter(tokenizer.decode(ids[:-1]) for ids in pairs.tgt.take(taken))
+    return Counter(tokenizer.decode(ids[:-1].tolist()) for ids in pairs.tgt.take(taken))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
+from nmt.config.compose import compose
 from nmt.config.stored import load_config
+from nmt.data.pairs import Split
 from nmt.data.tokenizer import Tokenizer
+from nmt.verbs import VERBS
 from tests.integration.conftest import Command
 from tests.integration.test_resume import killed_and_resumed, outcome
 
@@ -109,6 +113,34 @@ def test_a_stream_has_stages(nmt: Command, tmp_path: Path) -> None:
         done = nmt("train", f"run={tmp_path / 'run'}", *options, f"trainer.max_steps={last}")
         assert done.returncode == 0, done.stderr
     assert outcome_of(tmp_path / "run") == outcome_of(tmp_path / "straight")
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "data.md"
+
+
+def test_the_recipes_of_the_manual_are_configs(tmp_path: Path) -> None:
+    command, file = (DOCS.read_text().partition("### Stages")[2].split("```")[i] for i in (1, 3))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "back_translation.yaml").write_text(file)
+    chosen = ["--config-dir", str(tmp_path), "data=back_translation", "trainer.max_steps=50000"]
+    for arguments, ends in ((shlex.split(command)[2:], [6600]), (chosen, [40_000])):
+        (trial,) = compose(VERBS["train"], [word for word in arguments if word != "\n"])
+        cfg, _ = trial.to_training()
+        assert cfg.data.last_updates(cfg.trainer.max_steps) == ends
+        assert cfg.data.languages == [("en", "de")]
+    assert cfg.data.origin_tags == {"synthetic": "<bt>"}
+    assert cfg.data.shares([100, 900]) == [0.5, 0.5]
+
+
+def test_the_folder_and_the_languages_of_the_recipe_are_said_once() -> None:
+    overrides = ["experiment=multi30k_bidirectional", "data.corpora.forward.path=/data", "data.tgt=fr"]
+    (trial,) = compose(VERBS["train"], overrides)
+    cfg, _ = trial.to_training()
+    forward, backward = cfg.data.parts(Split.train).values()
+    assert (forward.src, forward.tgt, backward.src, backward.tgt) == ("en", "fr", "fr", "en")
+    assert forward.origins == backward.origins == {"/data"}
+    assert list(cfg.data.parts(Split.test)) == ["forward"]
+    assert cfg.data.last_updates(cfg.trainer.max_steps) == [1650]
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def watched(made: Trainer) -> Seen:
             seen[step] = pairs.digest, made.train_state.epoch, [batch.tolist() for batch in group]
         return add(pairs, group, step, *error)
 
-    made.gradients.add = added  # type: ignore[method-assign]
+    made.gradients.add = added  # type: ignore[method-assign,assignment]
     return seen
 
 
@@ -125,7 +125,7 @@ def test_the_largest_batches_of_each_stage_are_tried(staged: Staged) -> None:
         tried.extend([step] * len(error))
         return add(pairs, group, step, *error)
 
-    made.gradients.add = added  # type: ignore[method-assign]
+    made.gradients.add = added  # type: ignore[method-assign,assignment]
     fit(made)
     assert sorted(set(tried)) == [1, 3, 6]
 
