@@ -83,9 +83,9 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
 def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
     examples = TASKS[cfg.task].examples(cfg)
-    text = training_text(cfg.data, examples.filter, {}, warn)
+    text = training_text(cfg.data, examples.filter, {}, warn, cfg.trainer.max_steps)
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
-    pairs = examples.epochs(text, tokenizer, warn)(1)
+    pairs = examples.epochs(text, tokenizer, warn)(1, 0)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.tokens_per_batch)
     arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}

@@ -136,7 +136,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             ScheduleContext(d_model=16),
             parallel_model=parallel_model,
             amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
-            pairs_of_epoch=lambda epoch: pairs,
+            pairs_of_epoch=lambda epoch, stage: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
             seed=1,
@@ -181,7 +181,7 @@ def test_two_processes_compute_the_gradients_of_one(
 
     def update(world: World) -> dict[str, Any]:
         made = trainer(world, parallel, objective=objective(), measures=list(MEASURES))
-        made._update(made.pairs_of_epoch(1), [np.arange(13), np.arange(13, 14), np.arange(14, 21)])
+        made._update(made.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 14), np.arange(14, 21)])
         made._read()
         return outcome(made)
 
@@ -214,6 +214,31 @@ def test_a_training_goes_on_in_another_number_of_processes(
         for key in ("validations_without_gain", "validations_without_lower_loss", "lowest_loss"):
             del result["progress"][key]
     assert_same(straight, again, tolerance=1e-3)
+
+
+def test_processes_are_in_the_same_stage(trainer: Any, pairs: EncodedPairs, tmp_path: Path) -> None:
+    """Each asks for the pairs of the second stage after the last update of the first."""
+    both = pairs, EncodedPairs(pairs.tgt, pairs.src, digest="other")
+
+    def fit(world: World) -> dict[str, Any]:
+        made = trainer(world, folder=f"run{world.size}", max_steps=5)
+        made.stage_ends, found = (3,), []
+
+        def pairs_of_epoch(epoch: int, stage: int) -> EncodedPairs:
+            found.append([epoch, stage, made.train_state.step])
+            return both[stage]
+
+        made.pairs_of_epoch = pairs_of_epoch
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
+            made.fit(tracker, StopRequest())
+        return {**outcome(made), "found": found}
+
+    alone = fit(ALONE)
+    first, second = results_of_two(fit, tmp_path)
+    assert first["found"] == second["found"] == alone.pop("found") == [[1, 0, 0], [2, 1, 3]]
+    assert first == second
+    del first["found"]
+    assert_same(alone, first, tolerance=1e-3)
 
 
 def batch_of(length: int) -> Batch:
@@ -582,7 +607,7 @@ def test_all_ranks_take_the_number_that_fits_on_each(
     def find(world: World) -> int:
         objective = Limited(1000 if world.rank else 2000)
         made = trainer(world, objective=objective, batch_tokens="auto", auto_batch_tokens=64)
-        made.pairs_of_epoch = lambda epoch: many_pairs()
+        made.pairs_of_epoch = lambda epoch, stage: many_pairs()
         found: int = made.find_batch_tokens(lambda text: None)
         return found
 

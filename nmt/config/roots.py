@@ -264,6 +264,10 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead"
         )
+    problems = Problems()
+    with problems.gathered():
+        cfg.data.last_updates(cfg.trainer.max_steps)
+    yield from problems
     if cfg.trainer.is_to_be_found and cfg.runtime.parallel is Parallel.fsdp:
         yield (
             f"trainer.batch_tokens={AUTO} cannot be found with runtime.parallel=fsdp; set it "

@@ -115,7 +115,7 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     fixed = [
         f"{key}: {old} -> {value}"
         for key, old, value in _changes(stored, new)
-        if not _matches(key, RESUMABLE) or _moves_decay(key, stored)
+        if not _matches(key, RESUMABLE) or _moves_decay_or_stage(key, stored)
     ]
     if fixed:
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
@@ -127,8 +127,8 @@ def _matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(key, pattern) for pattern in patterns)
 
 
-def _moves_decay(key: str, stored: TrainConfig) -> bool:
-    return key == "trainer.max_steps" and decay_follows_limit(stored)
+def _moves_decay_or_stage(key: str, stored: TrainConfig) -> bool:
+    return key == "trainer.max_steps" and (decay_follows_limit(stored) or stored.data.stages_follow_limit)
 
 
 def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:

@@ -6,7 +6,8 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     lines               The lines of text files, plain or compressed, block by block.
     files               Pairs from files: parallel plain text, TSV and JSONL.
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
-    mixture             The shares of several corpora in an epoch; the tags of target languages.
+    mixture             The shares of several corpora in an epoch; tags in front of sources.
+    stages              The stages of a mixture: its weights until some update.
     sources             The table of sources: demo, toy, hub, files, text, mixture.
     filters             The filters of training pairs, with a report.
     special_ids         The ids that stand for no text.

@@ -141,7 +141,12 @@ class EncodedPairs:
 
 
 def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedPairs:
-    """Return several corpora as one; an epoch has as many pairs as all corpora, of each corpus its share."""
+    """Return several corpora as one; an epoch has as many pairs as all corpora, of each corpus its share.
+
+    Corpora whose share is 0 are left out.
+    """
+    corpora = [pairs for pairs, share in zip(corpora, shares, strict=True) if share]
+    shares = [share for share in shares if share]
     if len(corpora) == 1:
         return corpora[0]
     sizes = list(map(len, corpora))

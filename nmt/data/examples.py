@@ -7,7 +7,7 @@ epoch. Batches are unknown here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, targ
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import Examples, TrainingText
+from nmt.data.training_split import Examples, PairsOfEpoch, TrainingText
 from nmt.disk_cache import cache_dir
 from nmt.errors import Log
 from nmt.runtime import derive_seed
@@ -49,27 +49,28 @@ class SentencePairs(Examples):
         """The filter for pairs that are empty, too long or uneven."""
         return filter_pairs
 
-    def epochs(
-        self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
-    ) -> Callable[[int], EncodedPairs]:
+    def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the pairs of an epoch."""
         if isinstance(text, StreamedText):
             encode = functools.partial(self._encode_buffer, tokenizer, log)
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
         if self.sampling_alpha:
 
-            def sampled(epoch: int) -> EncodedPairs:
-                parts = enumerate(text.parts)
-                encoded = [self._sample(part.chunks, tokenizer, epoch, corpus) for corpus, part in parts]
-                return self._whole(encoded, f"segmented for epoch {epoch}", log)
+            def sampled(epoch: int, stage: int) -> EncodedPairs:
+                shares = self.cfg.shares(list(map(len, text.parts)), stage)
+                both = zip(text.parts, shares, strict=True)
+                read = enumerate(part.chunks if share else _nothing for part, share in both)
+                encoded = [self._sample(chunks, tokenizer, epoch, corpus) for corpus, chunks in read]
+                return self._joined(_reported(encoded, f"segmented for epoch {epoch}", log), stage)
 
             return sampled
         encoded = [
             encode_stream(part.chunks, part.sha256, tokenizer, self.options, cache_dir())
             for part in text.parts
         ]
-        once = self._whole(encoded, "encoded", log)
-        return lambda epoch: once
+        corpora = _reported(encoded, "encoded", log)
+        of_stage = functools.lru_cache(1)(lambda stage: self._joined(corpora, stage))
+        return lambda epoch, stage: of_stage(stage)
 
     def _sample(
         self, chunks: Chunks, tokenizer: Tokenizer, epoch: int, corpus: int = 0
@@ -80,15 +81,9 @@ class SentencePairs(Examples):
             chunks, tokenizer, self.options, alpha=self.sampling_alpha, seed=seed, epoch=epoch
         )
 
-    def _whole(
-        self, encoded: Sequence[tuple[EncodedPairs, FilterReport]], done: str, log: Log
-    ) -> EncodedPairs:
-        """Join the corpora, each with its share, and log what was `done`."""
-        corpora = [pairs for pairs, _ in encoded]
-        report = sum((report for _, report in encoded), FilterReport(0))
-        tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
-        log(f"{done}: {report}, {tokens:,} target tokens")
-        return joined(corpora, self.cfg.shares(list(map(len, corpora))))
+    def _joined(self, corpora: Sequence[EncodedPairs], stage: int) -> EncodedPairs:
+        """Join the corpora that a stage reads, each with its share."""
+        return joined(corpora, self.cfg.shares(list(map(len, corpora)), stage))
 
     def _encode_buffer(
         self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
@@ -101,6 +96,22 @@ class SentencePairs(Examples):
         source = f"; for it, {read}" if read.read else ""  # else the chunk was read for an earlier buffer
         log(f"buffer {number}: {report}{source}")
         return pairs
+
+
+def _nothing() -> Iterator[ParallelText]:
+    """Return no chunks, in place of those of a corpus that is not read."""
+    return iter(())
+
+
+def _reported(
+    encoded: Sequence[tuple[EncodedPairs, FilterReport]], done: str, log: Log
+) -> list[EncodedPairs]:
+    """Return the pairs of the corpora, and log what was `done`."""
+    corpora = [pairs for pairs, _ in encoded]
+    report = sum((report for _, report in encoded), FilterReport(0))
+    tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
+    log(f"{done}: {report}, {tokens:,} target tokens")
+    return corpora
 
 
 @dataclass
@@ -119,16 +130,14 @@ class TextWindows(Examples):
         """The filter that keeps all lines."""
         return all_lines
 
-    def epochs(
-        self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
-    ) -> Callable[[int], EncodedPairs]:
+    def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the windows of an epoch."""
         assert isinstance(text, TrainingText)  # a stream is refused with this task
         pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, EncodingOptions(), cache_dir())
         log(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
         length = self.cfg.max_tokens
 
-        def shifted(epoch: int) -> EncodedPairs:
+        def shifted(epoch: int, stage: int) -> EncodedPairs:
             first = np.random.default_rng(derive_seed("windows", self.seed, epoch)).integers(length)
             return windows(pairs, length, int(first))
 

@@ -1,10 +1,10 @@
-"""The shares of several corpora in an epoch, and the tags that ask for a target language.
+"""The shares of several corpora in an epoch, and the tags in front of their sources.
 
 The share of a corpus is in proportion to weight * pairs^(1 / temperature): a temperature of 1 follows the
 sizes of the corpora, a higher one favours small corpora, and `null` follows the weights alone (Arivazhagan et
 al. 2019, section 4.2). A tag such as <2de> in front of a source asks for a target language, so that one model
-translates into several (Johnson et al. 2017). Knows neither files nor tokens; `nmt.data.sources` has the
-corpora.
+translates into several (Johnson et al. 2017). A tag such as <bt> tells in training where a pair is from, such
+as back-translation (Caswell et al. 2019). Knows neither files nor tokens; `nmt.data.sources` has the corpora.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ def shares(weights: Sequence[float], sizes: Sequence[int], temperature: float | 
     largest = max(sizes)  # powers of ratios do not overflow
     parts = [weight * (size / largest) ** power for weight, size in zip(weights, sizes, strict=True)]
     return [part / sum(parts) for part in parts]
+
+
+def mean_shares(shares: Sequence[Sequence[float]]) -> list[float]:
+    """Return the mean share of each corpus over all stages; `shares` has those of each stage."""
+    return [sum(of_corpus) / len(shares) for of_corpus in zip(*shares, strict=True)]
 
 
 def tagged(lines: Iterable[str], tag: str) -> Iterator[str]:

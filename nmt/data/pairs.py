@@ -87,7 +87,7 @@ class DataConfig:
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """Source and target language of each corpus."""
+        """Source and target language of each corpus that the training ends with."""
         return [(self.src, self.tgt)]
 
     @property
@@ -98,6 +98,11 @@ class DataConfig:
     @property
     def tags(self) -> dict[str, str]:
         """Target language -> tag in front of the source that asks for the language; empty without tags."""
+        return {}
+
+    @property
+    def origin_tags(self) -> dict[str, str]:
+        """Name of a corpus -> tag in front of its sources in training that tells where they are from."""
         return {}
 
     @property
@@ -132,8 +137,25 @@ class DataConfig:
         """Return the corpora that have `split`, by name."""
         return {self.name: self} if self.place(split) is not None else {}
 
-    def shares(self, sizes: Sequence[int]) -> list[float]:
-        """Return the share of each corpus in an epoch, given their numbers of pairs; shares add up to 1."""
+    @property
+    def num_stages(self) -> int:
+        """The number of stages of the training, each with its own shares."""
+        return 1
+
+    @property
+    def stages_follow_limit(self) -> bool:
+        """Whether `last_updates` depends on the length of the training."""
+        return False
+
+    def last_updates(self, max_steps: int | None) -> list[int]:
+        """Return the last update of each stage but the last, in a training of `max_steps` updates."""
+        return []
+
+    def shares(self, sizes: Sequence[int], stage: int = 0) -> list[float]:
+        """Return the share of each corpus in an epoch of a stage, given their numbers of pairs.
+
+        The shares add up to 1; stages count from 0.
+        """
         return [1.0]
 
 

@@ -7,8 +7,9 @@ a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,16 +17,21 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from nmt.data import files, hub, mixture
+from nmt.data import files, hub, mixture, stages
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
+from nmt.data.stages import Stage
 from nmt.errors import UserError, suggest
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 MAX_SCORED_BYTES = 1 << 30
 """Memory that the pairs of a split to score on may take."""
+MIXED = ("weight", "tag")
+"""Keys of an entry of a mixture that are not those of its source."""
+SPECIAL = ("s", "pad", "unk")
+"""Words that with angle brackets are special pieces of a tokenizer."""
 
 
 @dataclass
@@ -70,19 +76,26 @@ class MixtureData(DataConfig):
 
     name: str = "mixture"
     corpora: dict[str, dict[str, Any]] = field(default_factory=_open_group)
-    """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, and weight;
-    see docs/data.md."""
+    """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, weight, and
+    tag (bt for <bt> in front of its sources in training); see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
+    stages: list[Any] = field(default_factory=list)
+    """Parts of the training with weights of their own, in order, such as [{until: 0.33, weights: {NAME: 1,
+    OTHER: 1}}, {weights: {NAME: 1}}]; until is an update, or below 1 a share of trainer.max_steps. A corpus
+    without a weight is not read. Empty: one stage, with the weights of the corpora."""
     target_tags: bool = False
     """Put the tag of the target language, such as <2de>, in front of every source."""
     scored: list[str] = field(default_factory=list)
-    """Names of the corpora whose validation and test pairs are scored; empty: all that have some."""
+    """Names of the corpora whose validation and test pairs are scored; empty: all that have some, and the
+    languages that the training ends with."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.corpora = {name: _weighted(name, entry) for name, entry in (self.corpora or {}).items()}
         self.parts(Split.train)  # refuses entries that fit no source
+        weights = {name: entry["weight"] for name, entry in self.corpora.items()}
+        self.stages = [dict(stage._asdict()) for stage in stages.parsed(self.stages or [], weights)]
         for name in self.scored:
             if name not in self.corpora:
                 known = ", ".join(self.corpora)
@@ -130,27 +143,48 @@ class MixtureData(DataConfig):
     def parts(self, split: Split) -> dict[str, DataConfig]:
         """Return the corpora that have `split`, by name; but for training, only the scored ones."""
         parts = {name: _entry_config(self, name) for name in self.corpora}
-        scored = set(self.scored or parts)
-        return {
-            name: part
-            for name, part in parts.items()
-            if split is Split.train or (name in scored and part.place(split) is not None)
-        }
+        if split is Split.train:
+            return parts
+        languages = self.languages
+        scored = self.scored or [n for n, part in parts.items() if (part.src, part.tgt) in languages]
+        return {n: part for n, part in parts.items() if n in scored and part.place(split) is not None}
 
-    def shares(self, sizes: Sequence[int]) -> list[float]:
-        """Return the share of each corpus in an epoch, given their numbers of pairs; shares add up to 1."""
-        weights = [entry["weight"] for entry in self.corpora.values()]
-        return mixture.shares(weights, sizes, self.temperature)
+    @property
+    def num_stages(self) -> int:
+        """The number of stages, 1 without `stages`."""
+        return len(self.stages) or 1
+
+    @property
+    def stages_follow_limit(self) -> bool:
+        """Whether a stage ends at a share of the training."""
+        return any(isinstance(stage["until"], float) for stage in self.stages)
+
+    def last_updates(self, max_steps: int | None) -> list[int]:
+        """Return the last update of each stage but the last; see `nmt.data.stages.last_updates`."""
+        return stages.last_updates([Stage(**stage) for stage in self.stages], max_steps)
+
+    def shares(self, sizes: Sequence[int], stage: int = 0) -> list[float]:
+        """Return the share of each corpus in an epoch of a stage, 0 for one that the stage does not read."""
+        weights = {name: entry["weight"] for name, entry in self.corpora.items()}
+        own = self.stages[stage]["weights"] if self.stages else weights
+        return mixture.shares([own.get(name, 0.0) for name in weights], sizes, self.temperature)
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """Source and target language of each corpus."""
-        return [(part.src, part.tgt) for part in self.parts(Split.train).values()]
+        """Source and target language of each corpus that is read in the last stage."""
+        last = self.stages[-1]["weights"] if self.stages else self.corpora
+        return [(part.src, part.tgt) for name, part in self.parts(Split.train).items() if name in last]
 
     @property
     def tags(self) -> dict[str, str]:
         """The tag of each target language, in the order of the corpora; none unless `target_tags`."""
-        return {tgt: f"<2{tgt}>" for _, tgt in self.languages} if self.target_tags else {}
+        parts = self.parts(Split.train).values()
+        return {part.tgt: f"<2{part.tgt}>" for part in parts} if self.target_tags else {}
+
+    @property
+    def origin_tags(self) -> dict[str, str]:
+        """The tags of the corpora that have one, by name."""
+        return {name: f"<{entry['tag']}>" for name, entry in self.corpora.items() if "tag" in entry}
 
     @property
     def scored_language(self) -> str:
@@ -161,7 +195,7 @@ class MixtureData(DataConfig):
 
 
 def _weighted(name: str, entry: Any) -> dict[str, Any]:
-    """Return the keys of an entry that are not null, and its weight."""
+    """Return the keys of an entry that are not null, and its weight; refuse a tag that cannot be a piece."""
     if not isinstance(entry, dict):
         raise UserError(
             f"data.corpora.{name} must be a group of keys, such as {{train: PATH}}, but is {entry!r}"
@@ -170,6 +204,12 @@ def _weighted(name: str, entry: Any) -> dict[str, Any]:
     if not isinstance(weight, int | float) or not 0.0 < weight < float("inf"):
         raise UserError(f"data.corpora.{name}.weight must be positive, but is {weight}")
     given = {str(key): value for key, value in entry.items() if value is not None}
+    tag = given.get("tag", "none")
+    if not isinstance(tag, str) or not re.fullmatch("[a-z][a-z0-9]*", tag) or tag in SPECIAL:
+        raise UserError(
+            f"data.corpora.{name}.tag must be a word of small letters a to z and digits, such as bt, "
+            f"and none of {', '.join(SPECIAL)}, but is {tag!r}"
+        )
     return given | {"weight": float(weight)}
 
 
@@ -181,7 +221,7 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     nor test pairs.
     """
     prefix = f"data.corpora.{name}"
-    given = {key: value for key, value in cfg.corpora[name].items() if key != "weight"}
+    given = {key: value for key, value in cfg.corpora[name].items() if key not in MIXED}
     row = given.pop("name", "hub" if given.keys() & {"dataset", "path"} else "files")
     known = [known for known, (cls, _) in SOURCES.items() if cls is not MixtureData]
     if row not in known:
@@ -194,8 +234,8 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     fields_of = {keys.get(known, known): known for known in sorted(own | {"src", "tgt"})}
     for key in given:
         if key not in fields_of:
-            near = suggest(key, [*fields_of, "weight"])
-            others = f"; the keys of name={row} are weight, {', '.join(fields_of)}"
+            near = suggest(key, [*fields_of, *MIXED])
+            others = f"; the keys of name={row} are {', '.join([*MIXED, *fields_of])}"
             raise UserError(f"unknown key {prefix}.{key}{near or others}")
     unscored = {cls.split_field(split) for split in (Split.validation, Split.test)} & own
     common: dict[str, Any] = {"name": row, "src": cfg.src, "tgt": cfg.tgt, "streaming": cfg.streaming}
@@ -262,10 +302,21 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
 
 
 def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
-    """Return the split of each corpus that has it, by name; sources have the tags that `cfg` asks for."""
+    """Return the split of each corpus that has it, by name; sources have the tags of target languages."""
+    return _streams(cfg, split, {})
+
+
+def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
+    """Return the pairs of each corpus to train on, by name; their sources tell the origin, too."""
+    return _streams(cfg, Split.train, cfg.origin_tags)
+
+
+def _streams(cfg: DataConfig, split: Split, origins: Mapping[str, str]) -> dict[str, PairStream]:
     tags = cfg.tags
     return {
-        name: mixture.tagged_stream(stream(part, split), tags.get(part.tgt, ""))
+        name: mixture.tagged_stream(
+            stream(part, split), " ".join(tag for tag in (tags.get(part.tgt), origins.get(name)) if tag)
+        )
         for name, part in cfg.parts(split).items()
     }
 

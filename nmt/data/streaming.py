@@ -2,7 +2,8 @@
 
 Training begins before the corpus is read to its end, and no disk has to hold the corpus. A buffer of pairs is
 read, shuffled and trained on while a thread prepares the next buffer; to the trainer a buffer is an epoch.
-Buffer number n is a function of the source alone, so a resumed run reads up to where it stopped.
+Buffer number n is a function of the source and of the shares of its stage alone, as if all buffers before it
+had those shares, so a resumed run reads up to where it stopped, and so does a stage that begins.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import FilterReport
+from nmt.data.mixture import mean_shares
 from nmt.data.pairs import ParallelText, concatenated
 from nmt.errors import UserError
 
@@ -62,24 +64,24 @@ class StreamedText:
     """The corpora to train on, whose sizes are unknown before they are read."""
 
     corpora: Sequence[Filtered]
-    shares: Sequence[float]
-    """The share of each corpus in a buffer; they add up to 1."""
+    shares: Sequence[Sequence[float]]
+    """The share of each corpus in a buffer of each stage; those of a stage add up to 1."""
     sha256: str
     """A hash of the stamps of the sources and of the options of the filter."""
 
-    def buffers(self, size: int) -> Iterator[tuple[ParallelText, FilterReport]]:
-        """Yield `size` pairs of all corpora, without end, with a report of what was read for them."""
-        corpora = [_Corpus(passes) for passes in self.corpora]
-        counts = [max(1, round(size * share)) for share in self.shares]
+    def buffers(self, size: int, stage: int) -> Iterator[tuple[ParallelText, FilterReport]]:
+        """Yield `size` pairs of the corpora of a stage, without end, with reports of what was read."""
+        shares = zip(self.corpora, self.shares[stage], strict=True)
+        corpora = [(_Corpus(passes), max(1, round(size * share))) for passes, share in shares if share]
         while True:
-            parts = [corpus.take(count) for corpus, count in zip(corpora, counts, strict=True)]
+            parts = [corpus.take(count) for corpus, count in corpora]
             report = sum((read for _, read in parts), FilterReport(0))
             yield concatenated(text for text, _ in parts), report
 
     def sample(self, most: int, seed: int) -> ParallelText:
         """Return the first `most` pairs, or all if there are fewer; `seed` is not used."""
         text = ParallelText()
-        for passes, share in zip(self.corpora, self.shares, strict=True):
+        for passes, share in zip(self.corpora, mean_shares(self.shares), strict=True):
             wanted = round(most * share)
             for chunk, _ in passes():
                 text.src += chunk.src[:wanted]
@@ -91,7 +93,7 @@ class StreamedText:
 
     def sampling_key(self, most: int, seed: int) -> tuple[object, ...]:
         """Return the values besides the text on which `sample` depends."""
-        return (most, *self.shares)
+        return (most, *mean_shares(self.shares))
 
 
 class StreamBuffers:
@@ -108,15 +110,15 @@ class StreamBuffers:
     ):
         """Read buffers of `size` pairs; `prepare` encodes the pairs of a buffer, given report and number."""
         self._text, self._size, self._prepare = text, size, prepare
-        self._number = 0  # the number of the buffer that was returned last
+        self._number, self._stage = 0, 0  # of the buffer that was returned last
         self._next: Future[EncodedPairs] | None = None
         self._thread = ThreadPoolExecutor(1, THREAD)
 
-    def __call__(self, number: int) -> EncodedPairs:
-        """Return buffer `number`, from 1; fast only for the buffer after the last one."""
+    def __call__(self, number: int, stage: int) -> EncodedPairs:
+        """Return buffer `number`, from 1, of a stage; fast only for the buffer after the last one."""
         upcoming = self._next
-        if upcoming is None or number != self._number + 1:
-            upcoming = self._restart(number)
+        if upcoming is None or (number, stage) != (self._number + 1, self._stage):
+            upcoming = self._restart(number, stage)
         pairs = upcoming.result()
         self._number = number
         self._next = self._thread.submit(self._read)
@@ -127,13 +129,13 @@ class StreamBuffers:
         self._thread.shutdown()
         self._next = None
 
-    def _restart(self, number: int) -> Future[EncodedPairs]:
+    def _restart(self, number: int, stage: int) -> Future[EncodedPairs]:
         self.close()  # the thread reads from the same stream
         self._thread = ThreadPoolExecutor(1, THREAD)
-        self._buffers, self._digest = self._text.buffers(self._size), hashlib.sha256()
+        self._buffers, self._digest = self._text.buffers(self._size, stage), hashlib.sha256()
         for _ in range(number - 1):
             self._take()
-        self._number = number - 1
+        self._number, self._stage = number - 1, stage
         return self._thread.submit(self._read)
 
     def _take(self) -> tuple[ParallelText, FilterReport]:
@@ -151,7 +153,7 @@ class StreamBuffers:
 
 
 @contextmanager
-def closed(pairs_of_epoch: Callable[[int], EncodedPairs]) -> Iterator[None]:
+def closed(pairs_of_epoch: Callable[[int, int], EncodedPairs]) -> Iterator[None]:
     """End the thread that reads a stream, if there is one, at the end of the block."""
     try:
         yield

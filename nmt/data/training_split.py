@@ -24,9 +24,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import sentencepiece
 
-from nmt.data import sources
+from nmt.data import sources, stages
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
+from nmt.data.mixture import mean_shares
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.streaming import StreamedText
 from nmt.data.tokenizer import Tokenizer
@@ -100,7 +101,7 @@ class CorpusText:
 
 
 class TrainingText:
-    """The pairs to train on: the corpora one after the other, with the share of each in an epoch."""
+    """The pairs to train on: the corpora one after the other, with their shares, the mean of all stages."""
 
     def __init__(self, parts: Mapping[str, CorpusText], shares: Sequence[float]):
         self.parts, self.shares = list(parts.values()), shares
@@ -150,6 +151,10 @@ class _Digest:
         return hashlib.sha256(b"".join(digest.digest() for digest in self._sides)).hexdigest()
 
 
+PairsOfEpoch = Callable[[int, int], EncodedPairs]
+"""A function of the number of an epoch, from 1, and of that of its stage, from 0: a pure one."""
+
+
 class Examples(ABC):
     """The training examples of a task; see `nmt.data.examples`."""
 
@@ -163,10 +168,8 @@ class Examples(ABC):
         """The function that chooses the pairs to train on."""
 
     @abstractmethod
-    def epochs(
-        self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log
-    ) -> Callable[[int], EncodedPairs]:
-        """Return the function that gives the pairs of an epoch, by its number from 1."""
+    def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
+        """Return the function that gives the pairs of an epoch."""
 
 
 class RunFiles(Protocol):
@@ -186,14 +189,22 @@ class TrainingData(NamedTuple):
 
     text: TrainingText | StreamedText
     tokenizer: Tokenizer
-    pairs_of_epoch: Callable[[int], EncodedPairs]
-    """A function that returns the pairs of an epoch, by its number from 1."""
+    pairs_of_epoch: PairsOfEpoch
 
 
 def prepare(
-    cfg: DataConfig, tokenizer: TokenizerConfig, examples: Examples, run: RunFiles, *, seed: int, log: Log
+    cfg: DataConfig,
+    tokenizer: TokenizerConfig,
+    examples: Examples,
+    run: RunFiles,
+    *,
+    seed: int,
+    log: Log,
+    max_steps: int | None,
 ) -> TrainingData:
     """Prepare the training data of a run; the evaluation splits and the tokenizer are copied into the run.
+
+    `max_steps` is the length of the training in updates, of which stages are perhaps a share.
 
     Raises:
         UserError: the data cannot be read, or has changed since the run began.
@@ -205,7 +216,7 @@ def prepare(
         if split is Split.validation or sources.has_split(cfg, split):
             text = evaluation_split(sources.stream(cfg, split), cache_dir())
             scored_on[split.value] = examples.view(text)
-    training = training_text(cfg, examples.filter, scored_on, log)
+    training = training_text(cfg, examples.filter, scored_on, log, max_steps)
     if isinstance(training, TrainingText):
         run.require_same_data(training)
     for name, kept in scored_on.items():
@@ -214,7 +225,7 @@ def prepare(
         log(f"{name} data: {len(kept):,} pairs{also}")
     if not Tokenizer.exists(run.path):
         log(f"training a {tokenizer.kind.value} tokenizer")
-        tags = list(cfg.tags.values())
+        tags = list(dict.fromkeys([*cfg.tags.values(), *cfg.origin_tags.values()]))
         train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir()).save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
     run.seal()
@@ -229,12 +240,16 @@ def _in_training(training: TrainingText, name: str, kept: ParallelText) -> str:
 
 
 def training_text(
-    cfg: DataConfig, pair_filter: Filter, scored_on: Mapping[str, ParallelText], log: Log
+    cfg: DataConfig,
+    pair_filter: Filter,
+    scored_on: Mapping[str, ParallelText],
+    log: Log,
+    max_steps: int | None,
 ) -> TrainingText | StreamedText:
     """Return the filtered training split, scanned, or with `cfg.streaming` to be read during training."""
-    streams = sources.streams(cfg, Split.train)
+    streams = sources.training_streams(cfg)
     if cfg.streaming:
-        shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log)
+        shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log, max_steps)
         log(f"training data: a stream, shuffled {cfg.buffer_pairs:,} pairs at a time")
         return streamed(list(streams.values()), shares, cfg, pair_filter)
     parts = {name: scan(part, cfg, pair_filter, scored_on, cache_dir()) for name, part in streams.items()}
@@ -242,20 +257,28 @@ def training_text(
         what = f"training data{f' of {name}' if len(parts) > 1 else ''}"
         for line in (str(part.report), *part.remarks()):
             log(f"{what}: {line}")
-    return TrainingText(parts, _logged_shares(cfg, {name: len(part) for name, part in parts.items()}, log))
+    sizes = {name: len(part) for name, part in parts.items()}
+    return TrainingText(parts, mean_shares(_logged_shares(cfg, sizes, log, max_steps)))
 
 
-def _logged_shares(cfg: DataConfig, sizes: Mapping[str, int], log: Log) -> list[float]:
-    shares = cfg.shares(list(sizes.values()))
+def _logged_shares(
+    cfg: DataConfig, sizes: Mapping[str, int], log: Log, max_steps: int | None
+) -> list[list[float]]:
+    """Return the shares of the corpora in each stage, and log them and the ends of the stages."""
+    shares = [cfg.shares(list(sizes.values()), stage) for stage in range(cfg.num_stages)]
+    named = [dict(zip(sizes, of_stage, strict=True)) for of_stage in shares]
     if len(shares) > 1:
-        log("shares: " + ", ".join(f"{name} {x:.1%}" for name, x in zip(sizes, shares, strict=True)))
+        for line in stages.described(cfg.last_updates(max_steps), named, max_steps):
+            log(line)
+    elif len(sizes) > 1:
+        log("shares: " + ", ".join(f"{name} {share:.1%}" for name, share in named[0].items()))
     return shares
 
 
 def streamed(
-    streams: Sequence[PairStream], shares: Sequence[float], cfg: DataConfig, pair_filter: Filter
+    streams: Sequence[PairStream], shares: Sequence[Sequence[float]], cfg: DataConfig, pair_filter: Filter
 ) -> StreamedText:
-    """Return the filtered pairs of streams, to be read during training."""
+    """Return the filtered pairs of streams, to be read during training, with their shares in each stage."""
     corpora = [functools.partial(_filtered, source, cfg, pair_filter) for source in streams]
     depends_on = [source.stamp() for source in streams], pair_filter.__name__, cfg.max_chars, cfg.max_ratio
     return StreamedText(corpora, shares, hashlib.sha256(repr(depends_on).encode()).hexdigest())

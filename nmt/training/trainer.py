@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -186,11 +187,12 @@ class Trainer:
         *,
         parallel_model: ParallelModel,
         amp_step: MixedPrecisionStep,
-        pairs_of_epoch: Callable[[int], EncodedPairs],
+        pairs_of_epoch: Callable[[int, int], EncodedPairs],
         validate: Callable[[int], dict[str, float]],
         store: CheckpointStore,
         seed: int,
         higher_is_better: bool,
+        stage_ends: Sequence[int] = (),
         world: World = ALONE,
     ):
         self.cfg = cfg
@@ -208,6 +210,7 @@ class Trainer:
         self.parameters = dict(parallel_model.trained.named_parameters())
         self.meter = Meter(parallel_model.model, amp_step.device, amp_step.precision)
         self.pairs_of_epoch = pairs_of_epoch
+        self.stage_ends = stage_ends
         self.validate = validate
         self.store = store
         self.seed = seed
@@ -272,14 +275,19 @@ class Trainer:
                     self._move_on(len(group), len(plan))
                     self._report(tracker)
                     self._validate_and_save(tracker, stop)
-                    if self.finished():
+                    if self.finished() or self.train_state.batch == 0:
                         break
             self._complete(tracker, stop)
         return self.train_state
 
+    @property
+    def stage(self) -> int:
+        """The stage of the next update, from 0: a function of the number of updates alone."""
+        return bisect_right(self.stage_ends, self.train_state.step)
+
     def _pairs(self, stop: StopRequest) -> EncodedPairs:
         """Return the pairs of the current epoch, unless a signal arrives while they are encoded."""
-        pairs = stop.unless_stopped(lambda: self.pairs_of_epoch(self.train_state.epoch))
+        pairs = stop.unless_stopped(lambda: self.pairs_of_epoch(self.train_state.epoch, self.stage))
         if self._stopping(stop) or pairs is None:
             self._save_and_leave(stop)
         return pairs
@@ -361,7 +369,7 @@ class Trainer:
 
         The trainer is not to be used for anything else. The smallest number is that of its config.
         """
-        pairs, on_cpu = self.pairs_of_epoch(1), self.amp_step.device.type == "cpu"
+        pairs, on_cpu = self.pairs_of_epoch(1, 0), self.amp_step.device.type == "cpu"
         room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
 
         def trial(size: int) -> Trial:
@@ -424,6 +432,8 @@ class Trainer:
             what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
             self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
             self.world.barrier()  # all ranks have seen the same checkpoints
+            if bisect_right(self.stage_ends, saved[-1]) != self.stage and train_state.batch:
+                train_state.epoch, train_state.batch = train_state.epoch + 1, 0  # no epoch spans two stages
             if self.world.is_main:
                 go_back(self.store, saved[-1], train_state)
             self.world.barrier()
@@ -485,16 +495,21 @@ class Trainer:
         values |= gpu_memory(self.amp_step.device)
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
+        if self.stage_ends:
+            values["stage"] = bisect_left(self.stage_ends, train_state.step) + 1  # of this update
         counts = {name: getattr(train_state, name) for name in ("splits", "skips", "rollbacks")}
         values |= {name: count for name, count in counts.items() if count}
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
-        """Count `num_batches` of the plan as done, and at the end of the plan begin the next epoch."""
+        """Count `num_batches` of the plan as done; where it or a stage ends, begin the next epoch."""
         self.train_state.batch += num_batches
         self._batches_in_epoch = batches_in_epoch
-        if self.train_state.batch == batches_in_epoch:
+        ends_stage = self.train_state.step in self.stage_ends
+        if self.train_state.batch == batches_in_epoch or ends_stage:
             self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0
+        if ends_stage:
+            self.gradients.has_tried = False  # the next stage may have larger batches
         self._take_time()
 
     def _take_time(self) -> None:

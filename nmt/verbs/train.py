@@ -99,7 +99,13 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         task = TASKS[cfg.task]
         with world.main_first():
             data = prepare(
-                cfg.data, cfg.tokenizer, task.examples(cfg), run, seed=cfg.seed, log=tracker.message
+                cfg.data,
+                cfg.tokenizer,
+                task.examples(cfg),
+                run,
+                seed=cfg.seed,
+                log=tracker.message,
+                max_steps=cfg.trainer.max_steps,
             )
         if cfg.trainer.is_to_be_found and not checkpoint:
             cfg = with_batch_tokens(cfg, _found_batch_tokens(cfg, data, run, device, world, tracker.message))
@@ -171,6 +177,7 @@ def _trainer(
             clip_norm=cfg.optimizer.clip_norm,
         ),
         pairs_of_epoch=data.pairs_of_epoch,
+        stage_ends=cfg.data.last_updates(cfg.trainer.max_steps),
         validate=validate,
         store=run.checkpoints,
         seed=cfg.seed,
@@ -288,8 +295,8 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
     if compared := results.get("compared"):
         values = ", ".join(f"{value:.2f} of the {which}" for which, value in compared.items())
         weights += f"; validation {cfg.trainer.best_metric} {values}"
-    languages = list(cfg.data.tags)
-    tgt = f" tgt={languages[0]}" if len(languages) > 1 else ""
+    languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
+    tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",

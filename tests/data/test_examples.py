@@ -22,7 +22,7 @@ LINES = ["".join(rng.choices("abc", k=rng.randint(4, 20))) for _ in range(60)]
 TEXT = ParallelText(LINES, [line.upper() for line in LINES])
 
 
-def epochs(tokenizer: Tokenizer, chunk: int, seed: int = 1) -> Callable[[int], EncodedPairs]:
+def epochs(tokenizer: Tokenizer, chunk: int, seed: int = 1) -> Callable[[int, int], EncodedPairs]:
     """Return the sampled pairs of two corpora of the same text, read `chunk` pairs at a time."""
 
     def chunks() -> list[ParallelText]:
@@ -46,12 +46,12 @@ def test_sampled_epochs_are_the_same_whatever_came_before(kind: TokenizerKind) -
     tokenizer = Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=40), TEXT)
     fresh = Tokenizer(tokenizer.cfg, tokenizer.src_model, tokenizer.tgt_model)
     straight, resumed = epochs(tokenizer, 60), epochs(fresh, 7)
-    first, second = straight(1), straight(2)
+    first, second = straight(1, 0), straight(2, 0)
     torch.set_num_threads(2)
-    again = resumed(2)
+    again = resumed(2, 0)
     torch.set_num_threads(1)
     assert (as_lists(again), again.digest) == (as_lists(second), second.digest)
-    others = [first, epochs(tokenizer, 60, seed=2)(1)]
+    others = [first, epochs(tokenizer, 60, seed=2)(1, 0)]
     assert len({pairs.digest for pairs in (second, *others)}) == 3
     pairs = as_lists(first)
     assert pairs[:60] != pairs[60:]  # the same text in another corpus is drawn anew

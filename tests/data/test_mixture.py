@@ -14,9 +14,9 @@ from nmt.data.batching import plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
 from nmt.data.files import FilesData
 from nmt.data.filters import FilterReport
-from nmt.data.mixture import tagged
+from nmt.data.mixture import mean_shares, tagged, untagged
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
-from nmt.data.sources import SOURCES, MixtureData, ToyData, has_split, load, stream, streams
+from nmt.data.sources import SOURCES, MixtureData, ToyData, has_split, load, stream, streams, training_streams
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.data.training_split import CorpusText, TrainingText, digest_of, train_tokenizer
@@ -69,6 +69,11 @@ def test_a_low_temperature_is_no_overflow() -> None:
     assert cfg.shares([10**6, 10**5]) == pytest.approx([1.0, 0.0])
 
 
+def test_the_mean_share_of_one_stage_is_its_share() -> None:
+    assert mean_shares([[0.3, 0.7]]) == [0.3, 0.7]
+    assert mean_shares([[0.5, 0.5], [1.0, 0.0]]) == [0.75, 0.25]
+
+
 def test_a_weight_multiplies_a_share() -> None:
     corpora: dict[str, dict[str, Any]] = {"a": {"train": "x"}, "b": {"train": "x", "weight": 2.0}}
     assert MixtureData(corpora=corpora).shares([100, 100]) == pytest.approx([1 / 3, 2 / 3])
@@ -112,6 +117,23 @@ def test_sources_are_tagged_and_blank_ones_stay_blank(two_languages: MixtureData
     assert text.tgt == DE + FR
     assert load(two_languages, Split.test).tgt == DE
     assert set(streams(two_languages, Split.train)) == {"german", "french"}
+
+
+def test_a_tag_of_origin_is_seen_in_training_alone(two_languages: MixtureData) -> None:
+    two_languages.corpora["german"]["tag"] = "bt"
+    assert two_languages.origin_tags == {"german": "<bt>"}
+    texts = {name: source.read() for name, source in training_streams(two_languages).items()}
+    assert texts["german"].src == [f"<2de> <bt> {line}" for line in SRC]
+    assert texts["french"].src == [f"<2fr> {line}" for line in SRC]
+    for split in (Split.validation, Split.test, Split.train):  # of which the last may be scored, too
+        assert load(two_languages, split).src[:9] == [f"<2de> {line}" for line in SRC]
+    assert list(untagged(load(two_languages, Split.train).src[:9])) == SRC
+    two_languages.target_tags = False
+    assert training_streams(two_languages)["german"].read().src == [f"<bt> {line}" for line in SRC]
+    stamps = {name: source.stamp() for name, source in training_streams(two_languages).items()}
+    two_languages.corpora["german"]["tag"] = "synthetic2"
+    assert training_streams(two_languages)["german"].stamp() != stamps["german"]
+    assert training_streams(two_languages)["french"].stamp() == stamps["french"]
 
 
 def test_only_some_corpora_are_scored(two_languages: MixtureData) -> None:
@@ -227,6 +249,14 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
             {"corpora": {"a": {"name": "mixture"}}},
             "data.corpora.a.name must be one of demo, toy, hub, files",
         ),
+        *(
+            (
+                {"corpora": {"a": {"train": "x", "tag": tag}}},
+                "data.corpora.a.tag must be a word of small letters a to z and digits, such as bt, and none "
+                f"of s, pad, unk, but is {tag!r}",
+            )
+            for tag in ("", "BT", "b t", "<bt>", "2de", "s", "pad", "unk", "b-t", "b/t", "ü", 5, True)
+        ),
         ({"corpora": {"a": 5}}, "data.corpora.a must be a group of keys, such as {train: PATH}, but is 5"),
         ({"corpora": {"a": {"name": "fils"}}}, "but is 'fils'; did you mean 'files'"),
         (
@@ -235,7 +265,7 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
         ),
         (
             {"corpora": {"a": {"train": "x", "max_chars": 9}}},
-            "max_chars; the keys of name=files are weight, src",
+            "max_chars; the keys of name=files are weight, tag, src",
         ),
         ({"corpora": {"a": {"train": ["x"]}}}, r"^data.corpora.a.train cannot be \['x'\]; docs"),
         (
@@ -264,10 +294,10 @@ def test_what_makes_no_mixture_is_refused(fields: dict[str, object], reason: str
 @pytest.mark.parametrize("kind", TokenizerKind)
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_tag_is_one_piece(kind: TokenizerKind, lowercase: bool) -> None:
-    text = ParallelText([*tagged(SRC, "<2de>"), *tagged(SRC, "<2zh_TW>")], DE + FR)
-    cfg = TokenizerConfig(kind, vocab_size=46, lowercase=lowercase)
-    tokenizer = Tokenizer.train(cfg, text, ["<2de>", "<2zh_TW>"])
-    for tag in ("<2de>", "<2zh_TW>"):
+    text = ParallelText([*tagged(SRC, "<2de> <bt>"), *tagged(SRC, "<2zh_TW>")], DE + FR)
+    cfg = TokenizerConfig(kind, vocab_size=47, lowercase=lowercase)
+    tokenizer = Tokenizer.train(cfg, text, ["<2de>", "<2zh_TW>", "<bt>"])
+    for tag in ("<2de>", "<2zh_TW>", "<bt>"):
         pieces = [
             piece.text.strip("\N{LOWER ONE EIGHTH BLOCK}")
             for piece in tokenizer.src_pieces([f"{tag} the dog runs"])[0]

@@ -34,7 +34,7 @@ class Source:
 
 def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedText:
     return streamed(
-        [PairStream(lambda: "stamp", source.chunks) for source in sources], shares, DemoData(), filter_pairs
+        [PairStream(lambda: "stamp", source.chunks) for source in sources], [shares], DemoData(), filter_pairs
     )
 
 
@@ -51,7 +51,7 @@ def ids_of(pairs: EncodedPairs) -> list[int]:
 
 def test_buffers_follow_each_other_through_the_corpus_and_begin_anew() -> None:
     source = Source("a", 10)
-    buffers = list(islice(text_of(source).buffers(4), 6))
+    buffers = list(islice(text_of(source).buffers(4, 0), 6))
     assert [line for text, _ in buffers for line in text.src] == [f"a{i % 10}" for i in range(24)]
     assert all(text.src == text.tgt for text, _ in buffers)
     assert source.passes == 3
@@ -59,14 +59,14 @@ def test_buffers_follow_each_other_through_the_corpus_and_begin_anew() -> None:
 
 
 def test_each_corpus_has_its_share_of_a_buffer() -> None:
-    for text, _ in islice(text_of(Source("a", 7), Source("b", 50), shares=(0.75, 0.25)).buffers(8), 5):
+    for text, _ in islice(text_of(Source("a", 7), Source("b", 50), shares=(0.75, 0.25)).buffers(8, 0), 5):
         assert Counter(line[0] for line in text.src) == {"a": 6, "b": 2}
 
 
 def test_what_is_dropped_is_accounted_for_and_replaced() -> None:
     source = Source("a", 6)
     source.text.tgt[1] = ""
-    text, report = next(text_of(source).buffers(5))
+    text, report = next(text_of(source).buffers(5, 0))
     assert text.src == ["a0", "a2", "a3", "a4", "a5"]
     assert str(report) == "6 pairs read, 5 kept (empty 1)"
 
@@ -76,7 +76,7 @@ def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
     source.text.tgt[:] = [""] * 6
     for nothing in (source, Source("a", 0)):
         with pytest.raises(UserError, match="no training pair is left"):
-            next(text_of(nothing).buffers(2))
+            next(text_of(nothing).buffers(2, 0))
 
 
 def test_a_tokenizer_sees_the_first_pairs() -> None:
@@ -87,17 +87,17 @@ def test_a_tokenizer_sees_the_first_pairs() -> None:
 
 def test_the_tokenizer_of_a_stream_depends_on_the_filter() -> None:
     sources = [PairStream(lambda: "stamp", Source("a", 3).chunks)]
-    texts = [streamed(sources, [1.0], DemoData(max_chars=chars), filter_pairs) for chars in (10, 10, 11)]
+    texts = [streamed(sources, [[1.0]], DemoData(max_chars=chars), filter_pairs) for chars in (10, 10, 11)]
     assert texts[0].sha256 == texts[1].sha256 != texts[2].sha256
 
 
 def test_a_buffer_is_a_function_of_its_number() -> None:
     straight = StreamBuffers(text_of(Source("a", 10)), 4, numbered)
-    expected = [ids_of(straight(number)) for number in range(1, 6)]
+    expected = [ids_of(straight(number, 0)) for number in range(1, 6)]
     assert expected[3] == [2, 3, 4, 5, 4]
     resumed = StreamBuffers(text_of(Source("a", 10)), 4, numbered)
-    assert [ids_of(resumed(number)) for number in (4, 5)] == expected[3:]
-    assert ids_of(resumed(2)) == expected[1]
+    assert [ids_of(resumed(number, 0)) for number in (4, 5)] == expected[3:]
+    assert ids_of(resumed(2, 0)) == expected[1]
 
 
 def test_the_next_buffer_is_prepared_meanwhile() -> None:
@@ -108,14 +108,14 @@ def test_the_next_buffer_is_prepared_meanwhile() -> None:
             prepared.set()
         return numbered(text, report, number)
 
-    StreamBuffers(text_of(Source("a", 10)), 4, prepare)(1)
+    StreamBuffers(text_of(Source("a", 10)), 4, prepare)(1, 0)
     assert prepared.wait(timeout=30)
 
 
 def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
     def digests(source: Source, first: int) -> list[str]:
         buffers = StreamBuffers(text_of(source), 4, numbered)
-        return [buffers(number).digest for number in (first, first + 1)]
+        return [buffers(number, 0).digest for number in (first, first + 1)]
 
     one, two = digests(Source("a", 10), 1)
     assert one != two
@@ -142,7 +142,7 @@ def test_nothing_is_read_after_the_end() -> None:
 
     buffers = StreamBuffers(text_of(source), 4, prepare)
     with closed(buffers):
-        buffers(1)
+        buffers(1, 0)
         assert started.wait(timeout=30)
         assert is_reading()
         gate.set()
@@ -156,6 +156,31 @@ def test_an_error_of_the_thread_reaches_the_caller() -> None:
         return numbered(text, report, number)
 
     buffers = StreamBuffers(text_of(Source("a", 10)), 4, prepare)
-    buffers(1)
+    buffers(1, 0)
     with pytest.raises(UserError, match="the second buffer"):
-        buffers(2)
+        buffers(2, 0)
+
+
+def staged() -> StreamedText:
+    """Two corpora, read half and half, then the second alone."""
+    sources = [PairStream(lambda: "stamp", source.chunks) for source in (Source("a", 10), Source("b", 7))]
+    return streamed(sources, [[0.5, 0.5], [0.0, 1.0]], DemoData(), filter_pairs)
+
+
+def test_a_buffer_is_a_function_of_its_number_and_its_stage() -> None:
+    straight = StreamBuffers(staged(), 4, numbered)
+    found = [ids_of(straight(number, stage)) for number, stage in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 0))]
+    assert found == [[0, 1, 0, 1, 1], [2, 3, 2, 3, 2], [1, 2, 3, 4, 3], [5, 6, 0, 1, 4], [8, 9, 1, 2, 5]]
+    for number, stage in ((2, 0), (3, 1), (4, 1)):
+        resumed = StreamBuffers(staged(), 4, numbered)
+        assert ids_of(resumed(number, stage)) == found[number - 1]
+        assert resumed(number + 1, 1).digest == StreamBuffers(staged(), 4, numbered)(number + 1, 1).digest
+
+
+def test_a_corpus_without_a_share_is_not_read() -> None:
+    unread, read = Source("a", 10), Source("b", 7)
+    sources = [PairStream(lambda: "stamp", source.chunks) for source in (unread, read)]
+    text = streamed(sources, [[0.0, 1.0], [0.5, 0.5]], DemoData(), filter_pairs)
+    assert next(text.buffers(4, 0))[0].src == ["b0", "b1", "b2", "b3"]
+    assert (unread.passes, read.passes) == (0, 1)
+    assert text.sample(8, seed=1).src == ["a0", "a1", "b0", "b1", "b2", "b3", "b4", "b5"]  # of all stages
