@@ -123,7 +123,9 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         cfg = TrainerConfig(**(plain | {"best_metric": "loss"} | fields))
         seed_everything(1)
         runtime = RuntimeConfig(parallel=parallel)
-        parallel_model = ParallelModel(tiny_model(), objective or cross_entropy(), runtime, world=world)
+        parallel_model = ParallelModel(
+            tiny_model(), objective or cross_entropy(), runtime, world=world, ema_decay=cfg.ema_decay
+        )
         batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
         optimizer = build_optimizer(ADAM, parallel_model.trained)
 
