@@ -1,9 +1,9 @@
 """Objectives with a second pass that should predict what the first one predicts: R-Drop and SimCut.
 
 Both passes go through the model as one batch of twice the sentences, each sentence with dropout masks of its
-own. The divergence is computed with the loss, some rows of logits at a time. A pass can also be asked to agree
-with the moving average of the weights: the mean teacher of Tarvainen and Valpola 2017, which sees every token,
-drops nothing out and gets no gradient.
+own. The divergence is computed with the loss, some rows of logits at a time. A pass can also be asked to
+agree with the moving average of the weights: the mean teacher of Tarvainen and Valpola 2017, which sees every
+token, drops nothing out and gets no gradient.
 """
 
 from __future__ import annotations
