@@ -2,7 +2,8 @@
 
 An objective sees the batch, the number of the update and `LossModule`: as many forward passes as it asks for
 (each with dropout masks of its own), logits where it wants them, and the fast label-smoothed loss that never
-keeps logits. A function that the objective is built with opens the model of another run. An objective runs
+keeps logits. A function that the objective is built with opens the model of another run, and the module has
+what the moving average of the weights predicts, for an objective whose config asks for it. An objective runs
 inside the module that DDP, FSDP2 and the compiler wrap, so that every pass counts for the gradients. It
 returns sums by name and never divides: the trainer alone divides, by the target tokens of the whole update
 over all ranks.
