@@ -35,7 +35,7 @@ def test_the_average_teaches_as_in_plain_torch(
     made = ParallelModel(average, build_objective(cfg, no_other_model), ema_decay=0.9)
     with torch.no_grad():
         for x in made.trained.parameters():
-            x += 0.1 * torch.randn_like(x)
+            x.add_(0.1 * torch.randn_like(x))
     model = made.trained.train()
     parameters = list(model.parameters())
     seed_everything("objective")
