@@ -36,7 +36,9 @@ from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
 from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, seed_everything
 from nmt.signals import StopRequest
+from nmt.training import build_objective
 from nmt.training.checkpoint import CheckpointStore
+from nmt.training.consistency import SimCutConfig, Teacher
 from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule, Objective
 from nmt.training.optimizer import AdamConfig, build_optimizer
 from nmt.training.parallel_model import ParallelModel
@@ -123,7 +125,9 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         cfg = TrainerConfig(**(plain | {"best_metric": "loss"} | fields))
         seed_everything(1)
         runtime = RuntimeConfig(parallel=parallel)
-        parallel_model = ParallelModel(tiny_model(), objective or cross_entropy(), runtime, world=world)
+        parallel_model = ParallelModel(
+            tiny_model(), objective or cross_entropy(), runtime, world=world, ema_decay=cfg.ema_decay
+        )
         batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
         optimizer = build_optimizer(ADAM, parallel_model.trained)
 
@@ -191,13 +195,32 @@ def test_two_processes_compute_the_gradients_of_one(
     assert_same(alone, first)
 
 
+def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path: Path) -> None:
+    """After an update that has parted it from the weights."""
+
+    def update(world: World) -> dict[str, Any]:
+        objective = build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), no_other_model)
+        made = trainer(world, objective=objective, ema_decay=0.9)
+        for start in (0, 10):
+            made._update(made.pairs_of_epoch(1), [np.arange(start, start + 10)])
+        made._read()
+        return outcome(made)
+
+    alone = update(ALONE)
+    first, second = results_of_two(update, tmp_path)
+    assert first == second
+    assert alone["window"]["kl"] > 1e-3
+    assert_same(alone, first, tolerance=1e-4)
+
+
 @pytest.mark.fault(39)
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 @pytest.mark.parametrize("parallel", list(Parallel))
 def test_a_training_goes_on_in_another_number_of_processes(
-    trainer: Any, tmp_path: Path, parallel: Parallel
+    trainer: Any, tmp_path: Path, parallel: Parallel, ema_decay: float
 ) -> None:
     def fit(world: World, steps: int, folder: str) -> dict[str, Any]:
-        made = trainer(world, parallel, folder, max_steps=steps, max_epochs=3)
+        made = trainer(world, parallel, folder, max_steps=steps, max_epochs=3, ema_decay=ema_decay)
         checkpoint = made.store.latest(pytest.fail)
         if checkpoint:
             made.resume(checkpoint)

@@ -284,6 +284,16 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "optimizer=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
             "set runtime.parallel=ddp, or optimizer=adamw"
         )
+    if cfg.objective.needs_average and not cfg.trainer.ema_decay:
+        yield (
+            "objective.teacher=ema is the moving average of the weights, but trainer.ema_decay is 0; "
+            "set trainer.ema_decay=0.999, or objective.teacher=self"
+        )
+    if cfg.objective.needs_average and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            "objective.teacher=ema needs all averaged weights in each process, but runtime.parallel=fsdp "
+            "splits them; set runtime.parallel=ddp, or objective.teacher=self"
+        )
     if decay_follows_limit(cfg):
         decay = cast(DecayConfig, cfg.schedule)
         if cfg.trainer.max_steps is None:

@@ -1,12 +1,15 @@
 """Objectives with a second pass that should predict what the first one predicts: R-Drop and SimCut.
 
 Both passes go through the model as one batch of twice the sentences, each sentence with dropout masks of its
-own. The divergence is computed with the loss, some rows of logits at a time.
+own. The divergence is computed with the loss, some rows of logits at a time. A pass can also be asked to
+agree with the moving average of the weights: the mean teacher of Tarvainen and Valpola 2017, which sees every
+token, drops nothing out and gets no gradient.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor
@@ -17,58 +20,102 @@ from nmt.layers.loss import Agreement
 from nmt.training.objective import CrossEntropyConfig, LossModule, Objective, cut
 
 
-@dataclass
-class RDropConfig(CrossEntropyConfig):
-    """R-Drop (Liang et al. 2021): two passes that differ by their dropout alone should agree."""
+class Teacher(Enum):
+    """Models that a pass should agree with."""
 
-    name: str = "r_drop"
-    weight: float = 5.0
+    self = "self"
+    ema = "ema"
+
+
+@dataclass
+class ConsistencyConfig(CrossEntropyConfig):
+    """Keys of objectives with a pass that should agree with another."""
+
+    weight: float = 1.0
     """Weight of the divergence; alpha of the article."""
+    teacher: Teacher = Teacher.self
+    """The model that a pass should agree with: self, or ema, the moving average of trainer.ema_decay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         not_negative(self, "objective", "weight")
+
+    @property
+    def needs_average(self) -> bool:
+        """Whether the moving average of the weights is the teacher."""
+        return self.teacher is Teacher.ema
+
+
+@dataclass
+class RDropConfig(ConsistencyConfig):
+    """R-Drop (Liang et al. 2021): two passes that differ by their dropout alone should agree."""
+
+    name: str = "r_drop"
+    weight: float = 5.0
 
 
 class RDrop(Objective):
     """The mean loss of two passes, plus `weight / 2` times the mean of both directions of their divergence.
 
-    That is half of the article's sum, so that the loss keeps the scale of cross-entropy.
+    That is half of the article's sum, so that the loss keeps the scale of cross-entropy. With the average as
+    the teacher there is one pass, whose loss is added to `weight / 2` times its divergence from the teacher.
     """
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain negative log-likelihood of the first pass and the divergence `kl`."""
+        if self.cfg.teacher is Teacher.ema:
+            return self._one_pass(module, batch)
         first, second = (cut(batch, self.cfg.word_dropout) for _ in range(2))
         quarter = self.cfg.weight / 4
         return agreement(module, first, second, self.cfg, Agreement(0.5, 0.5, quarter, quarter))
 
+    def _one_pass(self, module: LossModule, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what the call returns, of a pass that should agree with the average of the weights."""
+        taught = module.taught_by_average(batch)
+        hidden, targets = module.hidden(cut(batch, self.cfg.word_dropout)), batch.real(batch.tgt_out)
+        total = 1.0 + self.cfg.weight / 2
+        share = 1.0 - 1.0 / total  # of the divergence
+        loss, nll, kl = module.imitation(hidden, targets, self.cfg.label_smoothing, share, taught)
+        return total * loss, {"nll": nll, "kl": kl}
+
 
 @dataclass
-class SimCutConfig(CrossEntropyConfig):
+class SimCutConfig(ConsistencyConfig):
     """SimCut (Gao et al. 2022): a pass with some embeddings zeroed should agree with the plain pass."""
 
     name: str = "simcut"
     weight: float = 3.0
-    """Weight of the divergence; alpha of the article."""
     cut: float = 0.05
     """Share of the tokens, on both sides, whose embeddings are zero in the second pass."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        not_negative(self, "objective", "weight")
         within(self, "objective", "[0, 1)", "cut")
 
 
 class SimCut(Objective):
     """The loss of the plain pass, plus `weight` times the divergence of the other pass from it.
 
-    The gradients of the divergence reach both passes.
+    The gradients of the divergence reach both passes. With the average as the teacher, they reach the other
+    pass alone, which should agree with what the average predicts for the plain input.
     """
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain negative log-likelihood of the first pass and the divergence `kl`."""
         first, second = cut(batch, self.cfg.word_dropout), cut(batch, self.cfg.cut)
+        if self.cfg.teacher is Teacher.ema:
+            return self._beside_average(module, batch, doubled(first, second))
         return agreement(module, first, second, self.cfg, Agreement(1.0, 0.0, self.cfg.weight, 0.0))
+
+    def _beside_average(
+        self, module: LossModule, batch: Batch, both: Batch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what the call returns, of two passes the other of which should agree with the average."""
+        taught, targets = module.taught_by_average(batch), batch.real(batch.tgt_out)
+        plain, other = module.hidden(both).unflatten(0, (2, -1))  # (M, D) each
+        loss, nll = module.nll(plain, targets, self.cfg.label_smoothing)
+        divergence, _, kl = module.imitation(other, targets, 0.0, 1.0, taught)
+        return loss + self.cfg.weight * divergence, {"nll": nll, "kl": kl}
 
 
 def agreement(

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from omegaconf import MISSING
 from torch import Tensor
 
 from nmt.checks import within
 from nmt.data.batching import Batch
 from nmt.errors import UserError
-from nmt.training.objective import CrossEntropyConfig, LossModule, Objective, OpenModel, cut
+from nmt.training.objective import CrossEntropyConfig, LossModule, Objective, OpenModel, cut, taught_by
 
 
 @dataclass
@@ -45,16 +44,7 @@ class Distillation(Objective):
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain negative log-likelihood of the references and the divergence `kl`."""
-        with torch.no_grad():
-            passes = [teacher(batch.src, batch.src_mask, batch.tgt_in) for teacher in self.teachers]
-        hidden = [batch.real(states) for states in passes]  # (M, D) each
-
-        def taught(part: slice) -> Tensor:
-            pairs = zip(self.teachers, hidden, strict=True)
-            return torch.stack([t.project(h[part]).softmax(-1, dtype=torch.float32) for t, h in pairs]).mean(
-                0
-            )
-
+        taught = taught_by(self.teachers, batch)
         states, targets = module.hidden(cut(batch, self.cfg.word_dropout)), batch.real(batch.tgt_out)
         loss, nll, kl = module.imitation(states, targets, self.cfg.label_smoothing, self.cfg.weight, taught)
         return loss, {"nll": nll, "kl": kl}

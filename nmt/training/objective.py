@@ -2,7 +2,8 @@
 
 An objective sees the batch, the number of the update and `LossModule`: as many forward passes as it asks for
 (each with dropout masks of its own), logits where it wants them, and the fast label-smoothed loss that never
-keeps logits. A function that the objective is built with opens the model of another run. An objective runs
+keeps logits. A function that the objective is built with opens the model of another run, and the module has
+what the moving average of the weights predicts, for an objective whose config asks for it. An objective runs
 inside the module that DDP, FSDP2 and the compiler wrap, so that every pass counts for the gradients. It
 returns sums by name and never divides: the trainer alone divides, by the target tokens of the whole update
 over all ranks.
@@ -14,7 +15,7 @@ Shapes: M target tokens (no padding), D d_model, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,11 @@ class ObjectiveConfig:
 
     name: str = ""
     """Kind of objective; chosen together with its other fields by `objective=...`."""
+
+    @property
+    def needs_average(self) -> bool:
+        """Whether the moving average of the weights, that of `trainer.ema_decay`, is a teacher."""
+        return False
 
 
 class Objective(ABC):
@@ -64,10 +70,18 @@ class Objective(ABC):
 class LossModule(nn.Module):
     """The model in training and its objective as one module; the methods are what an objective calls."""
 
-    def __init__(self, model: TranslationModel, objective: Objective, *, compiled: bool):
+    def __init__(
+        self,
+        model: TranslationModel,
+        objective: Objective,
+        *,
+        compiled: bool,
+        average: TranslationModel | None = None,
+    ):
         super().__init__()
         self.model = model
         self.objective = objective
+        self._average = [average]  # in a list: the weights in training are those of `model` alone
         self._real_hidden = self._hidden
         if compiled and model.gains_from_compiling:
             symbolic_shapes.use_duck_shape = False  # or a first batch with S = T gets a graph of its own
@@ -106,6 +120,14 @@ class LossModule(nn.Module):
         """Return the loss of a pass beside a teacher, its plain loss, and the divergence from the teacher."""
         return projected_imitation(hidden, self.model.output, targets, smoothing, weight, taught)
 
+    def taught_by_average(self, batch: Batch) -> Callable[[slice], Tensor]:
+        """Return what the moving average of the weights predicts, for `imitation`; without dropout."""
+        (average,) = self._average
+        assert average is not None, "an objective whose config needs no average asks for one"
+        if average.training:
+            average.eval()
+        return taught_by([average], batch)
+
     def _hidden(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, rows: Tensor) -> Tensor:
         return self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
 
@@ -133,6 +155,22 @@ class CrossEntropy(Objective):
         hidden = module.hidden(cut(batch, self.cfg.word_dropout))
         loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
         return loss, {"nll": nll}
+
+
+@torch.no_grad()
+def taught_by(teachers: Sequence[TranslationModel], batch: Batch) -> Callable[[slice], Tensor]:
+    """Return a function of a slice of the target tokens that returns the mean of the teachers' predictions.
+
+    These are probabilities (n, V) in float32, a few rows at a time of hidden states that are computed here.
+    """
+    passes = [teacher(batch.src, batch.src_mask, batch.tgt_in) for teacher in teachers]
+    hidden = [batch.real(states) for states in passes]  # (M, D) each
+
+    def taught(part: slice) -> Tensor:
+        pairs = zip(teachers, hidden, strict=True)
+        return torch.stack([t.project(h[part]).softmax(-1, dtype=torch.float32) for t, h in pairs]).mean(0)
+
+    return taught
 
 
 def cut(batch: Batch, rate: float) -> Batch:

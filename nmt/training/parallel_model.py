@@ -20,6 +20,7 @@ from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
 from nmt.runtime import Parallel, RuntimeConfig, whole
 from nmt.training.checkpoint import require_match
+from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule, Objective
 from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
 
@@ -30,15 +31,17 @@ Nothing more is fixed. Batches are cut by tokens, so that their number of senten
 and a graph for each shape would be compiled over and over; one graph for all of them is compiled once.
 """
 
-OF_OBJECTIVE = "objective/"
-"""Prefix of the names of the objective's tensors among the optimizer's tensors in a checkpoint."""
+OF_OBJECTIVE, OF_TRAINED = "objective/", "trained/"
+"""Prefixes of names among the optimizer's tensors in a checkpoint: the tensors of the objective, and the
+weights that the optimizer updates where those of the checkpoint are their moving average."""
 
 
 class ParallelModel:
     """A model and its objective, called for the loss of a batch; the optimizer updates `trained`.
 
-    `trained` is `model` itself, except with FSDP: then `trained` holds a part of the weights, and `model` is
-    a whole copy for evaluation that `refresh` brings up to date.
+    `trained` is `model` itself, with two exceptions. With an `ema_decay`, `model` is the moving average of
+    `trained`. With FSDP, `trained` holds a part of the weights, and `model` is a whole copy for evaluation,
+    of them or of their average, that `refresh` brings up to date.
     """
 
     def __init__(
@@ -49,22 +52,25 @@ class ParallelModel:
         *,
         world: World = ALONE,
         device: torch.device | None = None,
+        ema_decay: float = 0.0,
     ):
         cfg, device = cfg or RuntimeConfig(), device or torch.device("cpu")
-        shards = world.size > 1 and cfg.parallel is Parallel.fsdp
+        self.is_sharded = world.size > 1 and cfg.parallel is Parallel.fsdp
         fits = not (model.max_length or 0) % ALIGNMENT  # or padding might need a position too many
         self.multiple = ALIGNMENT if cfg.compile and fits else 1  # of S and T
         self.model = model
         self.objective = objective
-        self.trained = copy.deepcopy(model) if shards else model
-        self.module: nn.Module = LossModule(self.trained, objective, compiled=cfg.compile)
-        if shards:
+        self.trained = copy.deepcopy(model) if self.is_sharded or ema_decay else model
+        average = model if ema_decay else None
+        self.module: nn.Module = LossModule(self.trained, objective, compiled=cfg.compile, average=average)
+        if self.is_sharded:
             _shard(self.module, world, device)
         elif world.size > 1:
             ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
             tables = [name for name, _ in self.module.named_buffers()]  # each rank extends its own positions
             ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)
             self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
+        self.average = self._average(ema_decay) if ema_decay else None
 
     def __call__(self, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the summed loss of `batch` in update `step`, and the named sums of the objective."""
@@ -75,11 +81,18 @@ class ParallelModel:
         """The loss of a uniform guess, in nats per target token."""
         return math.log(self.model.output.weight.shape[0])
 
+    def _average(self, decay: float) -> MovingAverage:
+        """Return the moving average of the weights, in `model`, or in parts that `refresh` gathers there."""
+        weights = dict(self.trained.named_parameters())
+        averages = dict(self.model.requires_grad_(False).named_parameters())
+        parts = {name: x.detach().clone() for name, x in weights.items()} if self.is_sharded else averages
+        return MovingAverage(parts, weights, decay)
+
     def exchanging(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Return the context of forward and backward; the last batch of an update exchanges gradients."""
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not is_last:
             return self.module.no_sync()
-        if self.trained is not self.model:
+        if self.is_sharded:
             sharded: Any = self.module
             sharded.set_requires_gradient_sync(is_last)
         return contextlib.nullcontext()
@@ -87,13 +100,24 @@ class ParallelModel:
     @torch.no_grad()
     def refresh(self) -> None:
         """Bring `model` up to date; all processes must call this."""
-        if self.trained is not self.model:
-            self.model.load_state_dict({key: whole(x) for key, x in self.trained.state_dict().items()})
+        if self.is_sharded:
+            state = self.trained.state_dict(keep_vars=True)
+            averages = self.average.tensors if self.average else {}
+            instead = {id(x): averages.get(name, x) for name, x in self.trained.named_parameters()}
+            self.model.load_state_dict({key: whole(instead.get(id(x), x)) for key, x in state.items()})
+        if self.average:
+            self.model.train()  # `LossModule.taught` may have changed that, and evaluation restores it
 
     def tensors(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the weights, and the state of optimizer and objective, by name; all ranks must call this."""
+        """Return the weights for evaluation, and the other tensors of the training, by name.
+
+        These are the state of optimizer and objective, and the weights that the optimizer updates where the
+        others are their average. All ranks must call this.
+        """
         self.refresh()
         state = {OF_OBJECTIVE + name: x for name, x in self.objective.tensors.items()}
+        if self.average:
+            state |= {OF_TRAINED + name: x.detach() for name, x in self.trained.named_parameters()}
         state |= optimizer_tensors(optimizer, self.trained)
         return self.model.state_dict(), {name: whole(x) for name, x in state.items()}
 
@@ -107,17 +131,28 @@ class ParallelModel:
             UserError: the tensors are not those of this model and this optimizer; none is loaded then.
         """
         require_match(weights, self.model.state_dict(), "the weights of the checkpoint")
-        own = {name: state[name] for name in state if name.startswith(OF_OBJECTIVE)}
-        of_optimizer = {name: state[name] for name in state if name not in own}
+        own, trained = _named(state, OF_OBJECTIVE), _named(state, OF_TRAINED)
+        averaged = dict(self.model.named_parameters()) if self.average else {}
+        require_match(trained, averaged, "the weights beside their moving average in the checkpoint")
+        prefixes = OF_OBJECTIVE, OF_TRAINED
+        of_optimizer = {name: x for name, x in state.items() if not name.startswith(prefixes)}
         load_optimizer_tensors(optimizer, self.trained, of_optimizer)
         self.model.load_state_dict(weights)
         device = self.model.output.weight.device
-        self.objective.tensors = {name.removeprefix(OF_OBJECTIVE): x.to(device) for name, x in own.items()}
-        if self.trained is not self.model:
-            for name, parameter in self.trained.state_dict().items():
-                parameter.copy_(_part_of(self.model.state_dict()[name], parameter))
-            for parameter, values in optimizer.state.items():
-                values |= {key: _part_of(x, parameter) for key, x in values.items() if x.ndim}
+        self.objective.tensors = {name: x.to(device) for name, x in own.items()}
+        for name, x in self.trained.state_dict().items() if self.trained is not self.model else ():
+            x.copy_(_part_of(self.model.state_dict()[name], x))
+        for name, x in self.average.tensors.items() if self.average else ():
+            x.copy_(_part_of(averaged[name], x))
+        for name, x in self.trained.named_parameters() if self.average else ():
+            x.copy_(_part_of(trained[name], x))
+        for parameter, values in optimizer.state.items() if self.is_sharded else ():
+            values |= {key: _part_of(x, parameter) for key, x in values.items() if x.ndim}
+
+
+def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, by the rest of the name."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def _shard(module: nn.Module, world: World, device: torch.device) -> None:

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import torch
 
-from nmt.checks import at_least, finite, not_negative, positive
+from nmt.checks import at_least, finite, not_negative, positive, within
 from nmt.data.batching import Indices, Plan, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
@@ -123,6 +123,9 @@ class TrainerConfig:
     validates better; 0: score the best one."""
     average_of: AverageOf = AverageOf.last
     """Average the newest or the best checkpoints."""
+    ema_decay: float = 0.0
+    """Score and save the exponential moving average of the weights, of which an update keeps this share (less
+    in the first updates), such as 0.999; 0: the weights themselves."""
     num_samples: int = 3
     """Validation sentences whose translations are shown in TensorBoard at every validation."""
 
@@ -134,6 +137,7 @@ class TrainerConfig:
         positive(self, "trainer", *limits, hint="; use null for no limit")
         not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
         finite(self, "trainer", "divergence_ratio")
+        within(self, "trainer", "[0, 1)", "ema_decay")
         for name in self.measures:
             if name not in MEASURES:
                 known = ", ".join(MEASURES)
@@ -261,7 +265,8 @@ class Trainer:
             tracker.advance(self.train_state.step, {self.score_name: last})
         if self.world.is_main and not self.store.steps():
             weights = num_bytes(self.parallel_model.model.state_dict().values())
-            self.store.require_space(int(ROOM * 3 * weights))  # three: the optimizer has two moments of each
+            # The optimizer has two moments of each, and keeps the weights that the average follows.
+            self.store.require_space(int(ROOM * (4 if self.parallel_model.average else 3) * weights))
         with stop.deferred():
             if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._validate_and_save(tracker, stop)
@@ -358,6 +363,8 @@ class Trainer:
         update = Update(self.parameters, self.amp_step.clip())
         unusable = self.statistics.end_update(step, num_tokens, update)
         self.amp_step.step(self.learning_rate(step), unusable)
+        if self.parallel_model.average:
+            self.parallel_model.average.step(step, unusable)
         train_state.step, train_state.tokens = step, train_state.tokens + num_tokens
         seconds = time.perf_counter() - started
         train_state.update_seconds += seconds

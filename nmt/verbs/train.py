@@ -164,7 +164,8 @@ def _trainer(
     """Return the trainer of a model, with an objective and an optimizer."""
     cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
     objective = build_objective(cfg.objective, opener(cfg, data.tokenizer))
-    parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device)
+    decay = cfg.trainer.ema_decay
+    parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device, ema_decay=decay)
     return Trainer(
         cfg.trainer,
         cfg.schedule,

@@ -43,6 +43,7 @@ def trainer(
         cfg = TrainerConfig(**(plain | {"best_metric": "bleu"} | fields))
         seed_everything(1)
         model = tiny_model(dropout=dropout)
+        parallel_model = ParallelModel(model, objective or cross_entropy(), ema_decay=cfg.ema_decay)
         found: Iterator[float] = iter(scores)
 
         def validate(step: int) -> dict[str, float]:
@@ -53,9 +54,9 @@ def trainer(
             cfg,
             schedule,
             ScheduleContext(d_model=16),
-            parallel_model=ParallelModel(model, objective or cross_entropy()),
+            parallel_model=parallel_model,
             amp_step=MixedPrecisionStep(
-                build_optimizer(AdamConfig(), model),
+                build_optimizer(AdamConfig(), parallel_model.trained),
                 device=torch.device("cpu"),
                 precision=precision,
                 clip_norm=1.0,
