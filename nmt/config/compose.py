@@ -107,6 +107,8 @@ class Composed:
 def _closed(cfg: DictConfig) -> DictConfig:
     """Return `cfg` with values for a usual corpus where the rules for small data are to choose."""
     with explained():
+        if not small_data.open_keys(cfg):
+            return cfg
         return small_data.filled(cfg, small_data.settings_for(small_data.NOMINAL, cfg))
 
 
