@@ -156,7 +156,7 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
 
 
 def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:
-    alpha, kind = _step(0.1 * scarcity, 0.0, 0.1), known.get("tokenizer.kind")
+    alpha, kind = _step(0.05 * scarcity, 0.0, 0.1), known.get("tokenizer.kind")
     if kind in (TokenizerKind.char, TokenizerKind.word):
         alpha, why = 0.0, f"tokenizer.kind={kind.value} has one segmentation only"
     elif alpha and kind is TokenizerKind.unigram:
@@ -170,12 +170,12 @@ def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:
 
 def _regularisation(scarcity: float) -> Iterator[Setting]:
     """Yield what keeps a model from learning pairs by heart."""
-    rest = "0.1 more for a tenth of the words (Atrio and Popescu-Belis 2022)"
-    yield Setting("model.dropout", _step(0.3 + 0.1 * scarcity, 0.1, 0.4), f"0.3 at 29,000 pairs, {rest}")
-    smoothing = _step(0.1 + 0.1 * scarcity, 0.1, 0.3)
+    rest = "0.05 more for a tenth of the words (Atrio and Popescu-Belis 2022)"
+    yield Setting("model.dropout", _step(0.3 + 0.05 * scarcity, 0.2, 0.4), f"0.3 at 29,000 pairs, {rest}")
+    smoothing = _step(0.1 + 0.05 * scarcity, 0.1, 0.2)
     why = f"0.1 at 29,000 pairs or more, {rest}"
     yield Setting("objective.label_smoothing", smoothing, why)
-    dropped = _step(0.1 * scarcity, 0.0, 0.1)
+    dropped = _step(0.05 * scarcity, 0.0, 0.1)
     why = "words must be guessed from their context (Sennrich and Zhang 2019)"
     yield Setting("objective.word_dropout", dropped, why if dropped else "only fewer pairs need it")
 
