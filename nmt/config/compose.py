@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from nmt.config import help
+from nmt.config import help, small_data
 from nmt.config.explain import explained
 from nmt.config.overrides import (
     FROM_RUN,
@@ -45,10 +46,11 @@ from nmt.config.overrides import (
 from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import Root, Task, TrainConfig, check, to_config
+from nmt.config.small_data import Setting
 from nmt.config.stored import fingerprint, load_config
 from nmt.config.verb import Verb
 from nmt.containment import require_contained
-from nmt.errors import Problems, UserError, suggest
+from nmt.errors import Problems, UserError, suggest, visible
 
 MAX_NAME = 120
 """Longest name of a directory made from a config."""
@@ -66,14 +68,31 @@ class Composed:
     sweep_dir: str = ""
 
     def to_config(self, root: type[Root]) -> Root:
-        """Return the dataclasses; raise `UserError` for values that are missing or out of range."""
-        return to_config(self.cfg, root)
+        """Return the dataclasses; raise `UserError` for values that are missing or out of range.
+
+        Keys that the rules for small data are to choose have the values for a usual corpus.
+        """
+        return to_config(_closed(self.cfg), root)
 
     def to_training(self) -> tuple[TrainConfig, Path]:
-        """Return the checked config of a training, and its run directory."""
+        """Return the checked config of a training, and its run directory; read the data if it decides."""
         cfg = self.to_config(TrainConfig)
         check(cfg)
+        if settings := self.chosen():
+            cfg = to_config(small_data.filled(self.cfg, settings), TrainConfig)
+            check(cfg)
         return cfg, self._run_dir(cfg)
+
+    def chosen(self) -> list[Setting]:
+        """Choose what the config leaves open by the training data, and say why on standard error."""
+        missing = small_data.open_keys(self.cfg)
+        if not missing:
+            return []
+        census = small_data.counted(self.to_config(TrainConfig))
+        settings = small_data.settings_for(census, self.cfg)
+        for line in small_data.remarks(census, self.cfg, settings):
+            print(visible(line), file=sys.stderr)
+        return [setting for setting in settings if setting.key in missing]
 
     def _run_dir(self, cfg: TrainConfig) -> Path:
         if self.name:
@@ -83,6 +102,14 @@ class Composed:
         languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
         return _found_again(Path("outputs", data), file_name(str(self.choices.get("model"))), cfg)
+
+
+def _closed(cfg: DictConfig) -> DictConfig:
+    """Return `cfg` with values for a usual corpus where the rules for small data are to choose."""
+    with explained():
+        if not small_data.open_keys(cfg):
+            return cfg
+        return small_data.filled(cfg, small_data.settings_for(small_data.NOMINAL, cfg))
 
 
 def _found_again(folder: Path, name: str, cfg: TrainConfig) -> Path:
@@ -129,7 +156,9 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             groups = {group: choices(verb, group, flags) for group in verb.groups}
             print(help.render(verb, found.cfg, found.choices, groups))
         elif flags.cfg is not None:
-            hydra_app.show_cfg(verb.name, lines[0], cfg_type=flags.cfg, package=None, resolve=flags.resolve)
+            chosen = [f"{x.key}={x.value}" for x in _composed(verb, lines[0]).chosen()]
+            shown = [*lines[0], *chosen]
+            hydra_app.show_cfg(verb.name, shown, cfg_type=flags.cfg, package=None, resolve=flags.resolve)
         elif flags.info is not None:
             hydra_app.show_info(flags.info, verb.name, lines[0])
         else:
@@ -173,7 +202,7 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
         with found.gathered(), explained():
             for override in some:
                 OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-            to_config(cfg, verb.config_class())
+            to_config(_closed(cfg), verb.config_class())
         return found
 
     fit, problems = list[Override](), Problems()

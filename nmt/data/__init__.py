@@ -10,6 +10,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     stages              The stages of a mixture: its weights until some update.
     sources             The table of sources: demo, toy, hub, files, text, mixture.
     filters             The filters of training pairs, with a report.
+    census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.

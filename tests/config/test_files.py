@@ -149,6 +149,7 @@ def test_the_demo_recipe_is_for_the_demo_alone() -> None:
     ("model", "sizes"),
     [
         ("transformer_tiny", (128, 256, 4, 4, 4)),
+        ("transformer_shallow", (256, 512, 4, 3, 3)),
         ("transformer_small", (256, 1024, 4, 4, 4)),
         ("transformer_base", (512, 2048, 8, 6, 6)),
         ("transformer_big", (1024, 4096, 16, 6, 6)),

@@ -1,0 +1,220 @@
+"""Settings for a training on few pairs: chosen from the size of the training split, each with its reason.
+
+A config leaves a key of `KEYS` open by stating `${small_data}` for it, as configs/experiment/small_data.yaml
+does; any other value is never replaced. Every value is a function of the counts of the split (`Census`), and
+of the values that the config already has. With more words no size falls, and no regularisation rises.
+
+The rules go through the recipe for 29,000 pairs of Multi30k, configs/experiment/multi30k_en_de.yaml. What
+they do elsewhere follows Sennrich and Zhang 2019 (fewer pieces, smaller batches, more smoothing, word
+dropout), Araabi and Monz 2020 (the same for the Transformer), Atrio and Popescu-Belis 2022 (all of it in
+proportion to the scarcity), Gowda and May 2020 (vocabularies) and Provilkov et al. 2020 (BPE-dropout).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nmt.config.roots import Task, TrainConfig
+from nmt.data import census
+from nmt.data.census import Census, SideCensus
+from nmt.data.special_ids import EOS_ID
+from nmt.data.tokenizer_training import TokenizerKind
+from nmt.disk_cache import cache_dir
+from nmt.errors import UserError
+
+REFERENCE_WORDS = 345_000
+"""Words of the 29,000 pairs of Multi30k, English side, for which the recipe was made."""
+REFERENCE_BATCH, REFERENCE_STEPS, REFERENCE_MERGES = 2048, 5000, 3900
+"""What that recipe does: tokens in a batch, updates, pieces that are no single characters."""
+TOKENS_PER_WORD = 1.5
+"""Target pieces of a word for that recipe, about; one tenth of the data has 1.26 times as many, and so on."""
+FILLED = 0.78
+"""Target tokens of an update, as a share of the tokens that a batch may have."""
+MOST_TOKENS = 30e6
+"""Target tokens of the longest training: about an hour on two CPU cores with AMX."""
+MOST_PASSES = 150
+"""Passes over the training split of the longest training."""
+VALIDATIONS = 5
+"""Validations of a training, evenly spread; the learning rate ends at 0, so that the last is the best."""
+
+OPEN = "${small_data}"
+"""The value of a key that the rules are to choose: in the form of a reference, which any type takes."""
+KEYS = (
+    "tokenizer.vocab_size",
+    "tokenizer.sampling_alpha",
+    "model.dropout",
+    "objective.label_smoothing",
+    "objective.word_dropout",
+    "trainer.batch_tokens",
+    "trainer.max_steps",
+    "trainer.eval_every_steps",
+    "trainer.save_every_steps",
+    "schedule.warmup_steps",
+)
+"""Keys that a config may leave open."""
+
+_SIDE = SideCensus(REFERENCE_WORDS, 20_000, 1_600_000, 0, "".join(map(chr, range(33, 133))))
+NOMINAL = Census(29_000, _SIDE, _SIDE)
+"""A usual training split, for configs whose values are checked before any data is read."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The value of one key, and why it is that."""
+
+    key: str
+    value: int | float
+    reason: str
+
+
+def open_keys(cfg: DictConfig) -> list[str]:
+    """Return the keys of `KEYS` that a composed config leaves open."""
+
+    def is_open(key: str) -> bool:
+        part, _, name = key.rpartition(".")
+        group = OmegaConf.select(cfg, part)
+        stated = OmegaConf.to_container(group) if isinstance(group, DictConfig) else {}
+        return isinstance(stated, dict) and stated.get(name) == OPEN
+
+    return [key for key in KEYS if is_open(key)]
+
+
+def filled(cfg: DictConfig, settings: Sequence[Setting]) -> DictConfig:
+    """Return a copy of a composed config in which the keys that are open have the values of `settings`."""
+    closed, missing = copy.deepcopy(cfg), open_keys(cfg)
+    for setting in settings:
+        if setting.key in missing:
+            OmegaConf.update(closed, setting.key, setting.value)
+    return closed
+
+
+def counted(cfg: TrainConfig) -> Census:
+    """Count the training split of `cfg`; raise `UserError` when there is none to count before training."""
+    if cfg.task is not Task.translation or cfg.data.streaming:
+        why = "data.streaming=true" if cfg.data.streaming else f"task={cfg.task.value}"
+        raise UserError(
+            f"{why} has no sentence pairs to count before the training, but experiment=small_data chooses by "
+            f"their number; take another experiment, or set all of {', '.join(KEYS)}"
+        )
+    return census.take(cfg.data, cache_dir())
+
+
+def settings_for(counts: Census, cfg: DictConfig) -> list[Setting]:
+    """Return a setting for each of `KEYS`, for a training on the pairs counted; `cfg` has what is known."""
+    missing = open_keys(cfg)
+    known = {key: OmegaConf.select(cfg, key) for key in (*KEYS, *_ALSO_READ) if key not in missing}
+    return list(_settings(counts, known))
+
+
+_ALSO_READ = ("tokenizer.kind", "tokenizer.byte_fallback", "data.max_tokens", "trainer.accumulate")
+
+
+def remarks(counts: Census, cfg: DictConfig, settings: Sequence[Setting]) -> Iterator[str]:
+    """Yield a line on what was counted, and one for each setting: chosen, or stated by the user."""
+    yield f"chosen for {counts.pairs:,} training pairs, {counts.words:,} words on the longer side:"
+    missing = open_keys(cfg)
+    for setting in settings:
+        key = setting.key
+        if key in missing:
+            yield f"  {key}={setting.value}: {setting.reason}"
+        else:
+            stated = OmegaConf.select(cfg, key)
+            yield f"  {key}={stated}, as you say; the rules say {setting.value}: {setting.reason}"
+
+
+def _settings(counts: Census, known: Mapping[str, Any]) -> Iterator[Setting]:
+    """Yield the settings in the order in which they follow from each other."""
+    words = max(counts.words, 1)
+    share = words / REFERENCE_WORDS
+    # 1 for a tenth of the words of Multi30k, -1 for ten times as many
+    scarcity = -math.log10(share)
+    yield _vocab_size(counts, share, known)
+    yield _sampling_alpha(scarcity, known)
+    yield from _regularisation(scarcity)
+    yield from _length(words, share, known)
+
+
+def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setting:
+    """Return the size of the tokenizer; see docs/configuration.md for the sizes of other papers."""
+    alphabet = len({*counts.src.alphabet, *counts.tgt.alphabet})
+    single = EOS_ID + 2 + alphabet + 256 * bool(known.get("tokenizer.byte_fallback"))  # and the space
+    most = max(counts.src.distinct, counts.tgt.distinct) // 2
+    wanted = _bounded(REFERENCE_MERGES * math.sqrt(share), 100, 15_000)
+    merges = int(min(wanted, most))
+    size = max(_rounded(single + merges), single + min(merges, 1))
+    if most < wanted:
+        why = f"{most:,} more, half of the different words, which are few"
+    else:
+        why = f"{_rounded(merges):,} more that {counts.words:,} words can teach (Sennrich and Zhang 2019)"
+    return Setting("tokenizer.vocab_size", size, f"{alphabet:,} different characters, and {why}")
+
+
+def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:
+    alpha, kind = _step(0.05 * scarcity, 0.0, 0.1), known.get("tokenizer.kind")
+    if kind in (TokenizerKind.char, TokenizerKind.word):
+        alpha, why = 0.0, f"tokenizer.kind={kind.value} has one segmentation only"
+    elif alpha and kind is TokenizerKind.unigram:
+        alpha, why = 0.1, "each epoch shows words in other pieces (Kudo 2018)"
+    elif alpha:
+        why = "each epoch shows words in other pieces (BPE-dropout, Provilkov et al. 2020)"
+    else:
+        why = "words are frequent enough to be learnt in one segmentation"
+    return Setting("tokenizer.sampling_alpha", alpha, why)
+
+
+def _regularisation(scarcity: float) -> Iterator[Setting]:
+    """Yield what keeps a model from learning pairs by heart."""
+    rest = "0.05 more for a tenth of the words (Atrio and Popescu-Belis 2022)"
+    yield Setting("model.dropout", _step(0.3 + 0.05 * scarcity, 0.2, 0.4), f"0.3 at 29,000 pairs, {rest}")
+    smoothing = _step(0.1 + 0.05 * scarcity, 0.1, 0.2)
+    why = f"0.1 at 29,000 pairs or more, {rest}"
+    yield Setting("objective.label_smoothing", smoothing, why)
+    dropped = _step(0.05 * scarcity, 0.0, 0.1)
+    why = "words must be guessed from their context (Sennrich and Zhang 2019)"
+    yield Setting("objective.word_dropout", dropped, why if dropped else "only fewer pairs need it")
+
+
+def _length(words: int, share: float, known: Mapping[str, Any]) -> Iterator[Setting]:
+    """Yield the size of a batch, the number of updates, and what is a part of that number."""
+    exact = _bounded(REFERENCE_BATCH * share ** (1 / 3), 512, 4096)
+    least = known.get("data.max_tokens") or 0
+    batch = max(round(exact / 128) * 128, least)
+    why = "small batches are noisy, which few pairs need (Atrio and Popescu-Belis 2022)"
+    yield Setting("trainer.batch_tokens", batch, why if batch > least else "the longest sentence must fit")
+    stated = known.get("trainer.batch_tokens")
+    per_update = stated if isinstance(stated, int) else max(exact, least)
+    per_update *= known.get("trainer.accumulate") or 1
+    a_pass = words * TOKENS_PER_WORD * share**-0.1
+    tokens = REFERENCE_STEPS * REFERENCE_BATCH * FILLED * share ** (0.4 if share < 1 else 0.5)
+    tokens = min(tokens, MOST_TOKENS, MOST_PASSES * a_pass)
+    steps = max(_rounded(tokens / (per_update * FILLED)), 200)
+    passes = steps * per_update * FILLED / a_pass
+    why = f"about {_rounded(passes)} passes: fewer words are seen more often; an hour or less on two cores"
+    yield Setting("trainer.max_steps", steps, why)
+    steps = known.get("trainer.max_steps") or steps
+    every = max(math.ceil(steps / VALIDATIONS), 1)
+    yield Setting("trainer.eval_every_steps", every, f"{VALIDATIONS} validations")
+    yield Setting("trainer.save_every_steps", every, "a checkpoint for each validation")
+    warmup = int(_bounded(0.06 * steps, 0, 500))
+    yield Setting("schedule.warmup_steps", warmup, f"6% of {steps:,} updates, at most 500")
+
+
+def _bounded(value: float, least: float, most: float) -> float:
+    return min(max(value, least), most)
+
+
+def _step(value: float, least: float, most: float) -> float:
+    """Return `value` within bounds, as a multiple of 0.05."""
+    return round(round(_bounded(value, least, most) / 0.05) * 0.05, 2)
+
+
+def _rounded(value: float) -> int:
+    """Return `value` with two significant digits."""
+    digits = max(len(str(int(value))) - 2, 0)
+    return int(round(value / 10**digits) * 10**digits)

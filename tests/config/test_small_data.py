@@ -1,0 +1,291 @@
+"""The rules of experiment=small_data: sane at every size, in any script, and never against the user."""
+
+from __future__ import annotations
+
+import functools
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import main
+from nmt.config import small_data
+from nmt.config.compose import Composed, compose
+from nmt.config.overrides import config_dir
+from nmt.config.roots import TrainConfig, check, to_config
+from nmt.config.small_data import KEYS, NOMINAL, OPEN, filled, open_keys, remarks, settings_for
+from nmt.config.stored import fingerprint, load_config
+from nmt.data import census
+from nmt.data.census import Census, SideCensus, count
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.errors import UserError
+from nmt.verbs import VERBS
+
+RECIPE = "experiment=small_data"
+NUMBERS = sorted({round(10 ** (e / 8)) for e in range(8, 56)} | {50, 500, 29_000, 500_000})
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test when data is read."""
+    monkeypatch.setattr(census, "take", lambda *arguments: pytest.fail("the data was read"))
+
+
+def english(pairs: int) -> Census:
+    """Return the counts of a corpus like Multi30k."""
+    side = SideCensus(12 * pairs, 30 * round(pairs**0.6), 55 * pairs, 0, NOMINAL.src.alphabet)
+    return Census(pairs, side, side)
+
+
+@functools.cache
+def recipe(*overrides: str) -> Composed:
+    (only,) = compose(VERBS["train"], [RECIPE, *overrides])
+    return only
+
+
+def chosen(counts: Census, *overrides: str) -> dict[str, float]:
+    return {setting.key: setting.value for setting in settings_for(counts, recipe(*overrides).cfg)}
+
+
+def test_every_key_is_open_in_the_recipe_and_has_one_reason(unread: None) -> None:
+    assert open_keys(recipe().cfg) == [*KEYS]
+    settings = settings_for(NOMINAL, recipe().cfg)
+    assert sorted(setting.key for setting in settings) == sorted(KEYS)
+    assert all(setting.reason for setting in settings)
+    assert (config_dir() / "experiment/small_data.yaml").read_text(encoding="utf-8").count(
+        f": {OPEN}\n"
+    ) == len(KEYS)
+
+
+def test_at_29000_pairs_the_rules_say_what_the_recipe_of_multi30k_says(unread: None) -> None:
+    (known,) = compose(VERBS["train"], ["experiment=multi30k_en_de", "data=demo"])
+    assert recipe().to_config(TrainConfig) == known.to_config(TrainConfig)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_more_pairs_mean_larger_sizes_and_less_regularisation(key: str, unread: None) -> None:
+    values = [chosen(english(pairs))[key] for pairs in NUMBERS]
+    falls = key in (
+        "tokenizer.sampling_alpha",
+        "model.dropout",
+        "objective.label_smoothing",
+        "objective.word_dropout",
+    )
+    assert values == sorted(values, reverse=falls)
+    assert len(set(values)) > 2
+
+
+@pytest.mark.parametrize("pairs", NUMBERS)
+def test_at_every_size_the_config_is_a_valid_one(pairs: int, unread: None) -> None:
+    closed = filled(recipe().cfg, settings_for(english(pairs), recipe().cfg))
+    assert open_keys(closed) == []
+    cfg = to_config(closed, TrainConfig)
+    check(cfg)
+    target_tokens = cfg.trainer.max_steps * cfg.trainer.tokens_per_batch  # type: ignore[operator]
+    assert 200 <= cfg.trainer.max_steps <= 10_000  # type: ignore[operator]
+    assert target_tokens < 40e6
+
+
+@pytest.mark.parametrize("counts", [Census(), english(1)], ids=["nothing", "one"])
+def test_a_corpus_of_nearly_nothing_has_settings(counts: Census, unread: None) -> None:
+    check(to_config(filled(recipe().cfg, settings_for(counts, recipe().cfg)), TrainConfig))
+
+
+SCRIPTS: dict[str, Callable[[str], str]] = {
+    "latin": str,
+    "greek": lambda line: "".join(chr(ord("α") + ord(char) % 24) if char != " " else " " for char in line),
+    "no spaces": lambda line: line.replace(" ", ""),
+    "ideographs": lambda line: "".join(
+        chr(0x4E00 + zlib.crc32(word.encode()) % 3000) for word in line.split()
+    ),
+}
+
+
+def sentences(number: int, rng: random.Random) -> list[str]:
+    """Return lines of words that are drawn as in a language: a few often, most of them once."""
+    syllables = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(4000)]
+    return [
+        " ".join(words[min(int(rng.paretovariate(0.6)), 3999)] for _ in range(rng.randint(4, 14)))
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize("kind", [TokenizerKind.bpe, TokenizerKind.unigram], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("pairs", [2, 50, 400])
+def test_a_tokenizer_of_the_size_chosen_can_be_trained(
+    pairs: int, script: str, kind: TokenizerKind, unread: None
+) -> None:
+    rng = random.Random(pairs)
+    src, tgt = sentences(pairs, rng), [SCRIPTS[script](line) for line in sentences(pairs, rng)]
+    text = ParallelText(src, tgt)
+    size = int(chosen(count([text]), f"tokenizer={kind.value}")["tokenizer.vocab_size"])
+    tokenizer = Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=size), text)
+    assert tokenizer.tgt_vocab_size == size
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_tgt(tgt)] == tgt  # no character is unknown
+
+
+@pytest.mark.parametrize("line", ["a", "ja ja ja", "no no\tyes"])
+def test_a_corpus_that_repeats_itself_has_few_pieces(line: str, unread: None) -> None:
+    text = ParallelText([line] * 500, [line] * 500)
+    size = int(chosen(count([text]))["tokenizer.vocab_size"])
+    assert (
+        Tokenizer.train(TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=size), text).tgt_vocab_size == size
+    )
+
+
+def test_large_alphabets_have_room(unread: None) -> None:
+    many = SideCensus(100, 100, 0, 50_000, "".join(map(chr, range(0x4E00, 0x4E00 + 3000))))
+    assert chosen(Census(3000, english(3000).src, many))["tokenizer.vocab_size"] > 3000
+    assert chosen(english(500), "tokenizer.byte_fallback=true")["tokenizer.vocab_size"] > 256 + 500
+
+
+def test_settings_follow_what_the_user_states(unread: None) -> None:
+    short = chosen(english(29_000), "trainer.max_steps=100")
+    assert (short["trainer.eval_every_steps"], short["schedule.warmup_steps"]) == (20, 6)
+    usual = chosen(english(29_000))["trainer.max_steps"]
+    assert chosen(english(29_000), "trainer.batch_tokens=4096")["trainer.max_steps"] == usual / 2
+    assert chosen(english(29_000), "trainer.accumulate=2")["trainer.max_steps"] == usual / 2
+    assert chosen(english(29_000), "trainer.batch_tokens=auto")["trainer.max_steps"] == usual
+    assert chosen(english(500), "data.max_tokens=1500")["trainer.batch_tokens"] == 1500
+    assert chosen(english(500), "tokenizer=char")["tokenizer.sampling_alpha"] == 0
+
+
+def test_a_value_that_is_stated_wins_and_is_said_to_be_stated(unread: None) -> None:
+    cfg = recipe("tokenizer.vocab_size=2000").cfg
+    settings = settings_for(NOMINAL, cfg)
+    assert filled(cfg, settings).tokenizer.vocab_size == 2000
+    lines = list(remarks(NOMINAL, cfg, settings))
+    assert lines[0] == "chosen for 29,000 training pairs, 345,000 words on the longer side:"
+    assert "  tokenizer.vocab_size=2000, as you say; the rules say 4000: " in lines[1]
+    assert "  model.dropout=0.3: 0.3 at 29,000 pairs" in lines[3]
+    assert len(lines) == 1 + len(KEYS)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "model=rnn_bahdanau",
+        "model=conv",
+        "model=gpt",
+        "objective=simcut",
+        "schedule=cosine",
+        "optimizer=adam",
+    ],
+)
+def test_other_choices_go_with_the_rules(choice: str, unread: None) -> None:
+    check(recipe(choice).to_config(TrainConfig))
+    assert open_keys(recipe(choice).cfg) == [*KEYS]
+
+
+def test_a_recipe_of_the_user_can_build_on_this_one(tmp_path: Path, unread: None) -> None:
+    file = tmp_path / "mine" / "experiment" / "short.yaml"
+    file.parent.mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [small_data, _self_]\nmodel:\n  dropout: 0.5\n"
+    file.write_text(text, encoding="utf-8")
+    (composed,) = compose(VERBS["train"], ["-cd", "mine", "experiment=short"])
+    assert "model.dropout" not in open_keys(composed.cfg)
+    assert composed.to_config(TrainConfig).model.dropout == 0.5  # type: ignore[attr-defined]
+
+
+def test_help_reads_no_data(unread: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", RECIPE, "--help"]) == 0
+    assert f"tokenizer.vocab_size={OPEN}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.num_heads=3"], "model.num_heads"),
+        (["data=files"], "data.train is not set"),
+        (["trainer.max_steps=-1", "seed=x"], "trainer.max_steps must be positive"),
+        (["data.streaming=true"], "data.streaming=true has no sentence pairs to count before the training"),
+        (
+            ["task=language_model", "model=gpt", "tokenizer.sampling_alpha=0", "trainer.best_metric=loss"],
+            "task=language_model has no sentence pairs to count before the training",
+        ),
+    ],
+)
+def test_mistakes_are_refused_before_any_data_is_read(
+    arguments: list[str], message: str, unread: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", RECIPE, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_all_values_stated_need_no_data(unread: None) -> None:
+    stated = [f"{setting.key}={setting.value}" for setting in settings_for(NOMINAL, recipe().cfg)]
+    (composed,) = compose(VERBS["train"], [RECIPE, "data.streaming=true", *stated])
+    assert composed.to_training()[0].trainer.max_steps == 5000
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> list[str]:
+    """Return the arguments for fifty pairs of two languages without a common letter."""
+    rng = random.Random(1)
+    for split, number in (("train", 50), ("dev", 1)):
+        src = sentences(number, rng)
+        tgt = [SCRIPTS["greek"](line) for line in src]
+        for side, lines in (("xx", src), ("yy", tgt)):
+            (tmp_path / f"{split}.{side}").write_text(
+                "".join(f"{line}\n" for line in lines), encoding="utf-8"
+            )
+    places = ["data.train=train", "data.validation=dev", "data.scored_split=validation"]
+    return [RECIPE, "data=files", "data.src=xx", "data.tgt=yy", *places]
+
+
+def test_cfg_shows_the_values_chosen(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *corpus, "objective.label_smoothing=0.05", "--cfg", "job"]) == 0
+    shown = capsys.readouterr()
+    assert OPEN not in shown.out
+    assert "\n  dropout: 0.4\n" in shown.out
+    assert shown.err.startswith("chosen for 50 training pairs, ")
+    assert "  objective.label_smoothing=0.05, as you say; the rules say 0.3: " in shown.err
+
+
+def test_a_sweep_chooses_for_each_trial(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = compose(VERBS["train"], ["-m", *corpus, "trainer.max_steps=100,1000"])
+    assert capsys.readouterr().err == ""
+    assert [trial.to_training()[0].schedule.warmup_steps for trial in (first, second)] == [6, 60]  # type: ignore[attr-defined]
+
+
+TINY = [
+    *("model.d_model=16", "model.d_ff=16", "model.num_heads=2", "model.encoder_layers=1"),
+    *("model.decoder_layers=1", "trainer.max_steps=1", "decoding=greedy", "decoding.max_length_ratio=1"),
+    *("runtime.device=cpu", "tracking.sinks=[]"),
+]
+
+
+def test_the_same_command_finds_its_run(
+    corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", *corpus, *TINY]
+    assert main(command) == 0
+    (run,) = (tmp_path / "outputs" / "files-xx-yy").iterdir()
+    capsys.readouterr()
+    stored = load_config(run / "config.yaml")
+    assert (stored.tokenizer.sampling_alpha, stored.model.dropout) == (0.1, 0.4)  # type: ignore[attr-defined]
+    assert main(command) == 0
+    assert "is finished:" in capsys.readouterr().out
+    with (tmp_path / "train.xx").open("a") as src, (tmp_path / "train.yy").open("a") as tgt:
+        src.write("ba ba\n" * 200)
+        tgt.write("αβ αβ\n" * 200)
+    (composed,) = compose(VERBS["train"], [*corpus, *TINY])
+    assert fingerprint(composed.to_training()[0]) != fingerprint(stored)  # other data, other values
+
+
+def test_the_rules_are_not_for_other_missing_values() -> None:
+    with pytest.raises(UserError, match="cannot be resolved"):
+        compose(VERBS["train"], ["model.d_model='${small_data}'"])
+    assert small_data.OPEN == "${small_data}"

@@ -1,0 +1,72 @@
+"""The counts of a training split: in any script, by any reading, and once."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from nmt.data import census
+from nmt.data.census import Census, SideCensus, count
+from nmt.data.files import FilesData
+from nmt.data.pairs import ParallelText
+
+
+def of(*lines: str) -> SideCensus:
+    return count([ParallelText([*lines], [*lines])]).tgt
+
+
+def test_words_characters_and_the_alphabet_are_counted() -> None:
+    assert of("a cab", "a b\tc") == SideCensus(runs=5, distinct=4, narrow=7, wide=0, alphabet="abc")
+    assert count([]) == Census()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("two words", 2),
+        ("Donaudampfschifffahrtsgesellschaft fährt", 4),  # eight characters are a word at least
+        ("一个男人在街上走", 4),
+        ("家へ帰る。", 2),
+        ("ผู้ชายคนหนึ่งกำลังเดิน", 2),
+    ],
+)
+def test_words_are_counted_where_no_space_divides_them(line: str, words: int) -> None:
+    assert of(line).words == words
+
+
+def test_characters_are_counted_as_a_tokenizer_will_see_them() -> None:
+    assert of(unicodedata.normalize("NFD", "é ü")) == of("é ü")
+    assert of("\N{LATIN SMALL LIGATURE FI}").alphabet == "fi"
+
+
+def test_chunks_are_counted_like_one_text() -> None:
+    lines = [f"word{number % 7} und {number}" for number in range(40)]
+    chunks = [ParallelText(lines[i : i + 9], lines[i : i + 9]) for i in range(0, 40, 9)]
+    assert count(chunks) == count([ParallelText(lines, lines)])
+
+
+def test_the_longer_side_has_the_words_of_a_pair() -> None:
+    assert count([ParallelText(["a b c"], ["abc"])]).words == 3
+    assert count([ParallelText(["abc"], ["a b c"])]).words == 3
+
+
+def test_corpora_are_added_up() -> None:
+    one, other = SideCensus(5, 4, 7, 0, "abc"), SideCensus(1, 1, 0, 2, "一丁")
+    assert Census(2, one, one) + Census(1, other, other) == Census(
+        3, *[SideCensus(6, 4, 7, 2, "abc一丁")] * 2
+    )
+
+
+def test_filtered_pairs_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.en").write_text("a b\n\nc\n", encoding="utf-8")
+    (tmp_path / "train.de").write_text("x y\nz\n" + "w" * 90 + "\n", encoding="utf-8")
+    cfg = FilesData(train=str(tmp_path / "train"))
+    taken = census.take(cfg, tmp_path / "cache")
+    assert (taken.pairs, taken.src.alphabet) == (1, "ab")  # one is empty, one uneven
+    with monkeypatch.context() as patched:
+        patched.setattr(census, "count", lambda chunks: pytest.fail("counted again"))
+        assert census.take(cfg, tmp_path / "cache") == taken
+    (tmp_path / "train.de").write_text("x y\nz\nw\n", encoding="utf-8")
+    assert census.take(cfg, tmp_path / "cache").pairs == 2
