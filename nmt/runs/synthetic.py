@@ -26,7 +26,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from nmt.checks import within
 from nmt.data.filters import FilterReport
-from nmt.data.lines import read_lines
+from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import CorpusText, digest_of
@@ -106,8 +106,9 @@ def write_pairs(corpus: CorpusText) -> Fill:
 
 def kept_lines(files: Sequence[str], key: str, max_chars: int) -> Iterator[str | None]:
     """Yield the lines of files of text in one language; None stands for one that is blank or too long."""
-    for file in files:
-        for line in read_lines(Path(file).expanduser(), key):
+    for file in (Path(name).expanduser() for name in files):
+        require_file(file, key)
+        for line in read_lines(file, key):
             yield line if line.strip() and len(line) <= max_chars else None
 
 
@@ -116,6 +117,8 @@ def stage_of_text(root: Path, files: Sequence[str], side: Side, max_chars: int) 
     found = hashlib.sha256()
     for line in kept_lines(files, f"distil.{side.name}_text", max_chars):
         found.update(f"{line}\n".encode() if line is not None else b"")
+    if found.digest() == hashlib.sha256().digest():
+        raise UserError(f"distil.{side.name}_text={','.join(files)} has no line to translate")
     return Stage(root, "text", {"lines": found.hexdigest()}, (side.name,))
 
 

@@ -107,7 +107,7 @@ class DistilConfig(TrainConfig):
     """Train a student on translations by other runs, beside the pairs that these were trained on."""
 
     teacher: Any = MISSING
-    """Run directory of the teacher, or several as [A,B]; one of the other direction translates the targets."""
+    """Run directory of the teacher, or several as [A,B]; one of the other direction translates targets."""
     distil: DistilOptions = field(default_factory=DistilOptions)
     """The teachers' part."""
 
