@@ -31,6 +31,7 @@ from nmt.config.roots import Task, TrainConfig, TranslateConfig, check, require_
 from nmt.config.stored import load_config, refuse_difference, to_plain
 from nmt.data import sources
 from nmt.data.filters import FilterReport, filter_pairs
+from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan
@@ -38,11 +39,13 @@ from nmt.decoding import DecodingConfig
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, visible
 from nmt.files import digest
+from nmt.models.ensemble import EnsembleConfig
 from nmt.runs import synthetic
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import identify_checkpoint
+from nmt.runs.opened import open_runs, with_fixed_checkpoints
 from nmt.runs.stages import Fill, Stage
 from nmt.runs.synthetic import Selection, SelectionConfig, Side
+from nmt.runtime import RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.verbs.train import train
 from nmt.verbs.translate_file import translate_file
@@ -66,6 +69,8 @@ class DistilOptions(SelectionConfig):
 
     checkpoint: str = "final"
     """Checkpoint of each teacher: final, best, last, average, or the number of a step."""
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """Rule by which teachers translate together; weights are in the order of `teacher`."""
     combine: Combine = Combine.ensemble
     """Several teachers of one direction: ensemble (they translate together), or each for itself (data
     diversification, Nguyen et al. 2020)."""
@@ -117,6 +122,7 @@ class DistilConfig(TrainConfig):
             raise UserError(f"teacher must name a run directory, or several as [A,B], not {self.teacher!r}")
         if twice := sorted({run for run in self.teachers if self.teachers.count(run) > 1}):
             raise UserError(f"teacher names {twice[0]} twice; name each run once")
+        self.distil.ensemble.normalised(len(self.teachers))
         if self.task is not Task.translation:
             raise UserError(f"nmt distil trains translation, but task is {self.task.value}")
         if self.data.streaming:
@@ -130,6 +136,12 @@ class DistilConfig(TrainConfig):
     def teachers(self) -> list[str]:
         """The run directories of the teachers."""
         return [str(run) for run in self.teacher] if isinstance(self.teacher, list) else [str(self.teacher)]
+
+    def ensemble_of(self, runs: Sequence[str]) -> EnsembleConfig:
+        """Return the rule by which some of the teachers translate together."""
+        weights = dict(zip(self.teachers, self.distil.ensemble.weights or (), strict=False))
+        chosen = [weights[run] for run in runs] if weights else None
+        return dataclasses.replace(self.distil.ensemble, weights=chosen)
 
 
 def log(text: str) -> None:
@@ -146,6 +158,8 @@ def run(trial: Composed) -> dict[str, Any]:
         check(student)
         run_dir = dataclasses.replace(trial, choices=trial.choices | {"data": "distil"}).run_dir(student)
         require_same_student(run_dir, student)
+        for corpus in corpora:
+            corpus.require_teachers(cfg)
     for corpus in corpora:
         corpus.make(cfg)
     if not cfg.distil.train:
@@ -182,7 +196,7 @@ class SyntheticCorpus:
     languages: tuple[str, str]
     text: Stage
     write_text: Fill
-    groups: list[list[str]]
+    groups: list[TranslateConfig]
     """Teachers that translate together, for each of `selection.translated`."""
     selection: Selection
     splits: Mapping[Split, ParallelText]
@@ -204,6 +218,12 @@ class SyntheticCorpus:
         tagged = self.selection.side is Side.tgt and cfg.distil.backward_tag is not None
         return entry | ({"tag": cfg.distil.backward_tag} if tagged else {})
 
+    def require_teachers(self, cfg: DistilConfig) -> None:
+        """Open the teachers whose translations are missing: what is wrong with one is known at once."""
+        for together, stage in zip(self.groups, self.selection.translated, strict=True):
+            if not (self.pairs(cfg).exists or stage.exists):
+                open_runs(dataclasses.replace(together, runtime=RuntimeConfig(device="cpu")))
+
     def make(self, cfg: DistilConfig) -> None:
         """Make what is missing, and report on all of it."""
         pairs = self.pairs(cfg)
@@ -211,34 +231,31 @@ class SyntheticCorpus:
             _require_one_process()
             with StopRequest(cfg.runtime.grace_seconds):
                 report = FilterReport(**self.text.made(self.write_text))
-            for teachers, stage in zip(self.groups, self.selection.translated, strict=True):
-                log(f"{self.name}: {report.kept:,} lines by {' and '.join(teachers)}: {stage.folder}")
-                stage.made(functools.partial(self._translate, cfg, teachers))
+            for together, stage in zip(self.groups, self.selection.translated, strict=True):
+                log(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
+                stage.made(functools.partial(self._translate, cfg, together, stage))
             with StopRequest(cfg.runtime.grace_seconds):
                 pairs.made(self.selection.write)
         if self.splits:
             self.scored(cfg).made(synthetic.write_splits(self.splits, self.languages))
         log(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
 
-    def _translate(self, cfg: DistilConfig, teachers: Sequence[str], folder: Path) -> dict[str, Any]:
+    def _translate(
+        self, cfg: DistilConfig, together: TranslateConfig, stage: Stage, folder: Path
+    ) -> dict[str, Any]:
         """Translate the text to `folder`, or go on with it."""
-        side, output = self.selection.side, folder / synthetic.TRANSLATIONS
-        source = self.text.folder / side.name
+        source, output = self.text.folder / self.selection.side.name, folder / synthetic.TRANSLATIONS
         if not output.exists():
-            translate_file(
-                TranslateConfig(
-                    run=teachers[0],
-                    checkpoint=cfg.distil.checkpoint,
-                    runtime=cfg.runtime,
-                    decoding=cfg.distil.decoding,
-                    tgt=self.languages[1 if side is Side.src else 0],
-                    input=str(source),
-                    output=str(output),
-                    workers=cfg.distil.workers,
-                    scores=True,
+            files = {"input": str(source), "output": str(output), "workers": cfg.distil.workers}
+            translate_file(dataclasses.replace(together, **files))
+            if stage.inputs | with_fixed_checkpoints(together)[1] != stage.inputs:
+                output.unlink()
+                raise UserError(
+                    f"a checkpoint of {' and '.join(together.runs)} has changed while it was translating; "
+                    "the same command begins anew, with the new one"
                 )
-            )
-        return {}
+        num_lines = sum(1 for _ in read_lines(source, "text"))
+        return {"translations": sum(map(len, synthetic.n_best_lists(output, num_lines)))}
 
 
 def _require_one_process() -> None:
@@ -336,27 +353,32 @@ def _corpus(
         text, write = synthetic.stage_of_pairs(root, pairs), synthetic.write_pairs(pairs)
     groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]
     languages = data.src, data.tgt
-    translated = [_translations(cfg, text, side, languages, group) for group in groups]
-    selection = Selection(text, translated, side, cfg.distil, languages)
-    return SyntheticCorpus(name, part[0], languages, text, write, groups, selection, splits)
+    tgt = data.tgt if side is Side.src else data.src
+    teaching = [_translations(cfg, text, side, tgt, group) for group in groups]
+    selection = Selection(text, [stage for _, stage in teaching], side, cfg.distil, languages)
+    return SyntheticCorpus(name, part[0], languages, text, write, [t for t, _ in teaching], selection, splits)
 
 
 def _translations(
-    cfg: DistilConfig, text: Stage, side: Side, languages: tuple[str, str], teachers: Sequence[str]
-) -> Stage:
-    """Return the stage of the translations of one side of `text` by teachers together."""
+    cfg: DistilConfig, text: Stage, side: Side, tgt: str, runs: Sequence[str]
+) -> tuple[TranslateConfig, Stage]:
+    """Return how teachers translate one side of `text` together, and the stage of their translations."""
+    together, weights = with_fixed_checkpoints(
+        TranslateConfig(
+            run=list(runs) if len(runs) > 1 else runs[0],
+            checkpoint=cfg.distil.checkpoint,
+            ensemble=cfg.ensemble_of(runs),
+            runtime=cfg.runtime,
+            decoding=cfg.distil.decoding,
+            tgt=tgt,
+            scores=True,
+        )
+    )
     search = {key: value for key, value in to_plain(cfg.distil.decoding).items() if key not in SPEED}
-    inputs = {
-        "text": text.folder.name,
-        "translated": side.name,
-        "tgt": languages[1 if side is Side.src else 0],
-        "checkpoints": [identify_checkpoint(run, cfg.distil.checkpoint)[1] for run in teachers],
-        "tokenizers": [
-            [digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in teachers
-        ],
-        "decoding": search,
-    }
-    return Stage(Path(cfg.distil.folder), "translations", inputs, [synthetic.TRANSLATIONS])
+    tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]
+    own = {"text": text.folder.name, "translated": side.name, "tgt": tgt, "tokenizers": tokenizers}
+    inputs = own | weights | {"decoding": search}
+    return together, Stage(Path(cfg.distil.folder), "translations", inputs, [synthetic.TRANSLATIONS])
 
 
 # The student

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
 from nmt.config.stored import load_config
 from nmt.data.lines import decoded
+from nmt.data.pairs import Split
+from nmt.errors import UserError
 from nmt.runs import stages
-from nmt.runs.opened import open_run, output_lines
-from nmt.verbs import distil
+from nmt.runs.opened import open_runs, output_lines
+from nmt.verbs import VERBS, distil
 from tests.integration.conftest import Command
 
 STUDENT = [
@@ -49,8 +50,8 @@ def translated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def translate_here(cfg: TranslateConfig) -> None:
         assert cfg.input is not None
         assert cfg.output is not None
-        calls.append(Path(cfg.run).name)
-        run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+        calls.append("+".join(Path(run).name for run in cfg.runs))
+        run = open_runs(cfg)
         found = run.translate(decoded(io.BytesIO(Path(cfg.input).read_bytes())), cfg.decoding, cfg.tgt)
         shape = cfg.decoding.n_best, cfg.scores
         lines = [line for i, one in enumerate(found) for line in output_lines(i, one, *shape)]
@@ -123,7 +124,7 @@ def test_a_student_learns_from_its_teacher(
     assert set(src) <= set((small / "train.a").read_text().splitlines())
     assert sum(a == b for a, b in zip(src, tgt, strict=True)) > 100  # it has learnt to copy
     data = load_config(tmp_path / "student/config.yaml").data
-    assert [(part.name, part.src, part.tgt) for part in data.parts(distil.Split.train).values()] == [
+    assert [(part.name, part.src, part.tgt) for part in data.parts(Split.train).values()] == [
         ("files", "a", "b"),
         ("files", "a", "b"),
     ]
@@ -131,9 +132,6 @@ def test_a_student_learns_from_its_teacher(
     assert again.returncode == 0, again.stderr
     assert "student is finished" in again.stdout
     assert translated == ["forward"]
-    scored = nmt("evaluate", "run=student", cwd=tmp_path)
-    assert scored.returncode == 0, scored.stderr
-    assert done.stdout.splitlines()[2].removeprefix("test") in scored.stdout
 
 
 def test_the_student_goes_on_as_an_ordinary_run(
@@ -179,9 +177,10 @@ def test_killed_at_a_stage_the_same_command_goes_on(
         left[0] -= 1
         publish(draft, final)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(stages, "publish", killing)
-        nmt(*command, cwd=tmp_path)
+        with pytest.raises(Killed):
+            nmt(*command, cwd=tmp_path)
     folder = tmp_path / "outputs/stages"
     whole = [path for path in folder.iterdir() if not path.name.endswith(".part")]
     assert len(whole) == published
@@ -241,15 +240,15 @@ def test_both_directions_and_each_teacher_diversify_the_data(
 def test_text_in_one_language_is_translated_back(
     nmt: Command, reverse: Path, teacher: Path, tmp_path: Path, translated: list[str]
 ) -> None:
-    (tmp_path / "mono").write_text("1 2 3 4\n\n5 6 7\n")
-    command = ["distil", f"teacher={reverse}", "data=files", f"data.train={tmp_path / 'x'}", "run=student"]
+    (tmp_path / "mono").write_text("1 2 x 4\n\n5 6 7\n")
     command = ["distil", f"teacher=[{teacher},{reverse}]", "distil.tgt_text=[mono]", "distil.train=false"]
     done = nmt(*command, "run=student", *STUDENT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "backward: 2 lines by " in done.stderr
     assert "forward: 200 lines by " in done.stderr
     found = [pairs(tmp_path / "outputs/stages", which)[1] for which in (0, 1)]
-    assert ["1 2 3 4", "5 6 7"] in found
+    assert ["1 2 x 4"] in found  # the other is a copy
+    assert "backward: 2 translations read, 1 kept (copy of the source 1)" in done.stderr
 
 
 def test_a_student_of_synthetic_pairs_alone(
@@ -266,24 +265,28 @@ def test_a_student_of_synthetic_pairs_alone(
     assert "test        BLEU" in done.stdout
 
 
-def test_other_inputs_are_other_stages(
-    nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
-) -> None:
-    """Another search, another checkpoint or other text is translated; another rule only chooses anew."""
-    command = ["distil", f"teacher={teacher}", "distil.train=false", "run=student", *STUDENT]
-    counts = []
-    for more in (
-        [],
-        ["distil.best_share=0.5"],
-        ["distil.decoding=beam"],
-        ["distil.checkpoint=200"],
-        ["data.max_chars=9"],
-        ["distil.decoding.batch_tokens=100"],
-    ):
-        done = nmt(*command, *more, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        counts.append(len(translated))
-    assert counts == [1, 1, 2, 3, 4, 4]
+def test_other_inputs_are_other_stages(teacher: Path, reverse: Path, tmp_path: Path) -> None:
+    """Another search, checkpoint, teacher or text is translated; another rule only chooses anew."""
+
+    def made(*more: str) -> tuple[Path, Path]:
+        (corpus,) = distil.planned(config(f"teacher={teacher}", f"distil.folder={tmp_path}", *more))
+        (translated,) = corpus.selection.translated
+        return translated.folder, corpus.selection.stage(tmp_path).folder
+
+    copy = tmp_path / "copy"
+    shutil.copytree(teacher, copy)
+    translations, chosen = made()
+    for same in ("distil.decoding.batch_tokens=100", "distil.workers=3", "seed=2", f"teacher={copy}"):
+        assert made(same) == (translations, chosen)
+    assert made("distil.best_share=0.5")[0] == translations
+    others = ["distil.decoding=beam", "distil.decoding.n_best=1", "distil.checkpoint=200", "data.max_chars=9"]
+    found = [made(*more.split()) for more in ["distil.best_share=0.5", *others]]
+    assert found[2] == (translations, chosen)  # the default, written out
+    assert len({first for first, _ in found}) == len(others)
+    assert len({translations, *(second for _, second in found), chosen}) == len(others) + 2
+    both = config(f"teacher=[{teacher},{copy}]", f"distil.folder={tmp_path}")
+    (corpus,) = distil.planned(both)
+    assert corpus.selection.translated[0].folder != translations
 
 
 def test_a_damaged_stage_is_refused(
@@ -355,33 +358,68 @@ def test_what_cannot_be_done_is_refused_before_anything_is_translated(
     assert not (tmp_path / "student").exists()
 
 
-def test_several_processes_train_what_one_has_translated(
-    nmt: Command,
-    teacher: Path,
-    tmp_path: Path,
-    translated: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (composed,) = distil_config(teacher, tmp_path)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(distil.UserError, match=r"make them first: nmt distil .* distil.train=false"):
-        composed.make(composed_cfg(teacher, tmp_path))
-
-
-def distil_config(teacher: Path, folder: Path) -> Iterator[distil.SyntheticCorpus]:
-    return distil.planned(composed_cfg(teacher, folder))
-
-
-def composed_cfg(teacher: Path, folder: Path) -> distil.DistilConfig:
-    from nmt.config.compose import compose
-    from nmt.verbs import VERBS
-
-    (trial,) = compose(VERBS["distil"], [f"teacher={teacher}", f"distil.folder={folder}/stages", *STUDENT])
+def config(*arguments: str) -> distil.DistilConfig:
+    (trial,) = compose(VERBS["distil"], [*STUDENT, *arguments])
     return trial.to_config(distil.DistilConfig)
 
 
-def test_a_sweep_translates_once(
-    nmt: Command, teacher: Path, tmp_path: Path, environment: dict[str, str]
+def test_several_processes_train_what_one_has_translated(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two students; the second finds what the first has made."""
-    assert json.dumps(environment)
+    cfg = config(f"teacher={teacher}", f"distil.folder={tmp_path}")
+    (corpus,) = distil.planned(cfg)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"make them first: nmt distil .* distil.train=false"):
+        corpus.make(cfg)
+
+
+def test_teachers_translate_together(
+    nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
+) -> None:
+    """As an ensemble: one stage, whose translations are those of `nmt translate run=[A,B]`."""
+    shutil.copytree(teacher, tmp_path / "second")
+    command = ["distil", f"teacher=[{teacher},second]", "distil.ensemble.weights=[1,3]", "run=student"]
+    done = nmt(*command, "distil.train=false", *STUDENT, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert translated == ["forward+second"]
+    assert names(tmp_path / "outputs/stages") == ["pairs", "text", "translations"]
+
+
+def test_an_ensemble_has_the_weights_of_its_members(teacher: Path, reverse: Path, tmp_path: Path) -> None:
+    shutil.copytree(teacher, tmp_path / "second")
+    three = f"teacher=[{teacher},{reverse},{tmp_path}/second]"
+    cfg = config(three, "distil.ensemble.weights=[1,2,3]")
+    assert cfg.ensemble_of([str(teacher), f"{tmp_path}/second"]).weights == [1.0, 3.0]
+    assert config(three).ensemble_of([str(reverse)]).weights is None
+    with pytest.raises(UserError, match=r"ensemble.weights must have one number for each of 3 runs"):
+        config(three, "distil.ensemble.weights=[1,2]")
+
+
+def test_teachers_that_cannot_translate_together_are_refused_at_once(
+    nmt: Command, teacher: Path, tmp_path: Path, translated: list[str], tiny: list[str]
+) -> None:
+    other = ["tokenizer=char", "model.d_model=8", "model.d_ff=8", "model.num_heads=2"]
+    assert nmt("train", f"run={tmp_path}/char", *tiny, *other, "trainer.max_steps=1").returncode == 0
+    command = ["distil", f"teacher=[{teacher},char]", "run=student", *STUDENT]
+    done = nmt(*command, cwd=tmp_path)
+    assert (done.returncode, translated) == (2, [])
+    assert "cannot predict together" in done.stderr
+
+
+def test_a_checkpoint_that_changes_meanwhile_is_refused(
+    nmt: Command, teacher: Path, tmp_path: Path, translated: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a teacher that is still in training."""
+    shutil.copytree(teacher, tmp_path / "second")
+    translate_here = distil.translate_file
+
+    def meanwhile(cfg: TranslateConfig) -> None:
+        translate_here(cfg)
+        (manifest,) = (tmp_path / "second/checkpoints").glob(f"*{cfg.checkpoint}/MANIFEST.json")
+        manifest.write_text(manifest.read_text() + " ")
+
+    monkeypatch.setattr(distil, "translate_file", meanwhile)
+    done = nmt("distil", "teacher=second", "run=student", *STUDENT, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "a checkpoint of second has changed while it was translating" in done.stderr
+    assert not list(tmp_path.glob("outputs/stages/*/translations"))
