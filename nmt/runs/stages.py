@@ -24,7 +24,7 @@ from nmt.containment import require_contained
 from nmt.errors import TrainingStopped, UserError
 from nmt.files import FULL, digest, locked, publish, read_json, write_json
 
-SEALED = {"inputs": dict, "report": dict, "files": dict[str, dict]}
+SEALED = {"inputs": dict, "report": dict, "files": dict[str, dict[str, str | int]]}
 """Fields of stage.json with their types."""
 
 Fill = Callable[[Path], dict[str, Any]]

@@ -266,7 +266,8 @@ class Selection:
 
     def _verdicts(self) -> list[NDArray[np.uint8]]:
         """Return what becomes of each translation of each teacher, but for those that are repeated."""
-        verdicts, scores = ([array(kind) for _ in self.translated] for kind in "Bd")
+        verdicts = [array("B") for _ in self.translated]
+        scores = [array("d") for _ in self.translated]
         for line, reference, lists in self._rows():
             for teacher, candidates in enumerate(lists):
                 verdicts[teacher].extend(judged(candidates, line, reference, self.cfg))
@@ -361,7 +362,7 @@ def entry_of(part: DataConfig) -> dict[str, Any]:
     return {"name": part.name, "src": part.src, "tgt": part.tgt, **given}
 
 
-def mixture_of(data: DataConfig, corpora: Mapping[str, Mapping[str, Any]]) -> MixtureData:
+def mixture_of(data: DataConfig, corpora: Mapping[str, dict[str, Any]]) -> MixtureData:
     """Return the config of a mixture of `corpora` that is otherwise as `data` says."""
     if isinstance(data, MixtureData):
         return replace(data, corpora=dict(corpora), scored=[name for name in data.scored if name in corpora])

@@ -246,7 +246,11 @@ class SyntheticCorpus:
         """Translate the text to `folder`, or go on with it."""
         source, output = self.text.folder / self.selection.side.name, folder / synthetic.TRANSLATIONS
         if not output.exists():
-            files = {"input": str(source), "output": str(output), "workers": cfg.distil.workers}
+            files: dict[str, Any] = {
+                "input": str(source),
+                "output": str(output),
+                "workers": cfg.distil.workers,
+            }
             translate_file(dataclasses.replace(together, **files))
             if stage.inputs | with_fixed_checkpoints(together)[1] != stage.inputs:
                 output.unlink()

@@ -20,7 +20,7 @@ from nmt.config.stored import load_config
 from nmt.data.lines import decoded
 from nmt.data.pairs import Split
 from nmt.errors import UserError
-from nmt.runs import stages
+from nmt.files import publish
 from nmt.runs.opened import open_runs, output_lines
 from nmt.verbs import VERBS, distil
 from tests.integration.conftest import Command
@@ -169,7 +169,7 @@ def test_killed_at_a_stage_the_same_command_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = ["distil", f"teacher={teacher}", "run=student", "distil.train=false", *STUDENT]
-    publish, left = stages.publish, [published]
+    left = [published]
 
     def killing(draft: Path, final: Path) -> None:
         if not left[0]:
@@ -178,7 +178,7 @@ def test_killed_at_a_stage_the_same_command_goes_on(
         publish(draft, final)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "publish", killing)
+        patch.setattr("nmt.runs.stages.publish", killing)
         with pytest.raises(Killed):
             nmt(*command, cwd=tmp_path)
     folder = tmp_path / "outputs/stages"
@@ -411,7 +411,7 @@ def test_a_checkpoint_that_changes_meanwhile_is_refused(
 ) -> None:
     """As that of a teacher that is still in training."""
     shutil.copytree(teacher, tmp_path / "second")
-    translate_here = distil.translate_file
+    translate_here = vars(distil)["translate_file"]
 
     def meanwhile(cfg: TranslateConfig) -> None:
         translate_here(cfg)

@@ -31,7 +31,7 @@ def never(folder: Path) -> dict[str, Any]:
 
 def test_a_stage_is_made_once(tmp_path: Path) -> None:
     first = stage(tmp_path / "all", of="x")
-    assert not first.exists
+    assert not first.folder.exists()
     assert first.made(fill) == {"read": 2}
     assert first.exists
     assert stage(tmp_path / "all", of="x").made(never) == {"read": 2}
