@@ -99,7 +99,9 @@ def test_help_of_train_lists_groups_choices_and_keys(capsys: pytest.CaptureFixtu
 def test_help_needs_no_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^    run= +Run directory\.$", out, flags=re.MULTILINE)
+    assert re.search(
+        r"^    run= +Run directory; several, as \[A,B\], predict together\.$", out, flags=re.MULTILINE
+    )
     assert ("*sampling" if verb == "generate" else "*from_run") in out
     assert f"nmt {verb} run=outputs/mine" in out
 
@@ -273,7 +275,10 @@ def test_info_shows_how_the_config_is_composed(
         ("evaluate run=null", "run is missing; say nmt evaluate run=DIR"),
         ("evaluate run=outputs/my", "run=outputs/my is not a directory"),
         ("evaluate run=.", "run=. is not a run directory: it has no config.yaml"),
-        ("evaluate -m run=a,b", "'run=a,b': nmt evaluate reads one run at a time; call it once for each"),
+        (
+            "evaluate -m run=a,b",
+            "'run=a,b': nmt evaluate reads one run, or one list of runs, at a time; call it once for each",
+        ),
         ("translate -m run=a", "nmt translate reads standard input once and cannot be swept; leave out -m"),
         ("attention -m run=a", "nmt attention reads standard input once and cannot be swept; leave out -m"),
     ],

@@ -174,7 +174,10 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
     if not override.is_sweep_override():
         return
     if key in ("run", verb.run_key):
-        raise UserError(f"{line!r}: nmt {verb.name} reads one {key} at a time; call it once for each")
+        raise UserError(
+            f"{line!r}: nmt {verb.name} reads one {key}, or one list of {key}s, at a time; "
+            "call it once for each"
+        )
     if not flags.multirun:
         raise UserError(
             f"{line!r} names several values; add -m to try each, or write a list in brackets [...]"

@@ -329,7 +329,7 @@ def test_a_run_of_another_student_is_refused_before_anything_is_translated(
         (["teacher=nowhere"], "teacher=nowhere is not a directory"),
         (["teacher=[]"], "teacher is missing"),
         (["teacher=[RUN,RUN]"], "twice; name each run once"),
-        (["teacher=a,b"], "'teacher=a,b': nmt distil reads one teacher at a time"),
+        (["teacher=a,b"], "'teacher=a,b': nmt distil reads one teacher, or one list of teachers, at a time"),
         (["teacher=RUN", "data.streaming=true"], "the pairs to translate must be known at the start"),
         (["teacher=RUN", "task=language_model"], "nmt distil trains translation, but task is language_model"),
         (["teacher=RUN", "data=demo"], "translates a to b, but the data is en to de; name another teacher"),
