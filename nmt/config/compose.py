@@ -81,7 +81,7 @@ class Composed:
         if settings := self.chosen():
             cfg = to_config(small_data.filled(self.cfg, settings), TrainConfig)
             check(cfg)
-        return cfg, self._run_dir(cfg)
+        return cfg, self.run_dir(cfg)
 
     def chosen(self) -> list[Setting]:
         """Choose what the config leaves open by the training data, and say why on standard error."""
@@ -94,7 +94,8 @@ class Composed:
             print(visible(line), file=sys.stderr)
         return [setting for setting in settings if setting.key in missing]
 
-    def _run_dir(self, cfg: TrainConfig) -> Path:
+    def run_dir(self, cfg: TrainConfig) -> Path:
+        """Return the run directory of a training that begins with this config."""
         if self.name:
             return Path(self.sweep_dir, self.name)
         if cfg.run is not None:
@@ -138,10 +139,10 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
         o.key_or_group for o in overrides
     }
     stored = None
-    if verb.opens_run and "run" not in refused:
+    if verb.run_key and verb.run_key not in refused:
         with problems.gathered():
-            stored = _stored(verb, runs_of(overrides), flags)
-    if flags.help or flags.cfg is not None or flags.info is not None or (verb.opens_run and stored is None):
+            stored = _stored(verb, runs_of(overrides, verb.run_key), flags)
+    if flags.help or flags.cfg is not None or flags.info is not None or (verb.run_key and stored is None):
         problems.refuse()
     kept = [o for o in overrides if o.key_or_group.partition(".")[0] not in refused]
     lines = trials(verb, kept, flags) if flags.multirun else [[str(o.input_line) for o in kept]]
@@ -154,6 +155,9 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
         if flags.help:
             found = _composed(verb, lines[0])
             groups = {group: choices(verb, group, flags) for group in verb.groups}
+            for key, group in verb.mounts.items():
+                groups[key] = choices(verb, group, flags)
+                found.choices[key] = found.choices.get(f"{group}@{key}")
             print(help.render(verb, found.cfg, found.choices, groups))
         elif flags.cfg is not None:
             chosen = [f"{x.key}={x.value}" for x in _composed(verb, lines[0]).chosen()]
@@ -176,12 +180,13 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
 
 def _stored(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> TrainConfig | None:
     """Return the config of the first run; None where there is none and help is wanted, which needs none."""
+    key = verb.run_key
     if not runs and not flags.help:
-        raise UserError(f"run is missing; say nmt {verb.name} run=DIR{_known_runs()}")
+        raise UserError(f"{key} is missing; say nmt {verb.name} {key}=DIR{_known_runs()}")
     problems, stored = Problems(), list[TrainConfig]()
     for run in runs:
         with problems.gathered():
-            stored.append(load_run(run))
+            stored.append(load_run(run, key))
     problems.refuse()
     return stored[0] if stored else None
 
@@ -222,14 +227,14 @@ def complete(verb: Verb, request: Sequence[str]) -> None:
         hydra_app.shell_completion(verb.name, list(request))
 
 
-def load_run(run: str) -> TrainConfig:
-    """Return the config of the run directory `run`."""
+def load_run(run: str, key: str = "run") -> TrainConfig:
+    """Return the config of the run directory `run`, which `key` names."""
     path = Path(run)
     if not path.is_dir():
-        raise UserError(f"run={run} is not a directory{_known_runs(run)}")
+        raise UserError(f"{key}={run} is not a directory{_known_runs(run)}")
     require_contained(path)
     if not (path / "config.yaml").is_file():
-        raise UserError(f"run={run} is not a run directory: it has no config.yaml{_known_runs(run)}")
+        raise UserError(f"{key}={run} is not a run directory: it has no config.yaml{_known_runs(run)}")
     return load_config(path / "config.yaml")
 
 
@@ -258,8 +263,10 @@ def _register(verb: Verb, stored: TrainConfig | None) -> None:
         taken = {name: getattr(stored, name) for name in shared - {"run", *VARIANTS}}
         if stored.runtime.device.startswith("cuda"):  # a run is not bound to the GPU it was trained on
             taken["runtime"] = dataclasses.replace(stored.runtime, device="auto")
-        for group in verb.groups:
-            store.store(group=group, name=FROM_RUN, node=_with_open_mappings(getattr(stored, group)))
+    for group in verb.groups_from_run:
+        store.store(
+            group=group, name=FROM_RUN, node=_with_open_mappings(getattr(stored or _any_config(), group))
+        )
     store.store(name=f"{SCHEMA_PREFIX}{verb.name}", node=schema(**taken) if taken else schema)
 
 

@@ -61,7 +61,7 @@ def summary(cls: Any) -> str:
 def _group(group: str, names: Sequence[str], chosen: Any) -> str:
     shown = ", ".join(f"*{name}" if name == chosen else name for name in names)
     width = shutil.get_terminal_size().columns
-    return textwrap.fill(shown, width, initial_indent=f"  {group:<12}", subsequent_indent=" " * 14)
+    return textwrap.fill(shown, width, initial_indent=f"  {group:<11} ", subsequent_indent=" " * 14)
 
 
 def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 LARGEST = {
     "runtime.threads": 1_024,
-    "workers": 1_024,
+    "*workers": 1_024,
     "model.*layers": 1_000,
     "model.max_*": 1_000_000,
     "model.*": 65_536,
@@ -21,11 +21,11 @@ LARGEST = {
     "optimizer.iterations": 1_000,
     "trainer.num_samples": 10_000,
     "trainer.accumulate": 1_000_000,
-    "decoding.beam_size": 10_000,
-    "decoding.n_best": 10_000,
-    "decoding.max_length_ratio": 1_000,
-    "decoding.max_length_offset": 100_000,
-    "decoding.max_source_tokens": 1_000_000,
+    "*decoding.beam_size": 10_000,
+    "*decoding.n_best": 10_000,
+    "*decoding.max_length_ratio": 1_000,
+    "*decoding.max_length_offset": 100_000,
+    "*decoding.max_source_tokens": 1_000_000,
     "*batch_tokens": 1_000_000_000,
     "*": 2**53,
 }

@@ -48,7 +48,7 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(argv)
-    flags.overrides = [_with_literal_prompt(argument) for argument in flags.overrides]
+    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in flags.overrides]
     if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:
@@ -66,6 +66,12 @@ def _with_literal_prompt(argument: str) -> str:
     return f"prompt={quoted(text)}" if key == "prompt" else argument
 
 
+def _mounted(verb: Verb, argument: str) -> str:
+    """Return KEY=CHOICE as Hydra spells the choice of a group for another place: GROUP@KEY=CHOICE."""
+    key, _, choice = argument.partition("=")
+    return f"{verb.mounts[key]}@{key}={choice}" if key in verb.mounts else argument
+
+
 def quoted(text: str) -> str:
     """Return `text` quoted, as a value that Hydra takes literally."""
     text = re.sub(r"(\\*)(\$\{)", r"\1\1\\\2", text)  # no interpolation
@@ -79,9 +85,9 @@ def parse_overrides(arguments: Sequence[str]) -> list[Override]:
         return OverridesParser.create().parse_overrides(list(arguments))
 
 
-def runs_of(overrides: Sequence[Override]) -> list[str]:
-    """Return the names in the value of the last `run=`: one, several of a list, or none."""
-    values = [override.value() for override in overrides if override.key_or_group == "run"]
+def runs_of(overrides: Sequence[Override], key: str) -> list[str]:
+    """Return the names in the value of the last `key=`: one, several of a list, or none."""
+    values = [override.value() for override in overrides if override.key_or_group == key]
     if not values or values[-1] is None:
         return []
     names = values[-1] if isinstance(values[-1], list) else [values[-1]]
@@ -104,7 +110,7 @@ def choices(verb: Verb, group: str, flags: argparse.Namespace) -> list[str]:
         for folder in folders
         for file in (folder / group).rglob("*.yaml")
     }
-    return sorted(files | ({FROM_RUN} if verb.opens_run else set()))
+    return sorted(files | ({FROM_RUN} if group in verb.groups_from_run else set()))
 
 
 def trials(verb: Verb, overrides: Sequence[Override], flags: argparse.Namespace) -> list[list[str]]:
@@ -167,9 +173,10 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
         raise UserError(f"run names one directory, but -m starts several runs; set {SWEEP_DIR}=DIR instead")
     if not override.is_sweep_override():
         return
-    if key == "run":
+    if key in ("run", verb.run_key):
         raise UserError(
-            f"{line!r}: nmt {verb.name} reads one run, or one list of runs, at a time; call it once for each"
+            f"{line!r}: nmt {verb.name} reads one {key}, or one list of {key}s, at a time; "
+            "call it once for each"
         )
     if not flags.multirun:
         raise UserError(

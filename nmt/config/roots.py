@@ -160,6 +160,8 @@ class TranslateConfig(TargetConfig):
     """Processes that translate a file; 0: one per GPU, or one per CPU core."""
     worker_minutes: float = 120.0
     """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
+    scores: bool = False
+    """Write NUMBER ||| TEXT ||| SCORE also with decoding.n_best=1, as always with more."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

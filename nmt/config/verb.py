@@ -5,7 +5,8 @@ Names modules and imports them when a verb is run, so that `nmt --help` answers 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -26,10 +27,24 @@ class Verb:
     """Commands for `nmt VERB --help`."""
     opens_run: bool = True
     """Whether run=DIR names a run whose config the verb starts from."""
+    data_from: str = ""
+    """Key that names runs, from the first of which a verb that opens none takes the data to start from."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Keys that take a choice of a group, each with its group, such as distil.decoding with decoding."""
     reads_input: bool = False
     """Whether sentences come from standard input, which can be read only once."""
     shared: bool = False
     """Whether several processes, started by torchrun, can share the work."""
+
+    @property
+    def run_key(self) -> str:
+        """Key of the runs whose config the verb starts from, all of it or its data alone; or empty."""
+        return "run" if self.opens_run else self.data_from
+
+    @property
+    def groups_from_run(self) -> tuple[str, ...]:
+        """Groups with a choice that stands for what the config of the run says."""
+        return self.groups if self.opens_run else ("data",) if self.data_from else ()
 
     def config_class(self) -> type[Any]:
         """Import the config dataclass."""

@@ -247,9 +247,9 @@ def score_line(name: str, values: dict[str, float]) -> str:
     return f"{name:<12}{'  '.join(labelled_scores(values))}"
 
 
-def output_lines(number: int, translation: Translation, n_best: int) -> Iterator[str]:
+def output_lines(number: int, translation: Translation, n_best: int, scores: bool = False) -> Iterator[str]:
     """Yield the translation, or the lines of an n-best list in the format of Moses; `number` is from 0."""
-    if n_best == 1:
+    if n_best == 1 and not scores:
         yield translation.text
         return
     for candidate in (translation, *translation.alternatives):

@@ -6,6 +6,7 @@ import order:
 
     translate_file      Translate a large file with several workers, block by block.
     train               Train a model, or resume its training, and score it.
+    distil              Train a student on the translations of teachers.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     generate            Continue a text.
@@ -14,22 +15,23 @@ import order:
 
 from nmt.config.verb import Verb
 
+_TRAIN_GROUPS = (
+    "data",
+    "model",
+    "tokenizer",
+    "optimizer",
+    "schedule",
+    "objective",
+    "trainer",
+    "decoding",
+    "experiment",
+)
 _ROWS = (
     Verb(
         name="train",
         summary="train a model and score it; the same command again continues or reports",
         config="nmt.verbs.train.TrainConfig",
-        groups=(
-            "data",
-            "model",
-            "tokenizer",
-            "optimizer",
-            "schedule",
-            "objective",
-            "trainer",
-            "decoding",
-            "experiment",
-        ),
+        groups=_TRAIN_GROUPS,
         examples=(
             "nmt train                                      # the bundled demo",
             "nmt train experiment=multi30k_en_de            # a recipe",
@@ -37,6 +39,22 @@ _ROWS = (
             "nmt train -m model.num_heads=2,4 schedule.factor=0.5,1.0",
         ),
         opens_run=False,
+        shared=True,
+    ),
+    Verb(
+        name="distil",
+        summary="translate the training pairs with trained models, and train a student on the result",
+        config="nmt.verbs.distil.DistilConfig",
+        groups=_TRAIN_GROUPS,
+        examples=(
+            "nmt distil teacher=[outputs/a,outputs/b] model=transformer_tiny run=outputs/student",
+            "nmt distil teacher=outputs/a distil.decoding=beam distil.decoding.n_best=4 distil.min_chrf=30",
+            "nmt distil teacher=[outputs/en_de,outputs/de_en] distil.combine=each run=outputs/diverse",
+            "nmt distil teacher=outputs/de_en data=multi30k distil.tgt_text=[news.de] run=outputs/more",
+        ),
+        opens_run=False,
+        data_from="teacher",
+        mounts={"distil.decoding": "decoding"},
         shared=True,
     ),
     Verb(

@@ -21,7 +21,7 @@ def run(trial: Composed) -> dict[str, Any]:
     source, target = sys.stdin.buffer, sys.stdout.buffer
     opened = open_runs(cfg)
     for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding, cfg.tgt)):
-        lines = output_lines(number, translation, cfg.decoding.n_best)
+        lines = output_lines(number, translation, cfg.decoding.n_best, cfg.scores)
         target.write("".join(f"{line}\n" for line in lines).encode())
         target.flush()
     return {}

@@ -78,6 +78,8 @@ def translate_file(cfg: TranslateConfig) -> None:
     decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
     for key in ("batch_tokens", "cuda_graphs"):  # these change speed and memory, not the translations
         decoding.pop(f"decoding.{key}", None)
+    if cfg.scores:
+        decoding["scores"] = True
     with job.opened({**weights, "tgt": cfg.tgt, **decoding}):
         counter = LineCounter(job.num_lines, job.num_finished)
         if job.num_finished:
@@ -212,7 +214,8 @@ def _translate(block: Block) -> tuple[int, list[str]]:
         first_line=block.first_line + 1,
     )
     numbered = enumerate(translations, start=block.first_line)
-    lines = (line for number, found in numbered for line in output_lines(number, found, cfg.decoding.n_best))
+    shape = cfg.decoding.n_best, cfg.scores
+    lines = (line for number, found in numbered for line in output_lines(number, found, *shape))
     write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
     faulthandler.cancel_dump_traceback_later()
     return len(block.lines), warnings

@@ -1,0 +1,408 @@
+"""The wiring of `nmt distil`: teachers translate, the best of it joins the training pairs, a student learns.
+
+    STAGES/text-HASH             the text to translate
+    STAGES/translations-HASH     its translations by one teacher, or by an ensemble, with their scores
+    STAGES/pairs-HASH            the pairs that are kept of the translations of one text
+    STAGES/scored-HASH           the pairs to score on, for a student that sees no original pairs
+
+The student is an ordinary run, whose data is a mixture of the original and the synthetic pairs. All stages
+are named before anything is translated, so that a config that cannot be trained is refused at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from nmt.checks import not_negative
+from nmt.config.compose import Composed, load_run
+from nmt.config.overrides import quoted
+from nmt.config.roots import Task, TrainConfig, TranslateConfig, check, require_checkpoint
+from nmt.config.stored import load_config, refuse_difference, to_plain
+from nmt.data import sources
+from nmt.data.filters import FilterReport, filter_pairs
+from nmt.data.lines import read_lines
+from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.sources import MixtureData
+from nmt.data.training_split import evaluation_split, scan
+from nmt.decoding import DecodingConfig
+from nmt.disk_cache import cache_dir
+from nmt.errors import UserError, visible
+from nmt.files import digest
+from nmt.models.ensemble import EnsembleConfig
+from nmt.runs import synthetic
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import open_runs, with_fixed_checkpoints
+from nmt.runs.stages import Fill, Stage
+from nmt.runs.synthetic import Selection, SelectionConfig, Side
+from nmt.runtime import RuntimeConfig
+from nmt.signals import StopRequest
+from nmt.verbs.train import train
+from nmt.verbs.translate_file import translate_file
+
+ORIGINAL = "original"
+"""Name of the original pairs in the mixture, where they are no mixture themselves."""
+SPEED = ("batch_tokens", "cuda_graphs")
+"""Keys of a search that change speed and memory, not the translations."""
+
+
+class Combine(Enum):
+    """The use of several teachers of one direction."""
+
+    ensemble = "ensemble"
+    each = "each"
+
+
+@dataclass
+class DistilOptions(SelectionConfig):
+    """What the teachers translate, and how; which translations the student sees, and how often."""
+
+    checkpoint: str = "final"
+    """Checkpoint of each teacher: final, best, last, average, or the number of a step."""
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """Rule by which teachers translate together; weights are in the order of `teacher`."""
+    combine: Combine = Combine.ensemble
+    """Several teachers of one direction: ensemble (they translate together), or each for itself (data
+    diversification, Nguyen et al. 2020)."""
+    decoding: DecodingConfig = MISSING
+    """Search of the teachers, chosen by distil.decoding=...; the student's own is decoding."""
+    workers: int = 0
+    """Processes that translate; 0: one per GPU, or one per CPU core."""
+    src_text: list[str] = field(default_factory=list)
+    """Files of text in the source language to translate instead of the sources of the training pairs."""
+    tgt_text: list[str] = field(default_factory=list)
+    """Files of text in the target language to translate instead of the targets of the training pairs
+    (back-translation, Sennrich et al. 2016)."""
+    original_weight: float = 1.0
+    """Weight of the original training pairs; that of synthetic ones is 1. 0: synthetic pairs alone."""
+    backward_tag: str | None = None
+    """Tag in front of back-translated sources in training, such as bt for <bt> (Caswell et al. 2019)."""
+    folder: str = "outputs/stages"
+    """Folder of the stages; trainings with the same teachers, text and search share them."""
+    train: bool = True
+    """Train the student; false: only make the stages, and print the data of the student."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_checkpoint(self.checkpoint)
+        not_negative(self, "distil", "workers", "original_weight")
+        if self.needs_references and self.src_text and self.tgt_text:
+            raise UserError(
+                "distil.candidates=closest and distil.min_chrf compare translations with references, which "
+                "distil.src_text and distil.tgt_text do not have; use distil.min_score or distil.best_share"
+            )
+
+    def text(self, side: Side) -> list[str]:
+        """Return the files to translate instead of this side of the training pairs."""
+        return self.src_text if side is Side.src else self.tgt_text
+
+
+@dataclass
+class DistilConfig(TrainConfig):
+    """Train a student on translations by other runs, beside the pairs that these were trained on."""
+
+    teacher: Any = MISSING
+    """Run directory of the teacher, or several as [A,B]; one of the other direction translates targets."""
+    distil: DistilOptions = field(default_factory=DistilOptions)
+    """The teachers' part."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.teachers or not all(map(str.strip, self.teachers)):
+            raise UserError(f"teacher must name a run directory, or several as [A,B], not {self.teacher!r}")
+        if twice := sorted({run for run in self.teachers if self.teachers.count(run) > 1}):
+            raise UserError(f"teacher names {twice[0]} twice; name each run once")
+        self.distil.ensemble.normalised(len(self.teachers))
+        if self.task is not Task.translation:
+            raise UserError(f"nmt distil trains translation, but task is {self.task.value}")
+        if self.data.streaming:
+            raise UserError(
+                "data.streaming=true: the pairs to translate must be known at the start; set it to false"
+            )
+        if not self.data.has_source:
+            raise UserError(f"data={self.data.name} has one language; choose data with two")
+
+    @property
+    def teachers(self) -> list[str]:
+        """The run directories of the teachers."""
+        return [str(run) for run in self.teacher] if isinstance(self.teacher, list) else [str(self.teacher)]
+
+    def ensemble_of(self, runs: Sequence[str]) -> EnsembleConfig:
+        """Return the rule by which some of the teachers translate together."""
+        weights = dict(zip(self.teachers, self.distil.ensemble.weights or (), strict=False))
+        chosen = [weights[run] for run in runs] if weights else None
+        return dataclasses.replace(self.distil.ensemble, weights=chosen)
+
+
+def log(text: str) -> None:
+    """Show a remark on standard error."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Make the stages that are missing, train the student and return its results."""
+    cfg = trial.to_config(DistilConfig)
+    with StopRequest(cfg.runtime.grace_seconds):
+        corpora = list(planned(cfg))
+        student = student_config(cfg, corpora)
+        check(student)
+        run_dir = dataclasses.replace(trial, choices=trial.choices | {"data": "distil"}).run_dir(student)
+        require_same_student(run_dir, student)
+        for corpus in corpora:
+            corpus.require_teachers(cfg)
+    for corpus in corpora:
+        corpus.make(cfg)
+    if not cfg.distil.train:
+        print(f"nmt train data=mixture {shlex.quote(as_override(student.data))}")
+        return {}
+    return train(student, run_dir)
+
+
+def as_override(data: DataConfig) -> str:
+    """Return the corpora of a mixture as an argument of `nmt train`."""
+    assert isinstance(data, MixtureData)
+    entries = []
+    for name, entry in data.corpora.items():
+        values = [f"{key}: {quoted(x) if isinstance(x, str) else x}" for key, x in entry.items()]
+        entries.append(f"{name}: {{{', '.join(values)}}}")
+    return f"data.corpora={{{', '.join(entries)}}}"
+
+
+def require_same_student(run_dir: Path, student: TrainConfig) -> None:
+    """Raise `UserError`, before anything is translated, when the directory is that of another student."""
+    directory = RunDirectory(run_dir)
+    if directory.config_file.is_file() and directory.checkpoints.steps():
+        stored = load_config(directory.config_file)
+        refuse_difference(stored, directory.with_batch_tokens(student), run_dir)
+
+
+@dataclass
+class SyntheticCorpus:
+    """A corpus of the student that is to be made, or is there: one text, translated in one direction."""
+
+    name: str
+    part: str
+    """The corpus of the original pairs."""
+    languages: tuple[str, str]
+    text: Stage
+    write_text: Fill
+    groups: list[TranslateConfig]
+    """Teachers that translate together, for each of `selection.translated`."""
+    selection: Selection
+    splits: Mapping[Split, ParallelText]
+    """Pairs to score on, where no original pairs bring them."""
+
+    def pairs(self, cfg: DistilConfig) -> Stage:
+        """Return the stage of the pairs that the student sees."""
+        return self.selection.stage(Path(cfg.distil.folder))
+
+    def scored(self, cfg: DistilConfig) -> Stage:
+        """Return the stage of the pairs to score on."""
+        return synthetic.stage_of_splits(Path(cfg.distil.folder), self.splits, self.languages)
+
+    def entry(self, cfg: DistilConfig) -> dict[str, Any]:
+        """Return the entry of the mixture that the student learns from."""
+        entry = {"name": "files", "src": self.languages[0], "tgt": self.languages[1]}
+        entry |= {"train": str(self.pairs(cfg).folder / "pairs")}
+        entry |= {split.value: str(self.scored(cfg).folder / split.value) for split in self.splits}
+        tagged = self.selection.side is Side.tgt and cfg.distil.backward_tag is not None
+        return entry | ({"tag": cfg.distil.backward_tag} if tagged else {})
+
+    def require_teachers(self, cfg: DistilConfig) -> None:
+        """Open the teachers whose translations are missing: what is wrong with one is known at once."""
+        for together, stage in zip(self.groups, self.selection.translated, strict=True):
+            if not (self.pairs(cfg).exists or stage.exists):
+                open_runs(dataclasses.replace(together, runtime=RuntimeConfig(device="cpu")))
+
+    def make(self, cfg: DistilConfig) -> None:
+        """Make what is missing, and report on all of it."""
+        pairs = self.pairs(cfg)
+        if not pairs.exists:
+            _require_one_process()
+            with StopRequest(cfg.runtime.grace_seconds):
+                report = FilterReport(**self.text.made(self.write_text))
+            for together, stage in zip(self.groups, self.selection.translated, strict=True):
+                log(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
+                stage.made(functools.partial(self._translate, cfg, together, stage))
+            with StopRequest(cfg.runtime.grace_seconds):
+                pairs.made(self.selection.write)
+        if self.splits:
+            self.scored(cfg).made(synthetic.write_splits(self.splits, self.languages))
+        log(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
+
+    def _translate(
+        self, cfg: DistilConfig, together: TranslateConfig, stage: Stage, folder: Path
+    ) -> dict[str, Any]:
+        """Translate the text to `folder`, or go on with it."""
+        source, output = self.text.folder / self.selection.side.name, folder / synthetic.TRANSLATIONS
+        if not output.exists():
+            files: dict[str, Any] = {
+                "input": str(source),
+                "output": str(output),
+                "workers": cfg.distil.workers,
+            }
+            translate_file(dataclasses.replace(together, **files))
+            if stage.inputs | with_fixed_checkpoints(together)[1] != stage.inputs:
+                output.unlink()
+                raise UserError(
+                    f"a checkpoint of {' and '.join(together.runs)} has changed while it was translating; "
+                    "the same command begins anew, with the new one"
+                )
+        num_lines = sum(1 for _ in read_lines(source, "text"))
+        return {"translations": sum(map(len, synthetic.n_best_lists(output, num_lines)))}
+
+
+def _require_one_process() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            "the translations are made by one process, whose workers use all devices; make them first: "
+            "nmt distil ... distil.train=false"
+        )
+
+
+# What is to be made
+
+
+def planned(cfg: DistilConfig) -> Iterator[SyntheticCorpus]:
+    """Yield the synthetic corpora: each corpus of `cfg.data` in each direction that a teacher has.
+
+    Raises:
+        UserError: a teacher is no run, or of no direction of the data; or the text cannot be read.
+    """
+    teachers = {run: load_run(run, "teacher") for run in cfg.teachers}
+    parts = cfg.data.parts(Split.train)
+    if not cfg.data.is_mixture:
+        parts = {ORIGINAL: cfg.data}
+    _require_use(cfg, teachers, parts)
+    for name, part in parts.items():
+        splits = {} if cfg.distil.original_weight else _splits(cfg.data, name, part)
+        for side in Side:
+            languages = (part.src, part.tgt) if side is Side.src else (part.tgt, part.src)
+            fitting = [run for run, trained in teachers.items() if languages in trained.data.languages]
+            if fitting:
+                full_name = side.value if name == ORIGINAL else f"{name}_{side.value}"
+                if full_name in parts:
+                    raise UserError(f"data.corpora.{full_name}: name it otherwise, as nmt distil adds one")
+                yield _corpus(cfg, full_name, (name, part), side, fitting, splits)
+                splits = {}  # the first corpus has them
+
+
+def _splits(data: DataConfig, name: str, part: DataConfig) -> dict[Split, ParallelText]:
+    """Return the pairs of a corpus of `data` that are scored."""
+    known = [split for split in Split if split is not Split.train and sources.has_split(part, split)]
+    scored = [split for split in known if not data.is_mixture or name in data.parts(split)]
+    return {split: evaluation_split(sources.stream(part, split), cache_dir()) for split in scored}
+
+
+def _require_use(
+    cfg: DistilConfig, teachers: Mapping[str, TrainConfig], parts: Mapping[str, DataConfig]
+) -> None:
+    """Raise `UserError` for a teacher, or a text, that nothing could be done with."""
+    forward = [(part.src, part.tgt) for part in parts.values()]
+    known = {Side.src: forward, Side.tgt: [(tgt, src) for src, tgt in forward]}
+    for run, trained in teachers.items():
+        if trained.task is not Task.translation:
+            raise UserError(f"teacher={run} is a language model and translates nothing")
+        if not {*trained.data.languages} & {*known[Side.src], *known[Side.tgt]}:
+            raise UserError(
+                f"teacher={run} translates {_directions(trained.data.languages)}, but the data is "
+                f"{_directions(forward)}; name another teacher, or other data=..."
+            )
+    for side in Side:
+        if not cfg.distil.text(side):
+            continue
+        key = f"distil.{side.name}_text"
+        if len(parts) > 1:
+            raise UserError(
+                f"{key} needs data of one corpus, but data={cfg.data.name} has {', '.join(parts)}"
+            )
+        if not any({*trained.data.languages} & {*known[side]} for trained in teachers.values()):
+            raise UserError(f"{key} needs a teacher that translates {_directions(known[side])}")
+    sides = [s for s in Side if any({*t.data.languages} & {*known[s]} for t in teachers.values())]
+    if cfg.distil.needs_references and all(cfg.distil.text(side) for side in sides):
+        raise UserError(
+            "distil.candidates=closest and distil.min_chrf compare translations with references, which a "
+            "text in one language does not have; use distil.min_score or distil.best_share"
+        )
+
+
+def _directions(languages: Sequence[tuple[str, str]]) -> str:
+    return " and ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(languages))
+
+
+def _corpus(
+    cfg: DistilConfig,
+    name: str,
+    part: tuple[str, DataConfig],
+    side: Side,
+    teachers: list[str],
+    splits: Mapping[Split, ParallelText],
+) -> SyntheticCorpus:
+    root, files, data = Path(cfg.distil.folder), cfg.distil.text(side), part[1]
+    if files:
+        text = synthetic.stage_of_text(root, files, side, cfg.data.max_chars)
+        write = synthetic.write_text(text, files, side, cfg.data.max_chars)
+    else:
+        pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, {}, cache_dir())
+        text, write = synthetic.stage_of_pairs(root, pairs), synthetic.write_pairs(pairs)
+    groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]
+    languages = data.src, data.tgt
+    tgt = data.tgt if side is Side.src else data.src
+    teaching = [_translations(cfg, text, side, tgt, group) for group in groups]
+    selection = Selection(text, [stage for _, stage in teaching], side, cfg.distil, languages)
+    return SyntheticCorpus(name, part[0], languages, text, write, [t for t, _ in teaching], selection, splits)
+
+
+def _translations(
+    cfg: DistilConfig, text: Stage, side: Side, tgt: str, runs: Sequence[str]
+) -> tuple[TranslateConfig, Stage]:
+    """Return how teachers translate one side of `text` together, and the stage of their translations."""
+    together, weights = with_fixed_checkpoints(
+        TranslateConfig(
+            run=list(runs) if len(runs) > 1 else runs[0],
+            checkpoint=cfg.distil.checkpoint,
+            ensemble=cfg.ensemble_of(runs),
+            runtime=cfg.runtime,
+            decoding=cfg.distil.decoding,
+            tgt=tgt,
+            scores=True,
+        )
+    )
+    search = {key: value for key, value in to_plain(cfg.distil.decoding).items() if key not in SPEED}
+    tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]
+    own = {"text": text.folder.name, "translated": side.name, "tgt": tgt, "tokenizers": tokenizers}
+    inputs = own | weights | {"decoding": search}
+    return together, Stage(Path(cfg.distil.folder), "translations", inputs, [synthetic.TRANSLATIONS])
+
+
+# The student
+
+
+def student_config(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> TrainConfig:
+    """Return the config of the training: that of `cfg`, on the original and the synthetic pairs."""
+    own = {known.name: getattr(cfg, known.name) for known in dataclasses.fields(TrainConfig)}
+    return TrainConfig(**own | {"data": _student_data(cfg, corpora)})
+
+
+def _student_data(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> MixtureData:
+    """Return the mixture of the original corpora, unless their weight is 0, and the synthetic ones."""
+    data, weight = cfg.data, cfg.distil.original_weight
+    originals = data.corpora if isinstance(data, MixtureData) else {ORIGINAL: synthetic.entry_of(data)}
+    weights = {name: float(entry.get("weight", 1.0)) for name, entry in originals.items()}
+    entries = {
+        name: entry | {"weight": weight * weights[name]} for name, entry in originals.items() if weight
+    }
+    entries |= {corpus.name: corpus.entry(cfg) | {"weight": weights[corpus.part]} for corpus in corpora}
+    if left := [name for name in weights if name not in {*entries, *(corpus.part for corpus in corpora)}]:
+        raise UserError(f"distil.original_weight=0 leaves out {left[0]}, which no teacher translates")
+    return synthetic.mixture_of(data, entries)
