@@ -310,8 +310,8 @@ def test_errors_are_one_readable_message(
         ("attention run=outputs/mine layer=0", "layer counts from 1, but is 0; null means all layers"),
         (
             "evaluate run=outputs/mine seed=3",
-            "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, metrics, "
-            "read_corpus",
+            "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, "
+            "metrics, read_corpus",
         ),
         (
             "evaluate run=outputs/mine data=wmt99",
