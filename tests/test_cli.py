@@ -99,9 +99,7 @@ def test_help_of_train_lists_groups_choices_and_keys(capsys: pytest.CaptureFixtu
 def test_help_needs_no_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     out = capsys.readouterr().out
-    assert re.search(
-        r"^    run= +Run directory; several, as \[A,B\], predict together\.$", out, flags=re.MULTILINE
-    )
+    assert re.search(r"^    run= +Run directory; \[A,B\] is an ensemble\.$", out, flags=re.MULTILINE)
     assert ("*sampling" if verb == "generate" else "*from_run") in out
     assert f"nmt {verb} run=outputs/mine" in out
 
@@ -312,8 +310,8 @@ def test_errors_are_one_readable_message(
         ("attention run=outputs/mine layer=0", "layer counts from 1, but is 0; null means all layers"),
         (
             "evaluate run=outputs/mine seed=3",
-            "unknown key seed; the keys here are run, checkpoint, runtime, decoding, data, metrics, "
-            "read_corpus",
+            "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, "
+            "metrics, read_corpus",
         ),
         (
             "evaluate run=outputs/mine data=wmt99",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nmt import kernels
@@ -116,27 +116,32 @@ def test_the_mean_is_that_of_the_definition(mean: Mean, sentences: Sentences) ->
     assert_close(equal.double(), by_hand(models, [0.2] * 5, mean, batch), atol=1e-5, rtol=0)
 
 
+def constant(*logits: float) -> TranslationModel:
+    """Return a model that always predicts the same."""
+    model = build(transformer())
+    model.output = nn.Linear(16, len(logits))
+    nn.init.zeros_(model.output.weight)
+    model.output.bias = nn.Parameter(torch.tensor(logits))
+    return model
+
+
+@torch.inference_mode()
 def test_the_means_differ_where_one_model_is_against_a_token() -> None:
     """Of two certain models: both tokens for the arithmetic mean, what neither rules out for the other."""
-    first, second = (build(transformer()) for _ in range(2))
-    for model, bias in ((first, [0.0, -90.0, -2.0]), (second, [-90.0, 0.0, -2.0])):
-        model.project = lambda hidden, bias=bias: torch.tensor(bias).expand(len(hidden), 3)  # type: ignore[assignment,misc]
-    hidden = torch.zeros(1, 32)
-    assert_close(together(first, second).project(hidden).argmax(-1), torch.tensor([0]))
-    assert_close(
-        together(first, second).project(hidden)[0, :2], torch.tensor([0.5, 0.5]).log(), atol=0.2, rtol=0
-    )
-    geometric = together(first, second, mean=Mean.log_probabilities).project(hidden)
-    assert_close(geometric.argmax(-1), torch.tensor([2]))
+    models, hidden = (constant(0.0, -90.0, -2.0), constant(-90.0, 0.0, -2.0)), torch.zeros(1, 32)
+    likely, other = torch.tensor([0.0, -2.0]).softmax(0).tolist()
+    arithmetic = together(*models).project(hidden)
+    assert_close(arithmetic.exp(), torch.tensor([[likely / 2, likely / 2, other]]))
+    geometric = together(*models, mean=Mean.log_probabilities).project(hidden)
+    assert_close(geometric.exp(), torch.tensor([[0.0, 0.0, 1.0]]))
 
 
+@torch.inference_mode()
 def test_no_log_probability_underflows() -> None:
     """A token whose probability is below what float32 can hold has a finite log probability."""
-    model = build(transformer())
-    model.project = lambda hidden: torch.tensor([[0.0, -200.0]])  # type: ignore[assignment,method-assign]
     for mean in Mean:
-        logits = together(model, model, mean=mean).project(torch.zeros(1, 32))
-        assert_close(logits, torch.tensor([[0.0, -200.0]]))
+        model = together(constant(0.0, -200.0), constant(0.0, -200.0), mean=mean)
+        assert_close(model.project(torch.zeros(1, 32)), torch.tensor([[0.0, -200.0]]))
 
 
 @pytest.mark.parametrize("at_once", [1, 40, 1 << 23])

@@ -118,11 +118,11 @@ def test_other_languages(folder: Path) -> None:
 def test_other_tags(folder: Path) -> None:
     """One model that is asked for its language, and one that has a single language."""
     run = opened(folder / "a")
-    plain, tagged = (
+    mixtures = (
         MixtureData(src="en", tgt="fr", corpora={"mine": {"train": "x"}}, target_tags=tags)
         for tags in (False, True)
     )
-    plain, tagged = (replace(run, cfg=replace(run.cfg, data=data)) for data in (plain, tagged))
+    plain, tagged = (replace(run, cfg=replace(run.cfg, data=data)) for data in mixtures)
     assert refusal(plain, tagged) == (
         "run=[a,a] cannot predict together: a asks for a language by no tag, but a by <2fr>; "
         "see data.target_tags"

@@ -44,6 +44,6 @@ def untrained(
     Tokenizer.train(cfg.tokenizer, text).save(path)
     for split in (Split.validation, Split.test):
         directory.keep_text(split, ParallelText(text.src[:6], text.tgt[:6]), cfg.data)
-    model = initial_model(cfg, Tokenizer.load(cfg.tokenizer, path))
-    directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(TrainState())}))
+    weights = initial_model(cfg, Tokenizer.load(cfg.tokenizer, path)).state_dict()
+    directory.checkpoints.save(Checkpoint(7, weights, {}, {"progress": asdict(TrainState())}))
     return path
