@@ -25,7 +25,7 @@ from rich.console import Console
 from nmt.cli import main
 from nmt.errors import Interrupted, TrainingStopped, UserError, warn
 from nmt.files import write_lines
-from nmt.progress import told
+from nmt.progress import Work, told
 from nmt.training import display
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.status_line import StatusLine, duration, shown_perplexity, validation_line
@@ -645,6 +645,9 @@ class Collector(Sink):
     def shown(self, line: str) -> None:
         self.calls.append(("shown", line))
 
+    def work(self, work: Work | None) -> None:
+        self.calls.append(("work", work.name if work else None))
+
     def table(self, step: int, tag: str, columns: Any, rows: Any) -> None:
         self.calls.append(("table", step, tag, columns, rows))
 
@@ -687,9 +690,11 @@ def test_a_sink_is_one_row(
     assert (first.run.directory, first.run.resume_step, first.run.total_steps) == (run, 0, 2)
     assert (second.run.resume_step, second.run.total_steps, second.run.best_metric) == (2, 4, "bleu")
     assert first.run.config["model"]["d_model"] == 16
-    names = {"advance", "log", "message", "shown", "table", "image", "conclude", "close"}
+    names = {"advance", "log", "message", "shown", "work", "table", "image", "conclude", "close"}
     assert {call[0] for call in first.calls} == names
     assert [step for step, _ in first.of("advance")] == [1, 2]
+    works = list(dict.fromkeys(first.of("work")))
+    assert works == [("reading the training data",), (None,), ("computing the loss",), ("translating",)]
     for sink, step in ((first, 2), (second, 4)):
         training, validation = sink.of("log")
         assert (training[0], validation[0]) == (step, step)
