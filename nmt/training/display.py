@@ -49,7 +49,7 @@ class Screen:
         status, work = self.status, self.work
         first = _bar(status.count(), status.share_done, status.seconds_left())
         if work.work is not None:
-            return Group(first, _bar(work.count(), work.work.share, work.seconds_left()))
+            return Group(first, _bar(work.count(), work.work.share or None, work.seconds_left()))
         return Group(first, Text(status.describe(), no_wrap=True, overflow="ellipsis"))
 
 

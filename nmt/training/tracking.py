@@ -307,10 +307,11 @@ class TensorBoard(Sink):
         self._writer(run).file_writer.add_summary(made, step)
 
     def _write_hparams(self, *, end: bool = False) -> None:
-        """Record all keys of the config, or that the training is done."""
+        """Record all keys of the config but the directory, or that the training is done."""
         from torch.utils.tensorboard.summary import hparams
 
-        _, started, ended = hparams(dict(_leaves(self.run.config)), {})
+        keys = {key: value for key, value in _leaves(self.run.config) if key != "run"}
+        _, started, ended = hparams(keys, {})
         self._writer(FINAL).file_writer.add_summary(ended if end else started)
 
     def _flush(self) -> None:

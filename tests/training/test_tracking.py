@@ -25,8 +25,9 @@ from rich.console import Console
 from nmt.cli import main
 from nmt.errors import Interrupted, TrainingStopped, UserError, warn
 from nmt.files import write_lines
-from nmt.progress import told
+from nmt.progress import Work, told
 from nmt.training import display
+from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.status_line import StatusLine, duration, shown_perplexity, validation_line
 from nmt.training.tracking import (
     SINKS,
@@ -246,7 +247,11 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room(
         for name in ("train_log", "jsonl")
     )
     assert metrics(tmp_path) == [{"step": step, **TRAIN} for step in range(1, 201)]
-    assert len(train_log(tmp_path)) == 200
+    lines = train_log(tmp_path)
+    assert [line.partition("  ")[0] for line in lines if line.startswith("step")] == [
+        f"step {step}" for step in range(1, 201)
+    ]
+    assert len([line for line in lines if line.startswith(f"warning: {tmp_path}: ")]) == len(lines) - 200 == 2
 
 
 @pytest.mark.fault(12)
@@ -308,13 +313,19 @@ def test_a_sweep_is_a_table_that_sorts_by_its_scores(tmp_path: Path) -> None:
     """The page HPARAMS has a row for each run, the keys that differ first, and the final scores alone."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[import-untyped]
 
-    config = {"seed": 1, "model": {"name": "gpt", "tied": True, "d_ff": None}, "metrics": ["bleu"]}
+    config = {
+        "run": "outputs/mine",
+        "seed": 1,
+        "model": {"name": "gpt", "tied": True, "d_ff": None},
+        "metrics": ["bleu"],
+    }
     with tracking(tmp_path, config=config) as tracker:
         running = tensorboard(tmp_path, "final").summary_metadata
         tracker.conclude(5, {"test": {"bleu": 1.0}})
     assert list(running) == ["_hparams_/session_start_info"]
     done = tensorboard(tmp_path, "final").summary_metadata
-    assert set(done) == {"_hparams_/session_start_info", "_hparams_/session_end_info", "bleu/test"}
+    assert set(done) == {"_hparams_/session_start_info", "_hparams_/session_end_info"}
+    assert final(tmp_path) == {"bleu/test": [(5, 1.0)]}
     content = done["_hparams_/session_start_info"].plugin_data.content
     stored = HParamsPluginData.FromString(content).session_start_info.hparams
     assert {key: value.number_value or value.string_value for key, value in stored.items()} == {
@@ -634,6 +645,9 @@ class Collector(Sink):
     def shown(self, line: str) -> None:
         self.calls.append(("shown", line))
 
+    def work(self, work: Work | None) -> None:
+        self.calls.append(("work", work.name if work else None))
+
     def table(self, step: int, tag: str, columns: Any, rows: Any) -> None:
         self.calls.append(("table", step, tag, columns, rows))
 
@@ -676,9 +690,11 @@ def test_a_sink_is_one_row(
     assert (first.run.directory, first.run.resume_step, first.run.total_steps) == (run, 0, 2)
     assert (second.run.resume_step, second.run.total_steps, second.run.best_metric) == (2, 4, "bleu")
     assert first.run.config["model"]["d_model"] == 16
-    names = {"advance", "log", "message", "shown", "table", "image", "conclude", "close"}
+    names = {"advance", "log", "message", "shown", "work", "table", "image", "conclude", "close"}
     assert {call[0] for call in first.calls} == names
     assert [step for step, _ in first.of("advance")] == [1, 2]
+    works = list(dict.fromkeys(first.of("work")))
+    assert works == [("reading the training data",), (None,), ("computing the loss",), ("translating",)]
     for sink, step in ((first, 2), (second, 4)):
         training, validation = sink.of("log")
         assert (training[0], validation[0]) == (step, step)
@@ -697,6 +713,43 @@ def test_a_sink_is_one_row(
     assert second.of("advance")[0] == (2, {"valid/bleu": last_score})  # shown again after the resume
     (line,) = [line for line in train_log(run) if line.startswith("step 4/4 ")]
     assert f"  bleu {last_score:.2f}" in line
+
+
+@pytest.mark.parametrize("killed_at", [2, 4])
+def test_killed_between_log_and_checkpoint_no_point_is_doubled_or_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    run, save = tmp_path / "run", CheckpointStore.save
+
+    def killed(store: CheckpointStore, checkpoint: Checkpoint) -> None:
+        if checkpoint.step == killed_at:
+            raise SystemExit(137)
+        save(store, checkpoint)
+
+    arguments = ["train", f"run={run}", *TOY, "trainer.max_steps=4", "trainer.log_every_steps=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "save", killed)
+        with pytest.raises(SystemExit):
+            main(arguments)
+    assert [line["step"] for line in metrics(run)][-2:] == [killed_at] * 2  # trained and validated
+    assert main(arguments) == 0
+    assert [line["step"] for line in metrics(run)] == [1, 2, 2, 3, 4, 4]
+    training = [line for line in metrics(run) if "train/loss" in line]
+    epochs, tokens = ([line[f"train/{name}"] for line in training] for name in ("epoch", "tokens"))
+    assert [epoch / epochs[0] for epoch in epochs] == pytest.approx([1, 2, 3, 4])
+    assert 0 < epochs[0] < 1
+    assert tokens == sorted(set(tokens))
+    for tag in ("loss", "objective", "tokens", "epoch"):
+        assert [step for step, _ in points(run, "train", tag)] == [1, 2, 3, 4]
+    for tag in ("loss", "bleu", "chrf"):
+        assert [step for step, _ in points(run, "valid", tag)] == [2, 4]
+    assert [step for step, _ in texts(run, "valid", "samples")] == [2, 4]
+    assert [step for step, _ in texts(run, "train", "config")] == [0]
+    assert {len(curve) for curve in final(run).values()} == {1}
+    log = train_log(run)
+    assert any(line.startswith("test        BLEU ") for line in log)
+    assert any(line.startswith("signature   bleu|") for line in log)
 
 
 def test_a_sink_learns_what_ended_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
