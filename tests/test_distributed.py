@@ -140,7 +140,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             ScheduleContext(d_model=16),
             parallel_model=parallel_model,
             amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
-            pairs_of_epoch=lambda epoch, stage: pairs,
+            pairs_of_epoch=lambda epoch, *stage: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
             seed=1,

@@ -61,7 +61,7 @@ def trainer(
                 precision=precision,
                 clip_norm=1.0,
             ),
-            pairs_of_epoch=lambda epoch, stage: pairs,
+            pairs_of_epoch=lambda epoch, *stage: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
             seed=1,
