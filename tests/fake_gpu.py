@@ -6,6 +6,7 @@ shapes, types and a place, but no numbers: to ask for one is an error, as is to 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -25,11 +26,14 @@ from nmt.models import TranslationModel, build_model
 from nmt.models.recurrence import Cell
 from nmt.models.rnn import RnnConfig
 from nmt.runtime import MixedPrecisionStep, Precision
+from nmt.training import build_objective
+from nmt.training.consistency import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
+from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule
 from nmt.training.optimizer import AdamConfig, MuonConfig, OptimizerConfig, build_optimizer
 from nmt.training.statistics import MEASURES, Update, UpdateStatistics
 from tests.models.test_contract import CASES, VOCAB_SIZE
-from tests.training.test_objective import cross_entropy
+from tests.training.test_objective import cross_entropy, no_other_model
 
 DEVICE = "imagined"
 
@@ -45,6 +49,9 @@ class Backend(backend_registration._DummyBackendModule):
 
 
 cast(Any, backend_registration._setup_privateuseone_for_python_backend)(DEVICE, Backend())
+
+OWN = torch.library.Library("aten", "IMPL")
+OWN.impl("_fused_sgd_", lambda *tensors, **numbers: None, "Meta")  # torch lacks it, unlike that of Adam
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +142,23 @@ def test_gradients_stay_on_the_device(model: TranslationModel) -> None:
     assert {x.device.type for p in model.parameters() for x in (p, p.grad) if x is not None} == {DEVICE}
 
 
+@pytest.mark.parametrize("model", PLAIN[:1], indirect=True)
+@pytest.mark.parametrize("kind", [RDropConfig, SimCutConfig])
+def test_an_average_that_teaches_stays_on_the_device(
+    model: TranslationModel, kind: type[ConsistencyConfig]
+) -> None:
+    with with_numbers():
+        average = copy.deepcopy(model)
+    move(model)
+    move(average)
+    objective = build_objective(kind(teacher=Teacher.ema), no_other_model)
+    loss_of = LossModule(model.train(), objective, compiled=False, average=average)
+    loss, named = loss_of_batch(loss_of)
+    torch.autograd.backward(loss)
+    assert {x.device.type for x in (loss, *named.values())} == {DEVICE}
+    assert all(x.grad is None for x in average.parameters())
+
+
 def loss_of_batch(loss_of: LossModule) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of four pairs, and the sums that the objective names."""
     ids, rows = (torch.empty(*shape, dtype=torch.long, device=DEVICE) for shape in ((4, 7), (20,)))
@@ -159,10 +183,14 @@ def update(model: TranslationModel, cfg: OptimizerConfig) -> None:
     statistics = UpdateStatistics(device, forgives_overflow=False, measures=list(MEASURES))
     optimizer = build_optimizer(cfg, model)
     amp_step = MixedPrecisionStep(optimizer, device=device, precision=Precision.fp32, clip_norm=1.0)
+    weights = dict(model.named_parameters())
+    average = MovingAverage({name: moved(x) for name, x in weights.items()}, weights, 0.9)
     for _ in range(2):
         loss, named = loss_of_batch(loss_of)
         amp_step.backward(loss / 40)
         statistics.add_batch(loss, named, 28, counts=True)
     unusable = statistics.end_update(1, 40, Update(dict(model.named_parameters()), amp_step.clip()))
     amp_step.step(0.1, unusable)
-    assert {x.device.type for x in (loss, unusable, *model.parameters())} == {DEVICE}
+    average.step(1, unusable)
+    everything = (loss, unusable, *model.parameters(), *average.tensors.values())
+    assert {x.device.type for x in everything} == {DEVICE}
