@@ -63,7 +63,7 @@ class Stage:
         """
         draft = self.folder.with_name(f"{self.folder.name}.part")
         if not self.exists:
-            with locked(draft, "choose another distil.stages=..."):
+            with locked(draft, "choose another distil.folder=..."):
                 if not self.exists:  # another process may have been faster
                     self._make(draft, fill)
         return self.report()

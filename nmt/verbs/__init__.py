@@ -6,9 +6,9 @@ import order:
 
     translate_file      Translate a large file with several workers, block by block.
     train               Train a model, or resume its training, and score it.
-    distil              Train a student on the translations of teachers.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
+    distil              Train a student on the translations of teachers.
     generate            Continue a text.
     attention           Show what a model attends to.
 """

@@ -195,7 +195,6 @@ def test_killed_at_a_stage_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.fault(29)
 def test_killed_while_it_translates_a_process_goes_on(
     trained: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
