@@ -4,7 +4,7 @@ Knows all components, but only wires them: gives each its part of the config. Th
 that `nmt --help` answers at once. A new verb is a row here, its module and configs/NAME.yaml. The modules in
 import order:
 
-    translate_file      Translate a large file with several workers, block by block.
+    file_job            The work of a model on lines: a stream, or a large file with several workers.
     train               Train a model, or resume its training, and score it.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
