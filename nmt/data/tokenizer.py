@@ -164,6 +164,10 @@ class Tokenizer:
         """Return the tokens of target lines, with the ids of `encode_tgt`."""
         return [self._turned(pieces) for pieces in self._pieces(self._tgt, lines)]
 
+    def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
+        """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
+        return [str(text) for text in self._tgt.id_to_piece(list(ids))]
+
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
         return self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))

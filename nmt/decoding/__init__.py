@@ -10,6 +10,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     sampling            Translations and continuations sampled from the distribution of a model.
     __init__            The table of strategies, and the one function that finds translations.
     translate           Lines in, translations out, order kept.
+    score               Pairs of lines in, log probabilities out, order kept.
     evaluate            Loss, and metrics with their signatures, on one split.
 """
 

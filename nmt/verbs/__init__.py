@@ -8,6 +8,7 @@ import order:
     train               Train a model, or resume its training, and score it.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
+    score               Score given translations.
     generate            Continue a text.
     attention           Show what a model attends to.
 """
@@ -60,6 +61,18 @@ _ROWS = (
             "nmt translate run=outputs/mine < src.txt > hyp.txt",
             "nmt translate run=outputs/mine decoding=greedy",
             "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file: several workers",
+        ),
+        reads_input=True,
+    ),
+    Verb(
+        name="score",
+        summary="log probabilities of given translations: SOURCE TAB TARGET in, a score out, line by line",
+        config="nmt.verbs.score.ScoreConfig",
+        groups=("decoding",),
+        examples=(
+            "paste src.txt hyp.txt | nmt score run=outputs/mine > scores.txt",
+            "nmt score run=outputs/mine normalise=true per_token=true < pairs.tsv",
+            "nmt score run=outputs/mine input=pairs.tsv output=scores.txt  # a large file: several workers",
         ),
         reads_input=True,
     ),

@@ -347,9 +347,7 @@ class Job:
             for part in self.parts:
                 answers = read_part(part)
                 if answers is None:
-                    raise UserError(
-                        f"{part} is damaged; with the same command its lines are {self.done} again"
-                    )
+                    raise UserError(f"{part} is damaged; its lines are {self.done} again by the same command")
                 target.write(answers)
         _require_free(self.output)
         draft.replace(self.output)

@@ -20,49 +20,31 @@ import pytest
 import torch
 from rich.console import Console
 
-from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
-from nmt.config.stored import save_config
 from nmt.data import lines
 from nmt.data.lines import decoded
-from nmt.data.pairs import ParallelText
-from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import initial_model, open_run, output_lines
+from nmt.runs.opened import open_run, output_lines
 from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
-from nmt.verbs import VERBS, file_job
+from nmt.verbs import file_job
 from nmt.verbs.file_job import Job, LineCounter, answer_file, worker_settings, write_part
 from nmt.verbs.translate import TRANSLATION
+from tests.verbs.untrained import SEARCH, make_run
 
 CPU = RuntimeConfig(device="cpu", threads=1)
-SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
 NUM_BLOCKS = 12
 """Of a file that takes long enough to be interrupted."""
-SIZES = ("d_model=8", "d_ff=8", "num_heads=2", "encoder_layers=1", "decoder_layers=1")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run directory whose model has learnt nothing, but always answers the same."""
-    directory = RunDirectory(tmp_path_factory.mktemp("runs") / "untrained")
-    directory.path.mkdir()
-    (composed,) = compose(
-        VERBS["train"],
-        ["data=toy", "model=transformer_tiny", "tokenizer=char", *(f"model.{size}" for size in SIZES)],
-    )
-    cfg, _ = composed.to_training()
-    cfg.decoding = SEARCH
-    save_config(cfg, directory.config_file)
-    words = [f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "abcdefgh"]
-    Tokenizer.train(cfg.tokenizer, ParallelText(words, words)).save(directory.path)
-    model = initial_model(cfg, Tokenizer.load(cfg.tokenizer, directory.path))
-    directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(TrainState())}))
-    return directory.path
+    return make_run(tmp_path_factory.mktemp("runs") / "untrained")
 
 
 def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
@@ -490,9 +472,7 @@ def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.Ca
     with job.opened(FACTS):
         assert present(job) == [0, 1]
         part.write_bytes(damage)  # and damaged while the others were made
-        with pytest.raises(
-            UserError, match="block_00000002 is damaged; with the same command its lines are tr"
-        ):
+        with pytest.raises(UserError, match="block_00000002 is damaged; its lines are translated again by"):
             job.finish()
     assert capsys.readouterr().err == f"warning: {part} is damaged; its lines are translated again\n"
     assert not job.output.exists()
