@@ -51,7 +51,7 @@ from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
-from nmt.runs.opened import identify_checkpoint
+from nmt.runs.opened import with_fixed_checkpoints
 from nmt.runtime import resolve_device
 from nmt.signals import StopRequest, when_orphaned
 from nmt.training.display import is_live
@@ -106,13 +106,13 @@ def answer_file(cfg: FileConfig, work: Work) -> None:
     assert cfg.input is not None
     assert cfg.output is not None
     job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser(), work.done)
-    checkpoint, digest = identify_checkpoint(cfg.run, cfg.checkpoint)
-    with job.opened({"checkpoint": digest[:16], "tgt": cfg.tgt, **work.facts(cfg)}):
+    cfg, weights = with_fixed_checkpoints(cfg)
+    with job.opened({**weights, "tgt": cfg.tgt, **work.facts(cfg)}):
         counter = LineCounter(job.num_lines, job.num_finished)
         if job.num_finished:
             counter.note(f"going on: {job.progress} are {work.done}")
         num_missing = sum(not part.exists() for part in job.parts)
-        settings = worker_settings(dataclasses.replace(cfg, checkpoint=checkpoint), num_missing)
+        settings = worker_settings(cfg, num_missing)
         if settings:
             threads, devices = settings[0].runtime.threads, {s.runtime.device for s in settings}
             counter.note(

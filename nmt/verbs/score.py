@@ -19,7 +19,7 @@ from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.score import PairScore
 from nmt.errors import Log, UserError
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run, open_runs
 from nmt.verbs.file_job import Answers, Work, answer
 
 
@@ -40,7 +40,7 @@ def run(trial: Composed) -> dict[str, Any]:
 
 
 def _opened(cfg: ScoreConfig) -> Answers:
-    run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    run = open_runs(cfg)
     run.score([], cfg.decoding, cfg.tgt)  # an error is an error before the first line is there
     return functools.partial(_scored, run, cfg)
 

@@ -11,7 +11,7 @@ from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
 from nmt.decoding.translate import translate
 from nmt.errors import Log
-from nmt.runs.opened import Run, open_run, output_lines
+from nmt.runs.opened import Run, open_runs, output_lines
 from nmt.verbs.file_job import Answers, Work, answer
 
 
@@ -22,7 +22,7 @@ def run(trial: Composed) -> dict[str, Any]:
 
 
 def _opened(cfg: TranslateConfig) -> Answers:
-    run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    run = open_runs(cfg)
     run.require_task(Task.translation)
     run.asking_for(cfg.tgt, [])  # an error is an error before the first line is there
     return functools.partial(_translated, run, cfg)
