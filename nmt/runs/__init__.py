@@ -10,4 +10,5 @@ Knows files and models together; refuses to know the command line. The modules i
     status              The file that says how a training stands.
     agreement           The agreement of several runs that are to predict together.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
+    reranker            Candidates of a run, scored by other runs.
 """

@@ -9,6 +9,7 @@ import order:
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     score               Score given translations.
+    rerank              Choose among the translations of a run by the scores of other runs.
     generate            Continue a text.
     attention           Show what a model attends to.
 """
@@ -73,6 +74,18 @@ _ROWS = (
             "paste src.txt hyp.txt | nmt score run=outputs/mine > scores.txt",
             "nmt score run=outputs/mine normalise=true per_token=true < pairs.tsv",
             "nmt score run=outputs/mine input=pairs.tsv output=scores.txt  # a large file: several workers",
+        ),
+        reads_input=True,
+    ),
+    Verb(
+        name="rerank",
+        summary="choose among the n-best translations of a run by the scores of other runs",
+        config="nmt.verbs.rerank.RerankConfig",
+        groups=("data", "decoding"),
+        examples=(
+            "nmt rerank run=A scorers=[B,C] decoding.beam_size=20 decoding.n_best=20  # tune, score",
+            "nmt rerank ... stream=true < src.txt > hyp.txt",
+            "nmt rerank ... input=src.txt output=hyp.txt    # a large file: several workers",
         ),
         reads_input=True,
     ),
