@@ -4,6 +4,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
 
     metrics             Scores of translations against references, one row each.
     reranking           The choice among candidates by weighted features, and the weights.
+    confidence          The agreement of the confidence of a model with the quality of its translations.
     hypotheses          Hypotheses, their limits, and the keys that all strategies share.
     candidates          The best continuations of a sentence by one token.
     beam_search         Greedy and beam search over the model contract.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
+from nmt.decoding.confidence import agreement, sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
@@ -20,7 +21,7 @@ from nmt.runtime import RuntimeConfig
 from nmt.verbs import file_job
 from nmt.verbs.file_job import answer_file
 from nmt.verbs.score import SCORES, ScoreConfig
-from tests.verbs.untrained import SEARCH, make_run
+from tests.verbs.untrained import SEARCH, WORDS, make_run
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 PAIRS = [("ab ba", "cd dc"), ("ab ba", ""), ("h", "h g"), ("", "a"), ("a b c", "c b a a b c h")]
@@ -160,3 +161,28 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(run: Path, tmp_path: 
     lines = (tmp_path / "out").read_text().split("\n")
     answers = SCORES.opened(config(run, tmp_path))
     assert lines == [*list(answers(text.split("\n")[:-1], 0, print)) * NUM_BLOCKS, ""]
+
+
+def test_evaluate_reports_how_confidence_agrees_with_quality(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The confidence is the normalised score of each translation; both columns are written."""
+    path = make_run(tmp_path / "run", kept=8)
+    assert main(["evaluate", f"run={path}", "runtime.device=cpu", "confidence=true"]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    values = path / "hypotheses" / "test.fr.confidence.tsv"
+    assert shown[-1] == f"written     {values}"
+    columns = [tuple(map(float, line.split("\t"))) for line in values.read_text().splitlines()]
+    hyps = (path / "hypotheses" / "test.fr").read_text().splitlines()
+    found = open_run(path, runtime_cfg=CPU).score(list(zip(WORDS[:8], hyps, strict=True)))
+    chrf = sentence_chrf(hyps, WORDS[1:9], "fr")
+    rounded = [(round(one.per_token, 4), round(y, 2)) for one, y in zip(found, chrf, strict=True)]
+    assert columns == rounded
+    assert shown[-2] == f"confidence  {agreement([one.per_token for one in found], chrf)}"
+
+
+def test_a_language_model_has_no_confidence_to_report(
+    language_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", f"run={language_model}", "confidence=true"]) == 2
+    assert "is a language model and translates nothing" in capfd.readouterr().err
