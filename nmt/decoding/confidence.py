@@ -20,11 +20,11 @@ class Agreement(NamedTuple):
     """Correlation of the values."""
     spearman: float
     """Correlation of the ranks; equal values share the mean of their ranks."""
-    count: int
+    num_sentences: int
     """Sentences: those that have a finite confidence."""
 
     def __str__(self) -> str:
-        return f"Pearson {self.pearson:.3f}  Spearman {self.spearman:.3f}  {self.count:,} sentences"
+        return f"Pearson {self.pearson:.3f}  Spearman {self.spearman:.3f}  {self.num_sentences:,} sentences"
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], tgt_lang: str) -> list[float]:

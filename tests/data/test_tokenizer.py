@@ -466,7 +466,7 @@ def test_sampled_segmentations_turn_too() -> None:
     assert [[*ids[-2::-1], EOS_ID] for ids in map(list, expected.take(numbers))] == [
         list(ids) for ids in found.take(numbers)
     ]
-    assert [turned.decode(ids) for ids in found.take(numbers)] == [normalized(line) for line in lines]
+    assert [turned.decode(ids.tolist()) for ids in found.take(numbers)] == [normalized(line) for line in lines]
 
 
 def test_sentences_of_end_alone_stay_as_they_are() -> None:
