@@ -207,7 +207,8 @@ def _opened(cfg: RerankConfig) -> Answers:
 
 def _facts_of_job(cfg: RerankConfig) -> dict[str, Any]:
     file = _weights_file(cfg, with_fixed_checkpoints(cfg)[1])
-    return {"weights": [f"{weight:.6g}" for weight in read_json(file, {"weights": list[float]})["weights"]]}
+    weights = read_json(file, {"weights": list[float]})["weights"]
+    return {"scorers and search": file.stem, "weights": [f"{weight:.6g}" for weight in weights]}
 
 
 RERANKED = Work("translated and reranked", _opened, _facts_of_job)

@@ -462,11 +462,9 @@ def test_sampled_segmentations_turn_too() -> None:
     lines = corpus(50).tgt
     expected = usual.sample_tgt(lines, alpha=0.1, seed=3)
     found = turned.sample_tgt(lines, alpha=0.1, seed=3)
-    numbers = range(len(lines))
-    assert [[*ids[-2::-1], EOS_ID] for ids in map(list, expected.take(numbers))] == [
-        list(ids) for ids in found.take(numbers)
-    ]
-    assert [turned.decode(ids.tolist()) for ids in found.take(numbers)] == [normalized(line) for line in lines]
+    for i, line in enumerate(lines):
+        assert found[i].tolist() == [*expected[i].tolist()[-2::-1], EOS_ID]
+        assert turned.decode(found[i].tolist()) == normalized(line)
 
 
 def test_sentences_of_end_alone_stay_as_they_are() -> None:
