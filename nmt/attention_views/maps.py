@@ -46,7 +46,8 @@ class SentenceMaps:
     encoder: list[Weights] = field(default_factory=list)
     """(H, S, S) per layer: from the source to itself."""
     decoder: list[Weights] = field(default_factory=list)
-    """(H, T, T) per layer: from the position that predicts target token t to BOS and the tokens before it."""
+    """(H, T, T) per layer: from the position that predicts target token t to BOS and the other tokens; the
+    weight of a token that is not predicted before is 0."""
     cross: list[Weights] = field(default_factory=list)
     """(H, T, S) per layer: from the position that predicts target token t to the source."""
 
@@ -54,6 +55,14 @@ class SentenceMaps:
     def tgt_in(self) -> list[Piece]:
         """Input of the target positions: BOS, and the target without EOS."""
         return [BOS, *self.tgt[:-1]] if self.tgt else []
+
+    def turn(self) -> None:
+        """Put what a model has that predicts the target from right to left into the order of the text."""
+        T = len(self.tgt)
+        rows, columns = [*range(T - 2, -1, -1), T - 1], [0, *range(T - 1, 0, -1)]
+        self.tgt = [self.tgt[row] for row in rows]
+        self.cross = [layer[:, rows] for layer in self.cross]
+        self.decoder = [layer[:, rows][:, :, columns] for layer in self.decoder]
 
     @property
     def src_text(self) -> str:
@@ -103,7 +112,10 @@ def attend_pairs(
     then gets a message that names it, counted from `first_line`.
     """
     for batch in _batches(_tokens(pairs, model, tokenizer, cfg, device, warn, first_line)):
-        yield from _add_weights(batch, model, device)
+        for sentence in _add_weights(batch, model, device):
+            if tokenizer.cfg.right_to_left and sentence.tgt:
+                sentence.turn()
+            yield sentence
 
 
 def empty_maps(model: TranslationModel, device: torch.device) -> SentenceMaps:

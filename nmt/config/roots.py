@@ -149,15 +149,15 @@ class TargetConfig(RunConfig):
 
 
 @dataclass
-class TranslateConfig(TargetConfig):
-    """Translate a file, or standard input; decoding and runtime start from those of the run."""
+class FileConfig(TargetConfig):
+    """Base of the configs of the verbs that answer each line of standard input, or of a large file."""
 
     input: str | None = None
-    """File to translate, plain or gzip-compressed; null: standard input."""
+    """File to read, plain or gzip-compressed; null: standard input."""
     output: str | None = None
     """File to write, compressed if it ends in .gz; null: standard output."""
     workers: int = 0
-    """Processes that translate a file; 0: one per GPU, or one per CPU core."""
+    """Processes that share the work on a file; 0: one per GPU, or one per CPU core."""
     worker_minutes: float = 120.0
     """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
     scores: bool = False
@@ -174,10 +174,15 @@ class TranslateConfig(TargetConfig):
             given, other = ("output", "input") if self.input is None else ("input", "output")
             raise UserError(
                 f"{given}={self.input or self.output} needs {other}=..., too; "
-                "without both, standard input is translated"
+                "without both, standard input is read"
             )
         if self.input is None and self.workers:
             raise UserError(f"workers={self.workers} needs input=... and output=...; a stream has one worker")
+
+
+@dataclass
+class TranslateConfig(FileConfig):
+    """Translate a file, or standard input; decoding and runtime start from those of the run."""
 
 
 Root = TypeVar("Root")
@@ -249,6 +254,8 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         )
     if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
+    if cfg.task is Task.language_model and cfg.tokenizer.right_to_left:
+        yield "tokenizer.right_to_left=true is for task=translation; set it to false"
     if cfg.task is Task.translation and not cfg.data.has_source:
         yield "data=text has one language; add task=language_model, or choose data with two"
     if cfg.task is Task.language_model and cfg.data.streaming:

@@ -103,6 +103,15 @@ class RaggedIds:
         ends = starts + self.lengths[rows]
         return [self.ids[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
+    def turned(self) -> RaggedIds:
+        """Return each sentence from its last id to its first, but for EOS, which stays at the end."""
+        lengths = np.asarray(self.lengths, np.int64)
+        ends = np.cumsum(lengths)
+        places = np.arange(len(self.ids))
+        mirrored = np.repeat(2 * ends - lengths - 2, lengths) - places
+        mirrored[ends - 1] = ends - 1
+        return RaggedIds(self.ids[mirrored], self.lengths)
+
 
 class SampleCounts(NamedTuple):
     """The number of pairs of a corpus that an epoch takes."""

@@ -1,6 +1,8 @@
 """Text to ids and ids to text, by SentencePiece models that are trained on the pairs of a run.
 
-Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`).
+Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`). With
+`tokenizer.right_to_left` the target ids are those of the line from its last piece to its first, and then EOS:
+all ids and pieces of the target are in this order, the order of the model, and only text is turned back.
 
 A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation if the
 config says so. Then SentencePiece normalises the line and splits it into pieces. Scoring never prepares a
@@ -13,7 +15,7 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import sentencepiece
@@ -33,6 +35,8 @@ from nmt.data.tokenizer_training import (
 )
 from nmt.errors import UserError
 from nmt.files import write_atomically
+
+_T = TypeVar("_T")
 
 JOINT_FILE = "tokenizer.model"
 SRC_FILE, TGT_FILE = "tokenizer.src.model", "tokenizer.tgt.model"
@@ -116,7 +120,9 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
-        settings = repr((self.cfg.kind, self.cfg.lowercase, self.cfg.strip_punctuation)).encode()
+        cfg = self.cfg
+        order = ("right_to_left",) if cfg.right_to_left else ()  # absent where it changes nothing
+        settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
@@ -126,7 +132,7 @@ class Tokenizer:
 
     def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of target lines, each ending with `EOS_ID`."""
-        return self._encode(self._tgt, lines)
+        return [self._turned(ids) for ids in self._encode(self._tgt, lines)]
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_src` as arrays."""
@@ -134,7 +140,7 @@ class Tokenizer:
 
     def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
-        return self._flat(self._tgt, lines)
+        return self._all_turned(self._flat(self._tgt, lines))
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of source lines, from line number `first` on, in sampled segmentations.
@@ -145,7 +151,10 @@ class Tokenizer:
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of target lines, sampled as those of `sample_src`."""
-        return self._sampler(self.tgt_model, alpha).sample(prepare(self.cfg, lines), seed=seed, first=first)
+        sampled = self._sampler(self.tgt_model, alpha).sample(
+            prepare(self.cfg, lines), seed=seed, first=first
+        )
+        return self._all_turned(sampled)
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
@@ -153,15 +162,30 @@ class Tokenizer:
 
     def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of target lines, with the ids of `encode_tgt`."""
-        return self._pieces(self._tgt, lines)
+        return [self._turned(pieces) for pieces in self._pieces(self._tgt, lines)]
+
+    def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
+        """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
+        return [str(text) for text in self._tgt.id_to_piece(list(ids))]
 
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
-        return _pieces(self._tgt.decode([int(token) for token in ids], return_type="proto"))
+        return self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
-        return one_line(self._tgt.decode([int(token) for token in ids]))
+        return one_line(self._tgt.decode(self._in_text_order(ids)))
+
+    def _in_text_order(self, ids: Sequence[int]) -> list[int]:
+        found = [int(token) for token in ids]
+        return found[::-1] if self.cfg.right_to_left else found
+
+    def _turned(self, ended: Sequence[_T]) -> list[_T]:
+        """Return tokens of the target, EOS the last, in the order of the model, given that of the text."""
+        return [*reversed(ended[:-1]), ended[-1]] if self.cfg.right_to_left else list(ended)
+
+    def _all_turned(self, sentences: RaggedIds) -> RaggedIds:
+        return sentences.turned() if self.cfg.right_to_left else sentences
 
     def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
         encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode

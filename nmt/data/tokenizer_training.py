@@ -82,6 +82,9 @@ class TokenizerConfig:
     sampling_alpha: float = 0.0
     """Above 0, segmentations are sampled anew each epoch: for unigram by probability to the power of alpha
     (0.1 is usual), for bpe by leaving out each merge with probability alpha (0.1 is usual)."""
+    right_to_left: bool = False
+    """Whether the model learns and finds the target from its last piece to its first; the text of a
+    translation is in its usual order. Meant for reranking: see nmt rerank."""
 
     def __post_init__(self) -> None:
         at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")

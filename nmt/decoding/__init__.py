@@ -3,6 +3,8 @@
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
     metrics             Scores of translations against references, one row each.
+    reranking           The choice among candidates by weighted features, and the weights.
+    confidence          The agreement of the confidence of a model with the quality of its translations.
     hypotheses          Hypotheses, their limits, and the keys that all strategies share.
     candidates          The best continuations of a sentence by one token.
     beam_search         Greedy and beam search over the model contract.
@@ -10,6 +12,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     sampling            Translations and continuations sampled from the distribution of a model.
     __init__            The table of strategies, and the one function that finds translations.
     translate           Lines in, translations out, order kept.
+    score               Pairs of lines in, log probabilities out, order kept.
     evaluate            Loss, and metrics with their signatures, on one split.
 """
 

@@ -7,8 +7,10 @@ those of the `sacrebleu` command on the written files. Knows text; knows no mode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -17,6 +19,7 @@ from sacrebleu.metrics.ter import TER
 from nmt.errors import UserError, suggest
 
 Lines = Sequence[str]
+Counts = NDArray[Any]
 
 
 class Metric(NamedTuple):
@@ -36,12 +39,15 @@ def bleu(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) ->
     Raises:
         UserError: splitting the words of `tgt_lang` needs a package that is not installed.
     """
+    return _corpus_score(_bleu_scorer(tgt_lang), hypotheses, references)
+
+
+def _bleu_scorer(tgt_lang: str) -> BLEU:
     try:
-        scorer = BLEU(trg_lang=tgt_lang)
+        return BLEU(trg_lang=tgt_lang)
     except RuntimeError as error:  # Japanese and Korean need an extra package
         reason = " ".join(str(error).split())
         raise UserError(f"BLEU for data.tgt={tgt_lang} needs more than is installed. {reason}") from error
-    return _corpus_score(scorer, hypotheses, references)
 
 
 def chrf(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
@@ -52,6 +58,18 @@ def chrf(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) ->
 def ter(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
     """Return TER, edits per 100 words of the references, and its signature."""
     return _corpus_score(TER(), hypotheses, references)
+
+
+def sentence_counts(
+    name: str, hypotheses: Lines, references: Lines, tgt_lang: str
+) -> tuple[Counts, Callable[[Counts], float]]:
+    """Return numbers (sentences, n), and a function from the sum of some of the rows to the metric `name`.
+
+    `name` is one of `SCORERS`.
+    """
+    scorer: Any = SCORERS[name](tgt_lang)
+    rows = scorer._extract_corpus_statistics(list(hypotheses), [list(references)])
+    return np.array(rows), lambda sums: float(scorer._compute_score_from_stats(sums.tolist()).score)
 
 
 def _corpus_score(scorer: SacrebleuMetric, hypotheses: Lines, references: Lines) -> tuple[float, str]:
@@ -67,6 +85,13 @@ METRICS: dict[str, Metric] = {
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
 
 
+SCORERS: dict[str, Callable[[str], SacrebleuMetric]] = {
+    "bleu": _bleu_scorer,
+    "chrf": lambda tgt_lang: CHRF(),
+}
+"""Name of a metric that is a function of sums over sentences -> a function of the target language."""
+
+
 def require_metrics(names: Sequence[str]) -> None:
     """Raise `UserError` unless `names`, the value of the key `metrics`, are of `METRICS`, each once."""
     for number, name in enumerate(names):
@@ -75,6 +100,12 @@ def require_metrics(names: Sequence[str]) -> None:
             raise UserError(f"metrics[{number}] must be one of {known}, but is {name!r}{near}")
     if not names or len(set(names)) < len(names):
         raise UserError(f"metrics must name at least one score, and each once, but is [{', '.join(names)}]")
+
+
+def require_tunable(key: str, name: str) -> None:
+    """Raise `UserError` unless `name`, the value of `key`, is one of `SCORERS`."""
+    if name not in SCORERS:
+        raise UserError(f"{key} must be one of {', '.join(SCORERS)}, but is {name!r}{suggest(name, SCORERS)}")
 
 
 def default_best(names: Sequence[str]) -> str:

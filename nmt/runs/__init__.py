@@ -12,4 +12,5 @@ Knows files and models together; refuses to know the command line. The modules i
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
     stages              Folders of text that are made once, named by what they are made of.
     synthetic           Synthetic pairs: text, its translations, and the choice among them.
+    reranker            Candidates of a run, scored by other runs.
 """

@@ -21,8 +21,9 @@ from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import DecodingConfig, SamplingConfig
 from nmt.decoding.metrics import labelled_scores
+from nmt.decoding.score import PairScore, score
 from nmt.decoding.translate import Translation, in_precision, translate_stream
-from nmt.errors import UserError, suggest
+from nmt.errors import Log, UserError, suggest, warn
 from nmt.models import TranslationModel, build_model
 from nmt.models.ensemble import Ensemble, EnsembleConfig
 from nmt.runs.agreement import require_agreement
@@ -65,6 +66,27 @@ class Run(TrainedModel):
         self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
         return translate_stream(sources, self.searched(search), self.tokenizer, search, device=self.device)
+
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        decoding: DecodingConfig | None = None,
+        tgt: str | None = None,
+        *,
+        warn: Log = warn,
+        first_line: int = 1,
+    ) -> list[PairScore]:
+        """Return the log probability of each pair (source, target); a language model ignores sources.
+
+        `decoding` says how many tokens may be read and in which precision; `tgt` is as in `asking_for`,
+        `warn` and `first_line` as in `nmt.decoding.score`.
+        """
+        search, sources = decoding or self.cfg.decoding, None
+        if self.cfg.task is Task.translation:
+            sources = list(self.asking_for(tgt, [src for src, _ in pairs]))
+        targets, model = [target for _, target in pairs], self.searched(search)
+        where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
+        return score(sources, targets, model, self.tokenizer, search, **where)
 
     def attend(
         self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None

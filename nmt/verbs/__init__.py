@@ -4,10 +4,12 @@ Knows all components, but only wires them: gives each its part of the config. Th
 that `nmt --help` answers at once. A new verb is a row here, its module and configs/NAME.yaml. The modules in
 import order:
 
-    translate_file      Translate a large file with several workers, block by block.
+    file_job            The work of a model on lines: a stream, or a large file with several workers.
     train               Train a model, or resume its training, and score it.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
+    score               Score given translations.
+    rerank              Choose among the translations of a run by the scores of other runs.
     distil              Train a student on the translations of teachers.
     generate            Continue a text.
     attention           Show what a model attends to.
@@ -79,6 +81,30 @@ _ROWS = (
             "nmt translate run=outputs/mine decoding=greedy",
             "nmt translate run=[outputs/mine,outputs/other] < src.txt     # an ensemble",
             "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file: several workers",
+        ),
+        reads_input=True,
+    ),
+    Verb(
+        name="score",
+        summary="log probabilities of given translations: SOURCE TAB TARGET in, a score out, line by line",
+        config="nmt.verbs.score.ScoreConfig",
+        groups=("decoding",),
+        examples=(
+            "paste src.txt hyp.txt | nmt score run=outputs/mine > scores.txt",
+            "nmt score run=outputs/mine normalise=true per_token=true < pairs.tsv",
+            "nmt score run=outputs/mine input=pairs.tsv output=scores.txt  # a large file: several workers",
+        ),
+        reads_input=True,
+    ),
+    Verb(
+        name="rerank",
+        summary="choose among the n-best translations of a run by the scores of other runs",
+        config="nmt.verbs.rerank.RerankConfig",
+        groups=("data", "decoding"),
+        examples=(
+            "nmt rerank run=A scorers=[B,C] decoding.beam_size=20 decoding.n_best=20  # tune, score",
+            "nmt rerank ... stream=true < src.txt > hyp.txt",
+            "nmt rerank ... input=src.txt output=hyp.txt    # a large file: several workers",
         ),
         reads_input=True,
     ),

@@ -48,7 +48,7 @@ from nmt.runs.synthetic import Selection, SelectionConfig, Side
 from nmt.runtime import RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.verbs.train import train
-from nmt.verbs.translate_file import translate_file
+from nmt.verbs.translate import translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""

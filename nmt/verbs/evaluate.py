@@ -15,10 +15,12 @@ from nmt.config.compose import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import RunConfig, Task, TrainConfig
 from nmt.data.pairs import DataConfig, ParallelText
+from nmt.decoding.confidence import agreement, sentence_chrf
 from nmt.decoding.metrics import require_metrics
+from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import write_lines
-from nmt.runs.opened import evaluation_text, open_runs, score_line
+from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest
 
@@ -33,6 +35,8 @@ class EvaluateConfig(RunConfig):
     """Scores to compute, such as bleu, chrf and ter."""
     read_corpus: bool = False
     """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
+    confidence: bool = False
+    """Report how the log probability per token of each translation correlates with its chrF; write both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,6 +48,8 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(EvaluateConfig)
     opened = open_runs(cfg)
     _require_languages(opened.cfg, cfg.data)
+    if cfg.confidence:
+        opened.require_task(Task.translation)
     split = cfg.data.scored_split
     with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus
@@ -60,7 +66,23 @@ def run(trial: Composed) -> dict[str, Any]:
             file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
             write_lines(file, scores.hypotheses)
             print(f"written     {file}")
+            if cfg.confidence:
+                _report_confidence(opened, cfg, text, scores.hypotheses, file)
     return {split.value: scores.values, "signatures": scores.signatures}
+
+
+def _report_confidence(
+    opened: Run, cfg: EvaluateConfig, text: ParallelText, hypotheses: list[str], file: Path
+) -> None:
+    """Print how confidence and sentence chrF correlate, and write both of each translation beside `file`."""
+    model, search = opened.searched(cfg.decoding), cfg.decoding
+    found = score(text.src, hypotheses, model, opened.tokenizer, search, device=opened.device)
+    confidence = [one.per_token for one in found]
+    chrf = sentence_chrf(hypotheses, text.tgt, cfg.data.scored_language)
+    print(f"confidence  {agreement(confidence, chrf)}")
+    values = file.with_name(f"{file.name}.confidence.tsv")
+    write_lines(values, [f"{x:.4f}\t{y:.2f}" for x, y in zip(confidence, chrf, strict=True)])
+    print(f"written     {values}")
 
 
 def _require_languages(trained: TrainConfig, data: DataConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,31 @@ def test_the_weights_are_those_of_the_model(model: TranslationModel, tokenizer: 
         assert (sentence.src_text, sentence.tgt_text) == (source, target)
         assert [piece.id for piece in sentence.tgt] == ids
         assert [piece.text for piece in sentence.tgt_in][:2] == ["<s>", sentence.tgt[0].text]
+
+
+def test_a_model_from_right_to_left_is_shown_in_the_order_of_the_text(
+    model: TranslationModel, tokenizer: Tokenizer
+) -> None:
+    """Each row still has the weights with which its token was predicted."""
+    cfg = replace(tokenizer.cfg, right_to_left=True)
+    turned = Tokenizer(cfg, tokenizer.src_model, tokenizer.tgt_model)
+    pair, found = maps(["a dog\tred snow", "a dog"], model, turned)
+    assert pair.tgt_text == "red snow"
+    assert found.tgt_text == translate(["a dog"], model, turned, CFG, device=CPU)[0].text
+    ids = turned.encode_tgt(["red snow"])[0]
+    T = len(ids)
+    assert [piece.id for piece in pair.tgt] == [*ids[-2::-1], ids[-1]]
+    src, src_mask = pad(tokenizer.encode_src(["a dog"]))
+    with torch.inference_mode():
+        expected = model.attention(src, src_mask, torch.tensor([[BOS_ID, *ids[:-1]]]))
+    row_of = [*range(T - 2, -1, -1), T - 1]
+    for t in range(T):
+        for mine, theirs in zip(pair.cross, expected.cross, strict=True):
+            np.testing.assert_allclose(mine[:, t], theirs[0, :, row_of[t]].numpy(), atol=1e-6)
+        for mine, theirs in zip(pair.decoder, expected.decoder, strict=True):
+            weights = theirs[0, :, row_of[t]].numpy()  # to BOS and the tokens in the order of the model
+            np.testing.assert_allclose(mine[:, t, 0], weights[:, 0], atol=1e-6)
+            np.testing.assert_allclose(mine[:, t, 1:], weights[:, :0:-1], atol=1e-6)
 
 
 def test_a_target_that_is_not_given_is_the_translation(model: TranslationModel, tokenizer: Tokenizer) -> None:

@@ -299,6 +299,10 @@ def test_a_damaged_config_is_read_or_refused(
             "tokenizer.sampling_alpha is for task=translation; set it to 0",
         ),
         (
+            ("task=language_model", "model=gpt", "tokenizer.right_to_left=true"),
+            "tokenizer.right_to_left=true is for task=translation; set it to false",
+        ),
+        (
             ("data=text", "data.train=x.txt"),
             "data=text has one language; add task=language_model, or choose data with two",
         ),

@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def corpus(size: int = 200, seed: int = 1) -> ParallelText:
 
 TEXT = corpus()
 TOKENIZER = Tokenizer.train(TokenizerConfig(vocab_size=28), TEXT)
+TURNED = Tokenizer(replace(TOKENIZER.cfg, right_to_left=True), TOKENIZER.src_model, TOKENIZER.tgt_model)
 LOWERCASE = Tokenizer.train(TokenizerConfig(vocab_size=28, lowercase=True), TEXT)
 OTHER = Tokenizer.train(TokenizerConfig(vocab_size=25), TEXT)
 
@@ -176,9 +178,14 @@ def test_whatever_changes_the_ids_changes_the_entry(tmp_path: Path) -> None:
         in_cache(tmp_path, layout=layout)
         assert len(entries(tmp_path)) == count
     in_cache(tmp_path, "other text", layouts[0])
-    for tokenizer in (OTHER, LOWERCASE):
+    for tokenizer in (OTHER, LOWERCASE, TURNED):
         encode_stream(chunks, "TEXT", tokenizer, layouts[0], tmp_path)
-    assert len(entries(tmp_path)) == len(layouts) + 3
+    assert len(entries(tmp_path)) == len(layouts) + 4
+
+
+def test_a_model_from_right_to_left_learns_the_targets_from_their_end() -> None:
+    pairs, _ = encode_pairs(TEXT, TURNED)
+    assert as_lists(pairs) == [(src, [*tgt[-2::-1], tgt[-1]]) for src, tgt in expected(TEXT)]
 
 
 def test_a_damaged_entry_is_made_again(tmp_path: Path) -> None:

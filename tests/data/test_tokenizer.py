@@ -437,3 +437,38 @@ def test_pieces_are_what_is_encoded(kind: TokenizerKind, prepared: bool) -> None
             assert [piece.id for piece in found] == ids
             read = prepare(cfg, [line])[0]
             assert "".join(piece.surface for piece in found).split() == read.split()
+
+
+@pytest.mark.parametrize("kind", TokenizerKind)
+@pytest.mark.parametrize("line", ["ba dei, ködef", "ba", "", "gö   gö dei\N{SNOWMAN}"])
+def test_from_right_to_left_the_ids_turn_and_the_text_does_not(kind: TokenizerKind, line: str) -> None:
+    usual = KINDS[kind]
+    turned = Tokenizer(dataclasses.replace(usual.cfg, right_to_left=True), usual.src_model, usual.tgt_model)
+    lines = [line, "dei ba"]
+    ids = [[*reversed(sentence[:-1]), EOS_ID] for sentence in usual.encode_tgt(lines)]
+    assert turned.encode_tgt(lines) == ids
+    assert [x.tolist() for x in turned.flat_tgt(lines).take([0, 1])] == ids
+    assert [[piece.id for piece in pieces] for pieces in turned.tgt_pieces(lines)] == ids
+    assert turned.encode_src(lines) == usual.encode_src(lines)
+    for sentence in ids:
+        assert turned.decode(sentence[:-1]) == turned.decode(sentence) == usual.decode(sentence[-2::-1])
+    assert [piece.id for piece in turned.decoded_pieces(ids[1][:-1])] == ids[1]
+    assert turned.fingerprint != usual.fingerprint
+
+
+def test_sampled_segmentations_turn_too() -> None:
+    usual = KINDS[TokenizerKind.unigram]
+    turned = Tokenizer(dataclasses.replace(usual.cfg, right_to_left=True), usual.src_model, usual.tgt_model)
+    lines = corpus(50).tgt
+    expected = usual.sample_tgt(lines, alpha=0.1, seed=3)
+    found = turned.sample_tgt(lines, alpha=0.1, seed=3)
+    for i, line in enumerate(lines):
+        assert found[i].tolist() == [*expected[i].tolist()[-2::-1], EOS_ID]
+        assert turned.decode(found[i].tolist()) == normalized(line)
+
+
+def test_sentences_of_end_alone_stay_as_they_are() -> None:
+    assert RaggedIds.of([[EOS_ID], [5, 6, 7, EOS_ID], [EOS_ID], [8, EOS_ID]]).turned().ids.tolist() == [
+        EOS_ID, 7, 6, 5, EOS_ID, EOS_ID, 8, EOS_ID,
+    ]  # fmt: skip
+    assert len(RaggedIds.of([]).turned().ids) == 0

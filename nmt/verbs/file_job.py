@@ -1,13 +1,14 @@
-"""Translate a large file with several workers: `nmt translate run=... input=... output=...`.
+"""The work of a model on lines: a stream with one process, or a large file with several workers.
 
     OUTPUT.parts/job.json         the input and settings that the parts belong to
-    OUTPUT.parts/block_00000012   the SHA-256 of the translations of block 12, a line feed, the translations
+    OUTPUT.parts/block_00000012   the SHA-256 of the answers to block 12, a line feed, the answers
     OUTPUT.parts/.lock            a lock against all other processes
 
-This process reads the input block by block, so that only some blocks are in memory. A worker is a process
-with its own model, device and share of the threads: it translates one block after the other and writes the
-parts. The translations of a block depend neither on the worker nor on the number of workers, and are those of
-`nmt translate run=... < input`.
+What is done to the lines of a block is `Work`, and its answers are lines: translations, scores. The process
+of a file job reads the input block by block, so that only some blocks are in memory. A worker is a process
+with its own model, device and share of the threads: it does one block after the other and writes the parts.
+The answers to a block depend neither on the worker nor on the number of workers, and are those for the same
+lines on standard input.
 
 However a job ends, each part is whole or missing, so that the same command continues from the parts. When the
 last part is written, the output appears at once, whole, and the parts are removed. An existing output is
@@ -27,14 +28,15 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 from rich.console import Console
@@ -42,15 +44,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.progress import Task as LineTask
 from rich.text import Text
 
-from nmt.config.roots import Task, TranslateConfig
-from nmt.config.stored import to_plain
+from nmt.config.roots import FileConfig
 from nmt.containment import require_contained
-from nmt.data.lines import read_lines, require_file
+from nmt.data.lines import decoded, read_lines, require_file
 from nmt.data.pairs import stamp_of_files
-from nmt.decoding.translate import LINES_AT_ONCE, translate
-from nmt.errors import NmtError, TrainingStopped, UserError, warn
+from nmt.decoding.translate import LINES_AT_ONCE
+from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
-from nmt.runs.opened import Run, open_runs, output_lines, with_fixed_checkpoints
+from nmt.runs.opened import with_fixed_checkpoints
 from nmt.runtime import resolve_device
 from nmt.signals import StopRequest, when_orphaned
 from nmt.training.display import is_live
@@ -63,8 +64,39 @@ REPORT_SECONDS = 30.0
 OTHER_OUTPUT = "choose another output=..."
 
 
-def translate_file(cfg: TranslateConfig) -> None:
-    """Translate `cfg.input` to `cfg.output`, or continue from the parts of an earlier process.
+Answers = Callable[[list[str], int, Log], Iterable[str]]
+"""A function of the lines of a block, the number of the first one, counted from 0, and where warnings go; it
+returns lines of output."""
+
+
+class Work(NamedTuple):
+    """What a verb does with lines; its functions belong to modules, so that workers find them."""
+
+    done: str
+    """What lines are afterwards, such as "translated"."""
+    opened: Callable[[Any], Answers]
+    """A function of the config of the verb: opens the run."""
+    facts: Callable[[Any], dict[str, Any]]
+    """A function of the config that returns the settings which the answers depend on, besides the
+    checkpoint."""
+
+
+def answer(cfg: FileConfig, work: Work) -> None:
+    """Answer the lines of standard input, in order, or those of `cfg.input` with several workers."""
+    if cfg.input is not None:
+        answer_file(cfg, work)
+        return
+    lines, target = decoded(sys.stdin.buffer), sys.stdout.buffer
+    answers = work.opened(cfg)
+    for number in itertools.count(step=LINES_AT_ONCE):
+        if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
+            return
+        target.writelines(f"{line}\n".encode() for line in answers(block, number, warn))
+        target.flush()
+
+
+def answer_file(cfg: FileConfig, work: Work) -> None:
+    """Write the answers to the lines of `cfg.input` to `cfg.output`, or continue from the parts on disk.
 
     Raises:
         UserError: the input, the output or the run cannot be used as given.
@@ -73,17 +105,12 @@ def translate_file(cfg: TranslateConfig) -> None:
     """
     assert cfg.input is not None
     assert cfg.output is not None
-    job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser())
+    job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser(), work.done)
     cfg, weights = with_fixed_checkpoints(cfg)
-    decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
-    for key in ("batch_tokens", "cuda_graphs"):  # these change speed and memory, not the translations
-        decoding.pop(f"decoding.{key}", None)
-    if cfg.scores:
-        decoding["scores"] = True
-    with job.opened({**weights, "tgt": cfg.tgt, **decoding}):
+    with job.opened({**weights, "tgt": cfg.tgt, **work.facts(cfg)}):
         counter = LineCounter(job.num_lines, job.num_finished)
         if job.num_finished:
-            counter.note(f"going on: {job.progress} are translated")
+            counter.note(f"going on: {job.progress} are {work.done}")
         num_missing = sum(not part.exists() for part in job.parts)
         settings = worker_settings(cfg, num_missing)
         if settings:
@@ -91,12 +118,12 @@ def translate_file(cfg: TranslateConfig) -> None:
             counter.note(
                 f"workers: {len(settings)} on {', '.join(sorted(devices))}, threads of each: {threads}"
             )
-            _translate_missing(job, settings, counter)
+            _answer_missing(job, settings, work, counter)
         job.finish()
     print(f"written     {job.output}")
 
 
-def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConfig]:
+def worker_settings(cfg: FileConfig, num_blocks: int) -> list[FileConfig]:
     """Return the config of each worker, with its device and number of threads; at most one per block.
 
     By default there is one worker per GPU, or one per core, so that no operation has to be shared by threads.
@@ -116,34 +143,34 @@ def worker_settings(cfg: TranslateConfig, num_blocks: int) -> list[TranslateConf
     return [dataclasses.replace(cfg, runtime=runtime) for runtime in runtimes]
 
 
-def _translate_missing(job: Job, settings: Sequence[TranslateConfig], counter: LineCounter) -> None:
+def _answer_missing(job: Job, settings: Sequence[FileConfig], work: Work, counter: LineCounter) -> None:
     """Hand out the missing blocks, one to each worker at a time, until every part is there."""
     missing = (block for block in job.blocks() if not block.part.exists())
     with StopRequest(settings[0].runtime.grace_seconds) as stop, stop.deferred():
         first = list(itertools.islice(missing, len(settings)))
-        with counter, _workers(settings, first) as (pool, pending):
+        with counter, _workers(settings, work, first) as (pool, pending):
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 if stop.requested:  # the signal may have ended the workers, too
                     break
                 for future in done:
                     counter.add(*future.result())
-                    pending |= {pool.submit(_translate, block) for block in itertools.islice(missing, 1)}
+                    pending |= {pool.submit(_answer_block, block) for block in itertools.islice(missing, 1)}
         if stop.requested:
-            raise stop.interruption(f"; {job.progress} are translated")
+            raise stop.interruption(f"; {job.progress} are {work.done}")
 
 
 @contextmanager
 def _workers(
-    settings: Sequence[TranslateConfig], first: Sequence[Block]
+    settings: Sequence[FileConfig], work: Work, first: Sequence[Block]
 ) -> Iterator[tuple[ProcessPoolExecutor, set[Future[tuple[int, list[str]]]]]]:
     """Yield a pool of one process per config, each at work on its first block; end all with the block."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(len(settings), context, _begin, (settings, context.Value("i", 0)))
+    pool = ProcessPoolExecutor(len(settings), context, _begin, (settings, work, context.Value("i", 0)))
     # Ctrl-C reaches every process of a terminal. Workers ignore it, by inheritance; this process answers.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        pending = {pool.submit(_translate, block) for block in first}
+        pending = {pool.submit(_answer_block, block) for block in first}
     finally:
         signal.signal(signal.SIGINT, handler)
     processes = multiprocessing.active_children()
@@ -151,71 +178,57 @@ def _workers(
         yield pool, pending
     except BrokenProcessPool:
         pool.shutdown()  # the exit codes are known only now
-        raise _death([process.exitcode for process in processes]) from None
+        raise _death([process.exitcode for process in processes], work.done) from None
     finally:
         for process in processes:
             process.kill()  # perhaps in the middle of a search
         pool.shutdown()
 
 
-def _death(exit_codes: Sequence[int | None]) -> NmtError:
+def _death(exit_codes: Sequence[int | None], done: str) -> NmtError:
     """Return the error for a pool that lost a worker, and therefore ended the others by SIGTERM."""
     code = next((code for code in exit_codes if code not in (None, 0, -signal.SIGTERM)), -signal.SIGTERM)
     if code > 0:
         return NmtError(
-            f"a worker failed with exit code {code}, for the reason above; what is translated is kept, and "
+            f"a worker failed with exit code {code}, for the reason above; what is {done} is kept, and "
             "the same command goes on"
         )
     return TrainingStopped(
         f"a worker was ended by {signal.Signals(-code).name}, perhaps for lack of memory; what is "
-        "translated is kept, and the same command goes on; fewer workers=... or a lower "
+        f"{done} is kept, and the same command goes on; fewer workers=... or a lower "
         "decoding.batch_tokens=... needs less memory"
     )
 
 
 # In a worker
 
-_CONFIG: list[TranslateConfig] = []
-"""The config of this worker."""
+_TASK: list[tuple[FileConfig, Work]] = []
+"""The config of this worker, and what to do with lines."""
 
 
-def _begin(settings: Sequence[TranslateConfig], num_begun: Any) -> None:
+def _begin(settings: Sequence[FileConfig], work: Work, num_begun: Any) -> None:
     """Take the next config; end when the parent process ends."""
     when_orphaned(lambda: os._exit(1))  # perhaps in the middle of a search
     with num_begun.get_lock():
-        _CONFIG.append(settings[num_begun.value])
+        _TASK.append((settings[num_begun.value], work))
         num_begun.value += 1
 
 
 @functools.cache
-def _opened_run() -> Run:
-    (cfg,) = _CONFIG
-    run = open_runs(cfg)
-    run.require_task(Task.translation)
-    return run
+def _opened() -> Answers:
+    ((cfg, work),) = _TASK
+    return work.opened(cfg)
 
 
-def _translate(block: Block) -> tuple[int, list[str]]:
-    """Translate a block and write its part; return the number of its lines and the warnings about them.
+def _answer_block(block: Block) -> tuple[int, list[str]]:
+    """Write the part of a block; return the number of its lines and the warnings about them.
 
     The process ends, after writing its stacks to stderr, when that takes longer than `worker_minutes`.
     """
-    (cfg,) = _CONFIG
+    ((cfg, _),) = _TASK
     faulthandler.dump_traceback_later(60 * cfg.worker_minutes, exit=True)
-    run = _opened_run()
     warnings: list[str] = []
-    translations = translate(
-        list(run.asking_for(cfg.tgt, block.lines)),
-        run.searched(cfg.decoding),
-        run.tokenizer,
-        cfg.decoding,
-        device=run.device,
-        warn=warnings.append,
-        first_line=block.first_line + 1,
-    )
-    numbered = enumerate(translations, start=block.first_line)
-    shape = cfg.decoding.n_best, cfg.scores
-    lines = (line for number, found in numbered for line in output_lines(number, found, *shape))
+    lines = _opened()(block.lines, block.first_line, warnings.append)
     write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
     faulthandler.cancel_dump_traceback_later()
     return len(block.lines), warnings
@@ -226,10 +239,10 @@ def _translate(block: Block) -> tuple[int, list[str]]:
 
 @dataclass
 class Block:
-    """Some lines of the input that are translated together."""
+    """Some lines of the input that are answered together."""
 
     part: Path
-    """File for their translations."""
+    """File for their answers."""
     first_line: int
     """The number of the first line in the file, counted from 0."""
     lines: list[str]
@@ -238,10 +251,12 @@ class Block:
 
 @dataclass
 class Job:
-    """The translation of one file to another, and its progress by the parts on disk."""
+    """The way of one file to another, and its progress by the parts on disk."""
 
     source: Path
     output: Path
+    done: str
+    """What lines are afterwards, such as "translated"."""
     stamp: str
     """Stamp of the input file, to find out whether the file changes."""
     num_lines: int = 0
@@ -249,7 +264,7 @@ class Job:
     """Hash of the uncompressed text of the input."""
 
     @classmethod
-    def read(cls, source: Path, output: Path) -> Job:
+    def read(cls, source: Path, output: Path, done: str) -> Job:
         """Read the input through once.
 
         Raises:
@@ -257,7 +272,7 @@ class Job:
                 written.
         """
         require_files(source, output)
-        job, digest = cls(source, output, stamp_of_files([source])), hashlib.sha256()
+        job, digest = cls(source, output, done, stamp_of_files([source])), hashlib.sha256()
         for block in job.blocks():
             digest.update("".join(f"{line}\n" for line in block.lines).encode())
             job.num_lines += len(block.lines)
@@ -299,7 +314,7 @@ class Job:
     def opened(self, facts: dict[str, Any]) -> Iterator[None]:
         """Lock the folder of parts for this job, new or continued, and remove damaged parts.
 
-        `facts` are the settings that the translations depend on. A job that ends without any part leaves
+        `facts` are the settings that the answers depend on. A job that ends without any part leaves
         no folder.
 
         Raises:
@@ -316,7 +331,7 @@ class Job:
             _claim(self.folder, own | facts)
             for part in self.parts:
                 if part.exists() and read_part(part) is None:
-                    warn(f"{part} is damaged; its lines are translated again")
+                    warn(f"{part} is damaged; its lines are {self.done} again")
                     part.unlink()
             try:
                 yield
@@ -330,10 +345,10 @@ class Job:
         draft = self.folder / "output"
         with written_atomically(draft) as file, _compressed(file, self.output) as target:
             for part in self.parts:
-                translations = read_part(part)
-                if translations is None:
-                    raise UserError(f"{part} is damaged; the same command translates its lines again")
-                target.write(translations)
+                answers = read_part(part)
+                if answers is None:
+                    raise UserError(f"{part} is damaged; its lines are {self.done} again by the same command")
+                target.write(answers)
         _require_free(self.output)
         draft.replace(self.output)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -343,7 +358,7 @@ class Job:
 
     def _require_unchanged(self) -> None:
         if not self.source.is_file() or stamp_of_files([self.source]) != self.stamp:
-            raise UserError(f"input: {self.source} has changed while it was translated; start anew")
+            raise UserError(f"input: {self.source} has changed while it was {self.done}; start anew")
 
 
 def _claim(folder: Path, facts: dict[str, Any]) -> None:
@@ -367,15 +382,15 @@ def _claim(folder: Path, facts: dict[str, Any]) -> None:
         raise UserError(f"{lines}\nrepeat that one to finish it, remove the directory, or {OTHER_OUTPUT}")
 
 
-def write_part(part: Path, translations: bytes) -> None:
+def write_part(part: Path, answers: bytes) -> None:
     """Write a part with its SHA-256; raise `TrainingStopped` when the disk is full."""
-    write_atomically(part, hashlib.sha256(translations).hexdigest().encode() + b"\n" + translations)
+    write_atomically(part, hashlib.sha256(answers).hexdigest().encode() + b"\n" + answers)
 
 
 def read_part(part: Path) -> bytes | None:
-    """Return the translations in a part, or None when it is damaged."""
-    digest, _, translations = part.read_bytes().partition(b"\n")
-    return translations if digest == hashlib.sha256(translations).hexdigest().encode() else None
+    """Return the answers in a part, or None when it is damaged."""
+    digest, _, answers = part.read_bytes().partition(b"\n")
+    return answers if digest == hashlib.sha256(answers).hexdigest().encode() else None
 
 
 @contextmanager
@@ -411,7 +426,7 @@ def _require_free(output: Path) -> None:
 
 
 class LineCounter(Progress):
-    """A count of translated lines on stderr: a bar in a terminal, else a line every `REPORT_SECONDS`."""
+    """A count of finished lines on stderr: a bar in a terminal, else a line every `REPORT_SECONDS`."""
 
     def __init__(
         self,

@@ -20,49 +20,31 @@ import pytest
 import torch
 from rich.console import Console
 
-from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
-from nmt.config.stored import save_config
 from nmt.data import lines
 from nmt.data.lines import decoded
-from nmt.data.pairs import ParallelText
-from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import BeamConfig
 from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import initial_model, open_run, output_lines
+from nmt.runs.opened import open_run, output_lines
 from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
-from nmt.verbs import VERBS
-from nmt.verbs import translate_file as translate_file_module
-from nmt.verbs.translate_file import Job, LineCounter, translate_file, worker_settings, write_part
+from nmt.verbs import file_job
+from nmt.verbs.file_job import Job, LineCounter, answer_file, worker_settings, write_part
+from nmt.verbs.translate import TRANSLATION
+from tests.verbs.untrained import SEARCH, make_run
 
 CPU = RuntimeConfig(device="cpu", threads=1)
-SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
 NUM_BLOCKS = 12
 """Of a file that takes long enough to be interrupted."""
-SIZES = ("d_model=8", "d_ff=8", "num_heads=2", "encoder_layers=1", "decoder_layers=1")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run directory whose model has learnt nothing, but always answers the same."""
-    directory = RunDirectory(tmp_path_factory.mktemp("runs") / "untrained")
-    directory.path.mkdir()
-    (composed,) = compose(
-        VERBS["train"],
-        ["data=toy", "model=transformer_tiny", "tokenizer=char", *(f"model.{size}" for size in SIZES)],
-    )
-    cfg, _ = composed.to_training()
-    cfg.decoding = SEARCH
-    save_config(cfg, directory.config_file)
-    words = [f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "abcdefgh"]
-    Tokenizer.train(cfg.tokenizer, ParallelText(words, words)).save(directory.path)
-    model = initial_model(cfg, Tokenizer.load(cfg.tokenizer, directory.path))
-    directory.checkpoints.save(Checkpoint(7, model.state_dict(), {}, {"progress": asdict(TrainState())}))
-    return directory.path
+    return make_run(tmp_path_factory.mktemp("runs") / "untrained")
 
 
 def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
@@ -90,8 +72,8 @@ def test_two_workers_give_what_a_stream_gives(
     search = BeamConfig(beam_size=3, n_best=2, max_source_tokens=8, max_length_offset=3, max_length_ratio=1.0)
     expected = streamed(run, text, search, chunk=4)
     capsys.readouterr()
-    monkeypatch.setattr(translate_file_module, "LINES_AT_ONCE", 4)
-    translate_file(config(run, tmp_path, workers=2, decoding=search))
+    monkeypatch.setattr(file_job, "LINES_AT_ONCE", 4)
+    answer_file(config(run, tmp_path, workers=2, decoding=search), TRANSLATION)
     shown = capsys.readouterr()
     assert (tmp_path / "out").read_bytes() == expected
     assert b"16 ||| " in expected
@@ -122,7 +104,7 @@ def test_a_thousand_lines_come_out_as_a_thousand(run: Path, capsys: pytest.Captu
 
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"")
-    translate_file(config(run, tmp_path))
+    answer_file(config(run, tmp_path), TRANSLATION)
     assert (tmp_path / "out").read_bytes() == b""
 
 
@@ -179,12 +161,12 @@ def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
 
     damaged = parts(tmp_path)[0]
     damaged.write_bytes(damaged.read_bytes()[:-2])
-    translate_file(config(run, tmp_path, workers=1))
+    answer_file(config(run, tmp_path, workers=1), TRANSLATION)
     shown = capsys.readouterr()
     assert f"warning: {damaged} is damaged; its lines are translated again\ngoing on: " in shown.err
     assert (tmp_path / "out").read_bytes() == streamed(run, text) * NUM_BLOCKS
     with pytest.raises(UserError, match="out is there already and stays; remove it, or choose another"):
-        translate_file(config(run, tmp_path, workers=1))
+        answer_file(config(run, tmp_path, workers=1), TRANSLATION)
 
 
 @pytest.mark.fault(23)
@@ -201,7 +183,7 @@ def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None
     killer = threading.Thread(target=kill_the_first)
     killer.start()
     with pytest.raises(TrainingStopped) as caught:
-        translate_file(config(run, tmp_path))
+        answer_file(config(run, tmp_path), TRANSLATION)
     killer.join()
     assert str(caught.value) == (
         "a worker was ended by SIGKILL, perhaps for lack of memory; what is translated is kept, and the same "
@@ -221,7 +203,7 @@ def test_a_worker_that_is_stuck_ends_the_job_and_shows_where_it_was(
     (tmp_path / "in").write_bytes(b"a\n")
     for _ in range(5):
         with pytest.raises(NmtError) as caught:
-            translate_file(config(run, tmp_path, worker_minutes=1e-4))
+            answer_file(config(run, tmp_path, worker_minutes=1e-4), TRANSLATION)
         if "SIGSEGV" not in str(caught.value):
             break
     assert caught.value.exit_code == 1
@@ -231,7 +213,7 @@ def test_a_worker_that_is_stuck_ends_the_job_and_shows_where_it_was(
     )
     shown = capfd.readouterr().err
     assert "Timeout (0:00:00.006000)!" in shown
-    assert "in _translate" in shown
+    assert "in _answer_block" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -250,7 +232,7 @@ def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> No
     weights.write_bytes(weights.read_bytes()[:-1])
     (tmp_path / "in").write_bytes(b"a\n")
     with pytest.raises(UserError, match=r"step_00000007 is damaged: model\.safetensors has"):
-        translate_file(config(other.path, tmp_path, checkpoint="7"))
+        answer_file(config(other.path, tmp_path, checkpoint="7"), TRANSLATION)
 
 
 def test_an_error_in_a_worker_ends_the_job(run: Path, tmp_path: Path) -> None:
@@ -258,14 +240,14 @@ def test_an_error_in_a_worker_ends_the_job(run: Path, tmp_path: Path) -> None:
     other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(TrainState())}))
     (tmp_path / "in").write_bytes(b"a\n")
     with pytest.raises(UserError, match="do not fit the config: 44 of 44 tensors differ: "):
-        translate_file(config(other.path, tmp_path, checkpoint="7"))
+        answer_file(config(other.path, tmp_path, checkpoint="7"), TRANSLATION)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"output": None}, "input=a needs output=..., too; without both, standard input is translated"),
-        ({"input": None}, "output=b needs input=..., too; without both, standard input is translated"),
+        ({"output": None}, "input=a needs output=..., too; without both, standard input is read"),
+        ({"input": None}, "output=b needs input=..., too; without both, standard input is read"),
         (
             {"input": None, "output": None, "workers": 2},
             "workers=2 needs input=... and output=...; a stream has one worker",
@@ -357,9 +339,9 @@ FACTS: dict[str, Any] = {"checkpoint": "abc", "decoding.beam_size": 5}
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Return a job of three blocks of at most three lines."""
-    monkeypatch.setattr(translate_file_module, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(file_job, "LINES_AT_ONCE", 3)
     (tmp_path / "in").write_bytes(TEXT)
-    return Job.read(tmp_path / "in", tmp_path / "out")
+    return Job.read(tmp_path / "in", tmp_path / "out", "translated")
 
 
 def save(job: Job, *numbers: int) -> None:
@@ -385,7 +367,7 @@ def test_a_compressed_input_is_the_same_text(job: Job) -> None:
     other = job.source.with_name("in.gz")
     with gzip.open(other, "wb") as file:
         file.write(TEXT)
-    compressed = Job.read(other, job.output)
+    compressed = Job.read(other, job.output, job.done)
     assert compressed.sha256 == job.sha256
     assert list(compressed.blocks()) == list(job.blocks())
 
@@ -396,7 +378,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 14)
     tracemalloc.start()
     try:
-        num_blocks = sum(1 for _ in Job.read(path, tmp_path / "out").blocks())
+        num_blocks = sum(1 for _ in Job.read(path, tmp_path / "out", "translated").blocks())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -435,7 +417,7 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | 
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as caught:
-        Job.read(tmp_path / name, tmp_path / "out")
+        Job.read(tmp_path / name, tmp_path / "out", "translated")
     assert str(caught.value) == message.format(tmp=tmp_path)
 
 
@@ -454,7 +436,7 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | 
 def test_outputs_that_cannot_be_made(job: Job, tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "there").write_bytes(b"precious")
     with pytest.raises(UserError) as caught:
-        Job.read(job.source, tmp_path / name)
+        Job.read(job.source, tmp_path / name, "translated")
     assert str(caught.value) == message.format(tmp=tmp_path)
 
 
@@ -490,7 +472,7 @@ def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.Ca
     with job.opened(FACTS):
         assert present(job) == [0, 1]
         part.write_bytes(damage)  # and damaged while the others were made
-        with pytest.raises(UserError, match="block_00000002 is damaged; the same command translates its li"):
+        with pytest.raises(UserError, match="block_00000002 is damaged; its lines are translated again by"):
             job.finish()
     assert capsys.readouterr().err == f"warning: {part} is damaged; its lines are translated again\n"
     assert not job.output.exists()
@@ -512,7 +494,7 @@ def test_the_parts_of_another_job_are_refused_and_kept(job: Job) -> None:
     job.source.write_bytes(b"another\n")
     with (
         pytest.raises(UserError, match=r"input\.lines: 7 -> 1\n  input\.sha256: "),
-        Job.read(job.source, job.output).opened(FACTS),
+        Job.read(job.source, job.output, job.done).opened(FACTS),
     ):
         pass
     assert present(job) == [0]

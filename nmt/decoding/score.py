@@ -1,0 +1,155 @@
+"""Log probabilities of given translations: pairs of lines in, scores out, order kept.
+
+A pair is scored by one pass of the model over its source and its whole target (teacher forcing), and by the
+contract of the models alone. Search sums the same log probabilities: the score of the ids of a hypothesis is
+its `log_prob`. Nothing here reads or writes files.
+
+Shapes: B pairs, T target length, D width, V vocabulary, M target tokens of a batch without padding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nmt.data.batching import Batch, collate, plan_in_order
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.special_ids import EOS_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.decoding.hypotheses import DecodingConfig
+from nmt.decoding.translate import (
+    CHARS_PER_TOKEN,
+    beginnings,
+    evaluating,
+    is_shortened,
+    longest_source,
+)
+from nmt.errors import Log, warn
+from nmt.models.base import TranslationModel
+
+ROWS_AT_ONCE = 512
+"""Target tokens whose logits exist at a time."""
+
+UNSCORED = -math.inf
+"""The score of a pair that a model cannot read."""
+
+
+@dataclass
+class PairScore:
+    """The log probability of one target line given its source; -inf, and no token, for an unreadable pair."""
+
+    ids: list[int] = field(default_factory=list)
+    """Target ids in the order in which the model predicts them, EOS the last."""
+    log_probs: list[float] = field(default_factory=list)
+    """Natural logarithm of the probability of each id, given the source and the ids before it."""
+
+    @property
+    def log_prob(self) -> float:
+        """The log probability of the target."""
+        return math.fsum(self.log_probs) if self.log_probs else UNSCORED
+
+    @property
+    def per_token(self) -> float:
+        """The log probability of the target divided by its number of tokens, EOS counted."""
+        return self.log_prob / max(len(self.log_probs), 1)
+
+
+def score(
+    sources: Sequence[str] | None,
+    targets: Sequence[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Log = warn,
+    first_line: int = 1,
+) -> list[PairScore]:
+    """Return the score of each target line given its source line, in their order.
+
+    Without `sources` the model is a language model, and a line is scored as one that follows another.
+
+    A pair without a source is not scored, nor is a pair of which a side has more tokens than
+    `decoding.max_source_tokens` or than the model has positions; `warn` then gets one message for each kind
+    that names the lines, counted from `first_line`. A blank target is EOS alone.
+    """
+    longest = longest_source(model, cfg)
+    tgt_ids = tokenizer.encode_tgt(beginnings(targets, longest))
+    sides = [(targets, tgt_ids)]
+    if sources is None:
+        src_ids: list[list[int]] = [[] for _ in targets]
+        tgt_ids = [[EOS_ID, *ids] for ids in tgt_ids]
+        sides = [(targets, tgt_ids)]
+        blank = set[int]()
+    else:
+        src_ids = tokenizer.encode_src(beginnings(sources, longest))
+        sides.append((sources, src_ids))
+        blank = {i for i, ids in enumerate(src_ids) if len(ids) == 1 or not sources[i].strip()}
+    too_long = {
+        i
+        for lines, encoded in sides
+        for i, (line, ids) in enumerate(zip(lines, encoded, strict=True))
+        if len(ids) > longest or is_shortened(line, len(ids), longest)
+    }
+    if blank:
+        warn(_message(blank, first_line, "without a source", "the source is blank"))
+    if too_long := too_long - blank:
+        reason = f"a side has more than {longest} tokens, or {CHARS_PER_TOKEN * longest} characters"
+        warn(_message(too_long, first_line, "too long", reason))
+    scored = [i for i in range(len(targets)) if i not in blank | too_long]
+    found = score_ids(
+        [src_ids[i] for i in scored], [tgt_ids[i] for i in scored], model, cfg.batch_tokens, device=device
+    )
+    scores = [PairScore() for _ in targets]
+    first = 1 if sources is None else 0
+    for i, log_probs in zip(scored, found, strict=True):
+        scores[i] = PairScore(tgt_ids[i][first:], log_probs[first:])
+    return scores
+
+
+def score_ids(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    model: TranslationModel,
+    max_tokens: int,
+    *,
+    device: torch.device,
+) -> list[list[float]]:
+    """Return the log probability of each target id; all sentences end with EOS.
+
+    Pairs of similar length share a batch of at most `max_tokens` tokens on either side, with padding.
+    """
+    pairs = EncodedPairs(RaggedIds.of(sources), RaggedIds.of(targets))
+    scores: list[list[float]] = [[] for _ in targets]
+    with evaluating(model):
+        for numbers in plan_in_order(pairs.src_lengths, pairs.tgt_lengths, max_tokens=max_tokens):
+            lengths = pairs.tgt_lengths[numbers].tolist()
+            found = token_log_probs(model, collate(pairs, numbers).to(device)).split(lengths)
+            for i, log_probs in zip(numbers.tolist(), found, strict=True):
+                scores[i] = log_probs.tolist()
+    return scores
+
+
+def token_log_probs(model: TranslationModel, batch: Batch) -> Tensor:
+    """Return the log probabilities (M,) of the target tokens of a batch, float32, on the CPU."""
+    hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))  # (M, D)
+    targets = batch.real(batch.tgt_out)  # (M,)
+    parts = zip(hidden.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True)
+    return torch.cat([_log_probs(model.project(rows), ids) for rows, ids in parts]).cpu()
+
+
+def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return the log probability (M,) of one id in each row of logits (M, V)."""
+    exact = logits.float()
+    return exact.gather(1, ids[:, None])[:, 0] - exact.logsumexp(1)
+
+
+def _message(numbers: set[int], first_line: int, kind: str, reason: str) -> str:
+    """Return the warning about pairs that are not scored."""
+    lines = sorted(i + first_line for i in numbers)
+    shown = ", ".join(map(str, lines[:5])) + (f" and {len(lines) - 5} more" if len(lines) > 5 else "")
+    return f"line {shown}: {kind}, scored {UNSCORED}, because {reason}"

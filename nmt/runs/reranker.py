@@ -1,0 +1,140 @@
+"""Candidates of a run, scored by other runs: the features for choosing among them.
+
+What a run can score is found from its config: a model of the same direction (from right to left, perhaps)
+scores the candidate given the source; one of the opposite direction scores the source given the candidate
+(noisy channel: Yee et al. 2019, Ng et al. 2019); a language model scores the candidate alone. A model for
+several directions does all of these that it can. Right-to-left: Liu et al. 2016, Sennrich et al. 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.config.roots import Task
+from nmt.decoding import DecodingConfig
+from nmt.decoding.reranking import Floats, chosen
+from nmt.decoding.translate import Translation, translate
+from nmt.errors import Log, UserError
+from nmt.runs.opened import Run
+
+FLOOR = -50.0
+"""The log probability per token that a candidate counts with when a scorer cannot read it."""
+
+
+@dataclass
+class Feature:
+    """The log probability per token of a candidate, or of its source, under a run."""
+
+    kind: str
+    """forward, right_to_left, reverse or language_model."""
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """The kind and the run directory."""
+        return f"{self.kind} {self.run.directory.path}"
+
+
+class Reranker:
+    """A run that finds candidates, and the runs that score them."""
+
+    def __init__(self, run: Run, scorers: Sequence[Run], decoding: DecodingConfig, tgt: str | None):
+        run.require_task(Task.translation)
+        run.asking_for(tgt, [])
+        self.run, self.decoding, self.tgt = run, decoding, tgt
+        self.direction = direction(run, tgt)
+        self.features = [feature for scorer in scorers for feature in features_of(scorer, self.direction)]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the features: the score of the search, those of the scorers, and the length in characters
+        for each character of the source.
+        """
+        return ["score", *(feature.name for feature in self.features), "length"]
+
+    def candidates(self, lines: Sequence[str], warn: Log, first_line: int = 1) -> list[list[Translation]]:
+        """Return the different translations that search finds for each line, best first."""
+        found = translate(
+            list(self.run.asking_for(self.tgt, lines)),
+            self.run.searched(self.decoding),
+            self.run.tokenizer,
+            self.decoding,
+            device=self.run.device,
+            warn=warn,
+            first_line=first_line,
+        )
+        return [_different([one, *one.alternatives]) for one in found]
+
+    def values(
+        self, lines: Sequence[str], candidates: Sequence[Sequence[Translation]], warn: Log
+    ) -> list[Floats]:
+        """Return the features (candidates, F) of each line, in the order of `names`."""
+        counts = [len(several) for several in candidates]
+        open_lines = [line for line, count in zip(lines, counts, strict=True) for _ in range(count)]
+        texts = [candidate.text for several in candidates for candidate in several]
+        columns = [[candidate.score for several in candidates for candidate in several]]
+        for feature in self.features:
+            columns.append(self._scored(feature, open_lines, texts, warn))
+        columns.append([len(text) / max(len(line), 1) for line, text in zip(open_lines, texts, strict=True)])
+        return np.split(np.array(columns).T, np.cumsum(counts)[:-1])
+
+    def best(self, lines: Sequence[str], weights: Floats, warn: Log, first_line: int = 1) -> list[str]:
+        """Return the candidate of each line that the weights choose."""
+        candidates = self.candidates(lines, warn, first_line)
+        places = chosen(self.values(lines, candidates, warn), weights)
+        return [several[place].text for several, place in zip(candidates, places, strict=True)]
+
+    def _scored(self, feature: Feature, lines: Sequence[str], texts: Sequence[str], warn: Log) -> list[float]:
+        """Return the feature of each pair (line, text); a blank line has nothing to choose from."""
+        src, tgt = self.direction
+        pairs = list(zip(lines, texts, strict=True))
+        if feature.kind == "reverse":
+            pairs, tgt = [(text, line) for line, text in pairs], src
+        asked = tgt if feature.run.cfg.data.tags else None
+        messages: list[str] = []  # they count candidates, not lines
+        found = feature.run.score(pairs, tgt=asked, warn=messages.append)
+        unread = sum(not one.ids and bool(line.strip()) for one, line in zip(found, lines, strict=True))
+        if unread:
+            warn(f"{unread:,} candidates cannot be read by {feature.name}; they count {FLOOR} per token")
+        return [max(one.per_token, FLOOR) for one in found]
+
+
+def _different(translations: Sequence[Translation]) -> list[Translation]:
+    """Return the translations without those whose text is that of an earlier one."""
+    found: dict[str, Translation] = {}
+    for translation in translations:
+        found.setdefault(translation.text, translation)
+    return list(found.values())
+
+
+def direction(run: Run, tgt: str | None) -> tuple[str, str]:
+    """Return source and target language of a run, of several the first with the target `tgt`."""
+    return next(pair for pair in run.cfg.data.languages if tgt in (None, pair[1]))
+
+
+def features_of(scorer: Run, wanted: tuple[str, str]) -> list[Feature]:
+    """Return what a run can score for translations in the direction `wanted`.
+
+    Raises:
+        UserError: the run can score nothing of that direction.
+    """
+    src, tgt = wanted
+    cfg, found = scorer.cfg, list[str]()
+    if cfg.task is Task.language_model:
+        found = ["language_model"] if cfg.data.tgt == tgt else []
+        does = f"models {cfg.data.tgt}"
+    else:
+        if (src, tgt) in cfg.data.languages:
+            found.append("right_to_left" if cfg.tokenizer.right_to_left else "forward")
+        if (tgt, src) in cfg.data.languages:
+            found.append("reverse")
+        does = " and ".join(f"translates {a} to {b}" for a, b in dict.fromkeys(cfg.data.languages))
+    if not found:
+        raise UserError(
+            f"scorers: {scorer.directory.path} {does}, and can score no translation from {src} to {tgt}; "
+            f"name runs that translate {src} to {tgt} or {tgt} to {src}, or model {tgt}"
+        )
+    return [Feature(kind, scorer) for kind in found]

@@ -1,0 +1,214 @@
+"""The wiring of `nmt rerank`: choose among the n-best translations of a run by the scores of other runs.
+
+The weights of the scores are tuned on the validation split, once, and kept in RUN/rerank/HASH.json, where the
+hash is one of all that the weights depend on. The same command, or one with another split or with lines to
+translate, finds them there.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import MISSING
+
+from nmt.config.compose import Composed
+from nmt.config.overrides import FROM_RUN
+from nmt.config.roots import FileConfig
+from nmt.config.stored import to_plain
+from nmt.data.mixture import untagged
+from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.decoding.evaluate import Scores, score_text
+from nmt.decoding.metrics import require_metrics, require_tunable
+from nmt.decoding.reranking import Floats, chosen, tuned
+from nmt.decoding.translate import Translation
+from nmt.errors import Log, UserError, warn
+from nmt.files import read_json, write_json, write_lines
+from nmt.runs.opened import (
+    evaluation_text,
+    identify_checkpoint,
+    open_run,
+    open_runs,
+    score_line,
+    with_fixed_checkpoints,
+)
+from nmt.runs.reranker import Reranker
+from nmt.verbs.file_job import Answers, Work, answer
+from nmt.verbs.translate import search_settings
+
+
+@dataclass
+class RerankConfig(FileConfig):
+    """Rerank the translations of the scored split, of standard input or of a file."""
+
+    scorers: list[str] = MISSING
+    """Run directories: models of the same direction, from right to left perhaps, of the opposite direction,
+    or language models of the target."""
+    tune_for: str = "bleu"
+    """bleu or chrf: the metric of the validation split that the weights are tuned for."""
+    tuning_seed: int = 1
+    """Seed of the search for weights."""
+    stream: bool = False
+    """Whether standard input is translated, rather than the scored split."""
+    data: DataConfig = MISSING
+    """Corpus whose validation split tunes the weights; data.scored_split chooses the split to report on."""
+    metrics: list[str] = MISSING
+    """Scores to report."""
+    read_corpus: bool = False
+    """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_metrics(self.metrics)
+        require_tunable("tune_for", self.tune_for)
+        if not self.scorers:
+            raise UserError("scorers must name at least one run, such as scorers=[outputs/reverse]")
+        if self.stream and self.input is not None:
+            raise UserError("stream=true reads standard input; leave it out to read input=...")
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Rerank lines, or a split with its scores before and after; tune the weights if none are stored."""
+    cfg, facts = with_fixed_checkpoints(trial.to_config(RerankConfig))
+    if cfg.decoding.n_best < 2:
+        raise UserError(
+            "nmt rerank chooses among several translations, but decoding.n_best=1; "
+            "try decoding.beam_size=20 decoding.n_best=20"
+        )
+    named = cfg.read_corpus or trial.choices.get("data") != FROM_RUN
+    is_split = cfg.input is None and not cfg.stream
+    weights_file = _weights_file(cfg, facts)
+    if not is_split and weights_file.is_file():
+        answer(cfg, RERANKED)
+        return {}
+    log: Log = print if is_split else functools.partial(print, file=sys.stderr)
+    reranker = _reranker(cfg)
+    lists = functools.cache(functools.partial(_Lists.of, reranker, cfg, named))
+    if not weights_file.is_file():
+        _tune(cfg, lists(Split.validation), weights_file, facts, log)
+    weights = _stored(weights_file, reranker)
+    log("weights     " + "  ".join(f"{n} {w:.4g}" for n, w in zip(reranker.names, weights, strict=True)))
+    if is_split:
+        return _reported(cfg, lists(cfg.data.scored_split), weights, weights_file.stem)
+    answer(cfg, RERANKED)
+    return {}
+
+
+@dataclass
+class _Lists:
+    """The n-best lists of a split, and their features."""
+
+    text: ParallelText
+    candidates: list[list[Translation]]
+    values: list[Floats]
+    tgt_lang: str
+
+    @classmethod
+    def of(cls, reranker: Reranker, cfg: RerankConfig, named: bool, split: Split) -> _Lists:
+        """Translate and score a split."""
+        run = reranker.run
+        text = evaluation_text(run.directory, run.cfg, cfg.data, split, named=named)
+        _, tgt = reranker.direction
+        if tag := cfg.data.tags.get(tgt):  # only the lines in this direction
+            rows = [i for i, line in enumerate(text.src) if line.startswith(f"{tag} ")]
+            text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
+        text = ParallelText(list(untagged(text.src)), text.tgt)
+        candidates = reranker.candidates(text.src, warn)
+        return cls(text, candidates, reranker.values(text.src, candidates, warn), tgt)
+
+    def scores(self, cfg: RerankConfig, places: Iterable[int]) -> Scores:
+        """Return the scores of the candidates that are at `places` in their lists."""
+        hyps = [several[place].text for several, place in zip(self.candidates, places, strict=True)]
+        return score_text(self.text.src, hyps, self.text.tgt, cfg.metrics, tgt_lang=self.tgt_lang)
+
+    @property
+    def firsts(self) -> list[int]:
+        """The places of the translations that the search prefers."""
+        return [0] * len(self.candidates)
+
+
+def _tune(cfg: RerankConfig, lists: _Lists, file: Path, facts: dict[str, Any], log: Log) -> None:
+    """Tune weights on the validation split, and store them."""
+    texts = [[candidate.text for candidate in several] for several in lists.candidates]
+    weights = tuned(lists.values, texts, lists.text.tgt, cfg.tune_for, lists.tgt_lang, cfg.tuning_seed)
+    before = lists.scores(cfg, lists.firsts).values
+    after = lists.scores(cfg, chosen(lists.values, weights)).values
+    log(f"{score_line('validation', before)}  as found")
+    log(f"{score_line('validation', after)}  reranked; the weights are tuned on it")
+    file.parent.mkdir(exist_ok=True)
+    write_json(
+        file, {"weights": weights.tolist(), "facts": _facts(cfg, facts), "before": before, "after": after}
+    )
+    log(f"written     {file}")
+
+
+def _reported(cfg: RerankConfig, lists: _Lists, weights: Floats, mark: str) -> dict[str, Any]:
+    """Print the scores of a split before and after reranking, write the translations, return the scores."""
+    split = cfg.data.scored_split.value
+    before, after = lists.scores(cfg, lists.firsts), lists.scores(cfg, chosen(lists.values, weights))
+    print(f"{score_line(split, before.values)}  as found")
+    print(f"{score_line(split, after.values)}  reranked")
+    for name, signature in after.signatures.items():
+        print(f"signature   {name}|{signature}")
+    file = Path(cfg.runs[0]) / "hypotheses" / f"{split}-rerank-{mark}.{lists.tgt_lang}"
+    write_lines(file, after.hypotheses)
+    print(f"written     {file}")
+    return {split: after.values, f"{split} as found": before.values, "signatures": after.signatures}
+
+
+def _facts(cfg: RerankConfig, weights_of_run: dict[str, Any]) -> dict[str, Any]:
+    """Return all that tuned weights depend on."""
+    data = {key: value for key, value in to_plain(cfg.data).items() if key != "scored_split"}
+    return {
+        **weights_of_run,
+        "scorers": [identify_checkpoint(scorer)[1][:16] for scorer in cfg.scorers],
+        "tgt": cfg.tgt,
+        "tune_for": cfg.tune_for,
+        "tuning_seed": cfg.tuning_seed,
+        "data": data,
+        **search_settings(cfg.decoding),
+    }
+
+
+def _weights_file(cfg: RerankConfig, weights_of_run: dict[str, Any]) -> Path:
+    mark = hashlib.sha256(repr(_facts(cfg, weights_of_run)).encode()).hexdigest()[:8]
+    return Path(cfg.runs[0]) / "rerank" / f"{mark}.json"
+
+
+def _stored(file: Path, reranker: Reranker) -> Floats:
+    """Return the stored weights; raise `UserError` if there is not one for each feature."""
+    weights = read_json(file, {"weights": list[float]})["weights"]
+    if len(weights) != len(reranker.names):
+        found = f"{len(weights)} weights for {len(reranker.names)} features"
+        raise UserError(f"{file} is damaged: it has {found}; remove it to tune them again")
+    return np.array(weights)
+
+
+def _reranker(cfg: RerankConfig) -> Reranker:
+    scorers = [open_run(scorer, runtime_cfg=cfg.runtime) for scorer in cfg.scorers]
+    return Reranker(open_runs(cfg), scorers, cfg.decoding, cfg.tgt)
+
+
+def _opened(cfg: RerankConfig) -> Answers:
+    reranker = _reranker(cfg)
+    weights = _stored(_weights_file(cfg, with_fixed_checkpoints(cfg)[1]), reranker)
+
+    def reranked(lines: list[str], first: int, warn: Log) -> list[str]:
+        return reranker.best(lines, weights, warn, first + 1)
+
+    return reranked
+
+
+def _facts_of_job(cfg: RerankConfig) -> dict[str, Any]:
+    file = _weights_file(cfg, with_fixed_checkpoints(cfg)[1])
+    weights = read_json(file, {"weights": list[float]})["weights"]
+    return {"scorers and search": file.stem, "weights": [f"{weight:.6g}" for weight in weights]}
+
+
+RERANKED = Work("translated and reranked", _opened, _facts_of_job)

@@ -1,0 +1,87 @@
+"""The wiring of `nmt score`: log probabilities of given translations, or of text under a language model.
+
+A line of input is SOURCE, TAB, TARGET; for a language model it is a text. A line of output is the score; with
+`per_token` there follow, after a TAB each, the pieces of the target and the log probability of each piece,
+with spaces between.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nmt.config.compose import Composed
+from nmt.config.roots import FileConfig, Task
+from nmt.config.stored import to_plain
+from nmt.data.lines import is_cut
+from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.decoding.score import PairScore
+from nmt.errors import Log, UserError
+from nmt.runs.opened import Run, open_runs
+from nmt.verbs.file_job import Answers, Work, answer
+
+
+@dataclass
+class ScoreConfig(FileConfig):
+    """Score pairs with a TAB between; of decoding, precision, limit and batches count, and no search."""
+
+    normalise: bool = False
+    """Whether a score is divided by the number of target tokens, EOS counted."""
+    per_token: bool = False
+    """Whether two columns follow: the pieces of the target, and the log probability of each."""
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Score a file with several workers, or standard input line by line, in order."""
+    answer(trial.to_config(ScoreConfig), SCORES)
+    return {}
+
+
+def _opened(cfg: ScoreConfig) -> Answers:
+    run = open_runs(cfg)
+    run.score([], cfg.decoding, cfg.tgt)  # an error is an error before the first line is there
+    return functools.partial(_scored, run, cfg)
+
+
+def _scored(run: Run, cfg: ScoreConfig, lines: list[str], first: int, warn: Log) -> Iterator[str]:
+    """Yield the line of output for each line; `first` is the number of the first one, from 0."""
+    pairs = [split_pair(line, number, run.cfg.task) for number, line in enumerate(lines, start=first + 1)]
+    for scored in run.score(pairs, cfg.decoding, cfg.tgt, warn=warn, first_line=first + 1):
+        value = f"{scored.per_token if cfg.normalise else scored.log_prob:.4f}"
+        yield "\t".join([value, *_columns(run, scored)]) if cfg.per_token else value
+
+
+def split_pair(line: str, number: int, task: Task) -> tuple[str, str]:
+    """Return source and target of a line, an empty source for a language model.
+
+    Raises:
+        UserError: the line has not one TAB, or for a language model has one; names the line by `number`.
+    """
+    num_tabs = line.count("\t")
+    if is_cut(line):
+        raise UserError(f"line {number} of the input has more than {MAX_LINE_CHARS:,} characters; remove it")
+    if task is Task.language_model and not num_tabs:
+        return "", line
+    if task is Task.language_model:
+        raise UserError(f"line {number} of the input has a TAB, but a line is a text for a language model")
+    if num_tabs != 1:
+        found = f"{num_tabs} TABs" if num_tabs else "no TAB"
+        raise UserError(f"line {number} of the input has {found}; a line is SOURCE TAB TARGET")
+    source, _, target = line.partition("\t")
+    return source, target
+
+
+def _columns(run: Run, scored: PairScore) -> tuple[str, str]:
+    pieces = run.tokenizer.tgt_spellings(scored.ids)
+    return " ".join(pieces), " ".join(f"{log_prob:.4f}" for log_prob in scored.log_probs)
+
+
+def _facts(cfg: ScoreConfig) -> dict[str, Any]:
+    decoding = to_plain(cfg.decoding)
+    shared = {f"decoding.{key}": decoding[key] for key in ("precision", "max_source_tokens")}
+    return {"normalise": cfg.normalise, "per_token": cfg.per_token, **shared}
+
+
+SCORES = Work("scored", _opened, _facts)

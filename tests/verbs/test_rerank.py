@@ -1,0 +1,151 @@
+"""`nmt rerank`: what runs can score, the weights that are stored, and the same choice in every way to ask."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.cli import main
+from nmt.decoding import BeamConfig
+from nmt.errors import UserError
+from nmt.runs.opened import open_run
+from nmt.runs.reranker import FLOOR, Reranker, features_of
+from nmt.runtime import RuntimeConfig
+from tests.verbs.untrained import WORDS, make_run
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+SEARCH = BeamConfig(beam_size=4, n_best=4, max_length_offset=3, max_length_ratio=1.0)
+KINDS = ("right_to_left", "reverse", "language_model")
+LINES = ["ab ba", "", "h", "ca ac"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "run": make_run(folder / "run", kept=8),
+        "right_to_left": make_run(folder / "r2l", "tokenizer.right_to_left=true", "seed=2"),
+        "reverse": make_run(folder / "rev", "data.src=fr", "data.tgt=en", "seed=3"),
+        "language_model": make_run(folder / "lm", "task=language_model", "model=gpt", "model.num_layers=1"),
+    }
+
+
+@pytest.fixture(scope="module")
+def reranker(runs: dict[str, Path]) -> Reranker:
+    opened = {name: open_run(path, runtime_cfg=CPU) for name, path in runs.items()}
+    return Reranker(opened["run"], [opened[kind] for kind in KINDS], SEARCH, None)
+
+
+def test_what_a_run_can_score_is_found_from_its_config(reranker: Reranker, runs: dict[str, Path]) -> None:
+    assert reranker.names == ["score", *(f"{kind} {runs[kind]}" for kind in KINDS), "length"]
+    with pytest.raises(UserError) as caught:
+        features_of(reranker.run, ("de", "fr"))
+    assert str(caught.value) == (
+        f"scorers: {runs['run']} translates en to fr, and can score no translation from de to fr; "
+        "name runs that translate de to fr or fr to de, or model fr"
+    )
+
+
+def test_features_are_the_scores_of_the_runs(reranker: Reranker, runs: dict[str, Path]) -> None:
+    """Per token; a candidate without text has no reverse score, and counts as the floor."""
+    warnings: list[str] = []
+    candidates = reranker.candidates(LINES, warnings.append)
+    assert all(len({one.text for one in several}) == len(several) for several in candidates)
+    assert max(map(len, candidates)) > 1
+    values = reranker.values(LINES, candidates, warnings.append)
+    assert [rows.shape for rows in values] == [(len(several), 5) for several in candidates]
+    scorers, blank = [open_run(runs[kind], runtime_cfg=CPU) for kind in KINDS], 0
+    for line, several, rows in zip(LINES, candidates, values, strict=True):
+        for candidate, row in zip(several, rows, strict=True):
+            pair = (line, candidate.text)
+            asked = (pair, pair[::-1], pair)
+            found = [scorer.score([one])[0].per_token for scorer, one in zip(scorers, asked, strict=True)]
+            blank += bool(line) and not candidate.text
+            length = len(candidate.text) / max(len(line), 1)
+            expected = [candidate.score, *(max(x, FLOOR) for x in found), length]
+            np.testing.assert_allclose(row, expected, atol=1e-4)
+    told = f"{blank} candidates cannot be read by reverse {runs['reverse']}; they count -50.0 per token"
+    assert warnings == ([told] if blank else [])
+
+
+def command(runs: dict[str, Path], *keys: str) -> list[str]:
+    scorers = ",".join(str(runs[kind]) for kind in KINDS)
+    search = ["decoding.beam_size=4", "decoding.n_best=4", "runtime.device=cpu"]
+    return ["rerank", f"run={runs['run']}", f"scorers=[{scorers}]", *search, *keys]
+
+
+def test_one_command_tunes_stores_reports_and_translates(
+    runs: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    assert main(command(runs, "tune_for=chrf")) == 0
+    shown = capfdbinary.readouterr().out.decode().splitlines()
+    (file,) = (runs["run"] / "rerank").iterdir()
+    stored = json.loads(file.read_text())
+    before, after = (
+        f"validation  BLEU {stored[when]['bleu']:.2f}  chrF {stored[when]['chrf']:.2f}"
+        for when in ("before", "after")
+    )
+    reranked = f"{after}  reranked; the weights are tuned on it"
+    assert shown[:3] == [f"{before}  as found", reranked, f"written     {file}"]
+    assert stored["after"]["chrf"] > stored["before"]["chrf"]
+    assert shown[3].startswith("weights     score 1  right_to_left ")
+    hypotheses = runs["run"] / "hypotheses" / f"test-rerank-{file.stem}.fr"
+    assert shown[-1] == f"written     {hypotheses}"
+
+    assert main(command(runs, "tune_for=chrf", "data.scored_split=validation")) == 0
+    again = capfdbinary.readouterr().out.decode().splitlines()
+    assert again[1:3] == [f"{before}  as found", f"{after}  reranked"]  # the stored weights, and no tuning
+
+    text = "".join(f"{line}\n" for line in WORDS[:8])
+
+    class Stdin:
+        buffer = io.BytesIO(text.encode())
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    assert main(command(runs, "tune_for=chrf", "stream=true")) == 0
+    assert capfdbinary.readouterr().out.decode() == hypotheses.read_text()
+    (tmp_path / "in").write_text(text)
+    assert (
+        main(command(runs, "tune_for=chrf", f"input={tmp_path}/in", f"output={tmp_path}/out", "workers=1"))
+        == 0
+    )
+    assert (tmp_path / "out").read_text() == hypotheses.read_text()
+
+    file.write_text(json.dumps(stored | {"weights": [1.0]}))
+    capfdbinary.readouterr()
+    assert main(command(runs, "tune_for=chrf")) == 2
+    message = f"error: {file} is damaged: it has 1 weights for 5 features; remove it to tune them again\n"
+    assert capfdbinary.readouterr().err.decode() == message
+    file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            ("decoding.n_best=1",),
+            "chooses among several translations, but decoding.n_best=1; try ",
+        ),
+        (("tune_for=blue",), "tune_for must be one of bleu, chrf, but is 'blue'; did you mean 'bleu'?"),
+        (("scorers=[]",), "scorers must name at least one run, such as scorers=[outputs/reverse]"),
+        (
+            ("stream=true", "input=a", "output=b"),
+            "stream=true reads standard input; leave it out to read",
+        ),
+    ],
+)
+def test_keys_that_do_not_fit(
+    runs: dict[str, Path], keys: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = {key.partition("=")[0] for key in keys}
+    given = [word for word in command(runs) if word.partition("=")[0] not in names]
+    assert main([*given, *keys]) == 2
+    assert message in capfd.readouterr().err
