@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.errors import UserError as UserError
     from nmt.models import build_model as build_model
     from nmt.models.base import TranslationModel as TranslationModel
+    from nmt.runs.opened import ensemble_of as ensemble_of
     from nmt.runs.opened import open_run as open_run
     from nmt.training.checkpoint import CheckpointStore as CheckpointStore
 
@@ -61,6 +62,7 @@ _HOME = {
     "TranslationModel": "models.base",
     "UserError": "errors",
     "build_model": "models",
+    "ensemble_of": "runs.opened",
     "open_run": "runs.opened",
 }
 __all__ = ["__version__", *_HOME]

@@ -54,7 +54,7 @@ from nmt.layers.blocks import Activation, Norm, NormOrder
 from nmt.layers.positions import Positions, sinusoids
 from nmt.models.transformer import TransformerConfig
 from nmt.models.vocabulary import Tying
-from nmt.runs.opened import Run, evaluation_text, open_run
+from nmt.runs.opened import Run, evaluation_text, open_run, open_runs
 from nmt.verbs import VERBS
 
 OURS = "nmt"
@@ -139,7 +139,7 @@ def translate_ours(job: Record) -> Record:
     threads = f"runtime.threads={job['threads']}"
     (composed,) = compose(VERBS["translate"], [f"run={job['run']}", "runtime.device=cpu", threads, *settings])
     cfg = composed.to_config(TranslateConfig)
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened = open_runs(cfg)
     lines = Path(job["source"]).read_text(encoding="utf-8").split("\n")[:-1]
     list(opened.translate(lines[:16], cfg.decoding))
     started = time.perf_counter()

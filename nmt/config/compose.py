@@ -38,7 +38,7 @@ from nmt.config.overrides import (
     parse_flags,
     parse_overrides,
     quoted,
-    run_of,
+    runs_of,
     trials,
     usable,
 )
@@ -113,7 +113,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     stored = None
     if verb.opens_run and "run" not in refused:
         with problems.gathered():
-            stored = _stored(verb, run_of(overrides), flags)
+            stored = _stored(verb, runs_of(overrides), flags)
     if flags.help or flags.cfg is not None or flags.info is not None or (verb.opens_run and stored is None):
         problems.refuse()
     kept = [o for o in overrides if o.key_or_group.partition(".")[0] not in refused]
@@ -145,11 +145,16 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     return []
 
 
-def _stored(verb: Verb, run: str | None, flags: argparse.Namespace) -> TrainConfig | None:
-    """Return the config of `run`; None where there is none and help is wanted, which needs none."""
-    if run is None and not flags.help:
+def _stored(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> TrainConfig | None:
+    """Return the config of the first run; None where there is none and help is wanted, which needs none."""
+    if not runs and not flags.help:
         raise UserError(f"run is missing; say nmt {verb.name} run=DIR{_known_runs()}")
-    return load_run(run) if run is not None else None
+    problems, stored = Problems(), list[TrainConfig]()
+    for run in runs:
+        with problems.gathered():
+            stored.append(load_run(run))
+    problems.refuse()
+    return stored[0] if stored else None
 
 
 def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:

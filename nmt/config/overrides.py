@@ -79,13 +79,14 @@ def parse_overrides(arguments: Sequence[str]) -> list[Override]:
         return OverridesParser.create().parse_overrides(list(arguments))
 
 
-def run_of(overrides: Sequence[Override]) -> str | None:
-    """Return the value of the last `run=`, or None."""
+def runs_of(overrides: Sequence[Override]) -> list[str]:
+    """Return the names in the value of the last `run=`: one, several of a list, or none."""
     values = [override.value() for override in overrides if override.key_or_group == "run"]
     if not values or values[-1] is None:
-        return None
+        return []
+    names = values[-1] if isinstance(values[-1], list) else [values[-1]]
     with explained():
-        return str(OmegaConf.create({"run": values[-1]})["run"])
+        return [str(name) for name in OmegaConf.create(names)]
 
 
 def config_dir() -> Path:

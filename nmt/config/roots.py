@@ -26,6 +26,7 @@ from nmt.decoding import DecodingConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest
 from nmt.models import ModelConfig
+from nmt.models.ensemble import EnsembleConfig
 from nmt.runtime import Parallel, RuntimeConfig
 from nmt.training import ObjectiveConfig
 from nmt.training.auto_batch import AUTO
@@ -94,17 +95,49 @@ class TrainConfig:
 class RunConfig:
     """Base of the configs of the verbs that open a run."""
 
-    run: str = MISSING
-    """Run directory."""
-    checkpoint: str = "final"
-    """final (the one that results.json is about), best, last, average, or the number of a step."""
+    run: Any = MISSING
+    """Run directory; several, as [A,B], predict together."""
+    checkpoint: Any = "final"
+    """final (the one that results.json is about), best, last, average, or the number of a step.
+
+    Of several runs: one name for all, or a list with one for each.
+    """
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """Rule by which several runs predict together."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """Device, number format and threads."""
     decoding: DecodingConfig = MISSING
     """Search for translations, or sampling of tokens."""
 
     def __post_init__(self) -> None:
-        require_checkpoint(self.checkpoint)
+        self.run, self.checkpoint = _names("run", self.run), _names("checkpoint", self.checkpoint)
+        for checkpoint in self.checkpoints:
+            require_checkpoint(checkpoint)
+        if len(self.checkpoints) != len(self.runs):
+            raise UserError(
+                f"checkpoint must be one name for all runs, or a list with one for each of {len(self.runs)}, "
+                f"but has {len(self.checkpoints)}"
+            )
+        self.ensemble.normalised(len(self.runs))
+
+    @property
+    def runs(self) -> list[str]:
+        """The run directories: several for an ensemble."""
+        return [self.run] if isinstance(self.run, str) else list(self.run)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The checkpoint of each run."""
+        several = isinstance(self.checkpoint, list)
+        return list(self.checkpoint) if several else [self.checkpoint] * len(self.runs)
+
+
+def _names(key: str, value: object) -> str | list[str]:
+    """Return the value of a key that is a name, or a list of at least one."""
+    names = [str(name) for name in value] if isinstance(value, list) else [str(value)]
+    if not names or not all(map(str.strip, names)):
+        raise UserError(f"{key} must be a name or a list of names, but is {value!r}")
+    return names if isinstance(value, list) else names[0]
 
 
 @dataclass

@@ -41,7 +41,7 @@ def best_candidates(
 
     Here alone is it decided whether a kernel chooses; a kernel returns no scores but the best.
     """
-    output: object = model.output
+    output: object = getattr(model, "output", None)
     if isinstance(output, LowPrecisionLinear) and output.tiles:
         rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)
         return Candidates(*output.best_of_hidden(hidden, *rules))

@@ -21,7 +21,6 @@ from nmt.decoding.metrics import METRICS
 from nmt.decoding.translate import evaluating, translate
 from nmt.distributed import ALONE, World
 from nmt.errors import UserError
-from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
 
 
@@ -76,8 +75,7 @@ def validation_loss(
     with evaluating(model):
         for batch in (batch.to(device) for batch in world.shard(batches)):
             hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
-            _, nll = projected_nll(hidden, model.output, batch.real(batch.tgt_out), 0.0)
-            sums.append(nll[None])
+            sums.append(model.nll(hidden, batch.real(batch.tgt_out))[None])
             counts.append(batch.num_tokens)
     all_sums: list[float] = world.unshard(torch.cat(sums).tolist())
     all_counts = world.unshard(counts)

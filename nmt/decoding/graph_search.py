@@ -15,7 +15,7 @@ import copy
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -72,20 +72,23 @@ class WindowCache(KeyValueCache):
 
 
 def prefix_of(state: State) -> int:
-    """Return the number of columns before those of target positions."""
-    return state.prefix if isinstance(state, KeyValueCache) else 0
+    """Return the number of columns before those of target positions, the largest of all parts."""
+    own = state.prefix if isinstance(state, KeyValueCache) else 0
+    return max([own, *map(prefix_of, state.parts)])
 
 
-def in_window(state: State, num_columns: int, device: torch.device) -> State:
-    """Return `state` in a window: up to `num_columns`, a step changes no shape and asks the host nothing."""
+def in_window(state: State, num_tokens: int, device: torch.device) -> State:
+    """Return `state` in a window: for `num_tokens`, a step changes no shape and asks the host nothing."""
     position = torch.as_tensor(state.position, device=device).clone()
     if not isinstance(state, KeyValueCache):
-        return replace(state, position=position)
+        parts = [in_window(part, num_tokens, device) for part in state.parts]
+        return replace(state, position=position, parts=parts)
+    num_columns = state.prefix + num_tokens
     target = {
         name: F.pad(x, (0, 0, num_columns - x.shape[2], 0)) if name.endswith((".keys", ".values")) else x
         for name, x in state.target.items()
     }
-    return WindowCache(state.source, target, position, state.prefix, num_columns)
+    return WindowCache(state.source, target, position, prefix=state.prefix, num_columns=num_columns)
 
 
 Replay = Callable[[Callable[[], None]], None]
@@ -227,20 +230,36 @@ class Loops:
 
 def contents(beams: Beams, state: State) -> list[Tensor]:
     """Return the tensors that a search in a window consists of."""
-    lengths = [x for x in (beams.length, state.position) if isinstance(x, Tensor)]  # both, in a window
     of_beams = (beams.sentences, beams.limits, beams.num_finished, *beams.open, *beams.finished)
-    return [*lengths, *of_beams, *state.source.values(), *state.target.values()]
+    return [*_tensors(beams.length), *of_beams, *_contents(state)]
+
+
+def _contents(state: State) -> Iterator[Tensor]:
+    yield from (*_tensors(state.position), *state.source.values(), *state.target.values())
+    for part in state.parts:
+        yield from _contents(part)
+
+
+def _tensors(number: int | Tensor) -> list[Tensor]:
+    """Return a number that a device counts, as all are in a window."""
+    return [number] if isinstance(number, Tensor) else []
 
 
 def _placed(beams: Beams, state: State, places: Iterable[Tensor]) -> tuple[Beams, State]:
     """Return the search with its tensors replaced by `places`, in the order of `contents`."""
     beams, places = copy.copy(beams), iter(places)
-    beams.length, position = itertools.islice(places, 2)
+    beams.length = next(places)
     beams.sentences, beams.limits, beams.num_finished = itertools.islice(places, 3)
     beams.open = OpenBeams(*itertools.islice(places, 3))
     beams.finished = FinishedBeams(*itertools.islice(places, 3))
+    return beams, _placed_state(state, places)
+
+
+def _placed_state(state: State, places: Iterator[Tensor]) -> State:
+    position = next(places)
     source, target = ({name: next(places) for name in x} for x in (state.source, state.target))
-    return beams, replace(state, position=position, source=source, target=target)
+    parts = [_placed_state(part, places) for part in state.parts]
+    return replace(state, position=position, source=source, target=target, parts=parts)
 
 
 _loops: WeakKeyDictionary[nn.Module, Loops] = WeakKeyDictionary()
@@ -293,7 +312,8 @@ def graph_search(
             for table in model.modules():
                 if isinstance(table, PositionTable):
                     table(min(window, model.max_length or window))  # to have as many rows
-            state, beams = in_window(state, window, src.device), WindowBeams(beams, window - prefix)
+            state = in_window(state, window - prefix, src.device)
+            beams = WindowBeams(beams, window - prefix)
             loop = loops.begin(model, beams, state, num_active)
             beams, state = copy.copy(loop.beams), loop.state
             staying = loop.run(model, window - num_columns, results)

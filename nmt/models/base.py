@@ -1,9 +1,10 @@
 """The contract that every model fulfils: `forward`, `project`, `start`, `advance`, `reorder`, `attention`.
 
 Training calls `forward` and `project`, or reads the weights of `output` in place of `project`, as a kernel of
-search does. Beam search calls `start`, `advance`, `project` and `reorder`; sampling calls `start`, `step`,
-which is `advance` and then `project`, and `reorder`. `attention` returns attention weights. The rest of the
-package asks no model for its family; nothing here knows a family of models, a token id or text.
+search does; a validation calls `forward` and `nll`. Beam search calls `start`, `advance`, `project` and
+`reorder`; sampling calls `start`, `step`, which is `advance` and then `project`, and `reorder`. `attention`
+returns attention weights. The rest of the package asks no model for its family; nothing here knows a family
+of models, a token id or text.
 
 Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
 The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from nmt.checks import at_least, within
 from nmt.layers.attention import AttentionRole, Recorder, recorded_attention
+from nmt.layers.loss import projected_nll
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -85,10 +87,14 @@ class State:
     """Tensors with N = B * K rows."""
     position: int | Tensor = 0
     """Target positions consumed so far, the same for every row; a tensor () where a device counts them."""
+    parts: list[State] = field(default_factory=list)
+    """The states of the members of an ensemble; empty for any other model."""
 
     def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> Self:
         """Return the state of the hypotheses `rows` (N',) and of the `sentences` (B',); None keeps all."""
-        return replace(self, source=_select(self.source, sentences), target=_select(self.target, rows))
+        parts = [part.select(rows, sentences) for part in self.parts]
+        source, target = _select(self.source, sentences), _select(self.target, rows)
+        return replace(self, source=source, target=target, parts=parts)
 
 
 def _select(tensors: dict[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
@@ -117,7 +123,20 @@ class TranslationModel(nn.Module, ABC):
     gains_from_compiling = True
     """Whether `runtime.compile` compiles `forward`."""
     output: nn.Linear
-    """The map from hidden states to logits; not in `forward`, so that a loss may pick positions first."""
+    """The map from hidden states to logits; not in `forward`, so that a loss may pick positions first.
+
+    Every model that can be trained has one; an ensemble has none, but a `project` of its own.
+    """
+
+    @property
+    def members(self) -> list[TranslationModel]:
+        """The models that predict together: those of an ensemble, else this model alone."""
+        return [self]
+
+    @property
+    def hidden_size(self) -> int:
+        """The width D of the hidden states."""
+        return self.output.in_features
 
     @abstractmethod
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
@@ -134,6 +153,13 @@ class TranslationModel(nn.Module, ABC):
     def project(self, hidden: Tensor) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
         return self.output(hidden)
+
+    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the negative log-likelihood of targets (M,) under hidden states (M, D), summed.
+
+        Few logits exist at a time. For use without gradients.
+        """
+        return projected_nll(hidden, self.output, targets, 0.0)[1]
 
     @abstractmethod
     def start(self, src: Tensor, src_mask: Tensor) -> State:

@@ -8,5 +8,6 @@ Knows files and models together; refuses to know the command line. The modules i
     tasks               The table of tasks, and the evaluation of a model by the code of its task.
     directory           A run directory: its files, its lock and its config.
     status              The file that says how a training stands.
+    agreement           The agreement of several runs that are to predict together.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
 """

@@ -6,13 +6,14 @@ Every component gets its own part of the config; no component sees the whole.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend
-from nmt.config.roots import Task, TrainConfig, require_checkpoint
+from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.mixture import tagged
@@ -23,6 +24,8 @@ from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.translate import Translation, in_precision, translate_stream
 from nmt.errors import UserError, suggest
 from nmt.models import TranslationModel, build_model
+from nmt.models.ensemble import Ensemble, EnsembleConfig
+from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
 from nmt.runs.task import TrainedModel
@@ -30,6 +33,8 @@ from nmt.runs.tasks import TASKS
 from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
+
+AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
@@ -42,7 +47,7 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
 
 @dataclass
 class Run(TrainedModel):
-    """A trained model and its run directory."""
+    """A trained model and its run directory; for an ensemble, the directory of its first run."""
 
     directory: RunDirectory
     _copies: dict[runtime.Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
@@ -125,6 +130,24 @@ def open_run(
     return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 
+def open_runs(cfg: RunConfig) -> Run:
+    """Load the run that `cfg` names, or several as one `Run`: see `ensemble_of`."""
+    pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
+    runs = [open_run(run, checkpoint, cfg.runtime) for run, checkpoint in pairs]
+    return runs[0] if len(runs) == 1 else ensemble_of(runs, cfg.ensemble)
+
+
+def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
+    """Return several opened runs as one, whose config, tokenizer and directory are those of the first.
+
+    Raises:
+        UserError: the runs have other vocabularies, languages or tasks, or `cfg` another number of weights.
+    """
+    require_agreement([(run.directory.path, run) for run in runs])
+    model = Ensemble([run.model for run in runs], cfg or EnsembleConfig()).eval()
+    return dataclasses.replace(runs[0], model=model)
+
+
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
     """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`.
 
@@ -150,6 +173,25 @@ def identify_checkpoint(path: str | Path, name: str = "final") -> tuple[str, str
     found = _resolved(name, run, load_config(run.config_file))
     store = run.checkpoints
     return found, store.digest(store.directory / AVERAGE if found == AVERAGE else store.folder(int(found)))
+
+
+def with_fixed_checkpoints(cfg: AnyRunConfig) -> tuple[AnyRunConfig, dict[str, Any]]:
+    """Return `cfg` with the checkpoints that its names mean now, and facts that tell its weights from others.
+
+    Raises:
+        UserError: a directory holds no run, or a checkpoint is missing.
+    """
+    pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
+    found = [identify_checkpoint(run, checkpoint) for run, checkpoint in pairs]
+    if len(found) == 1:
+        ((checkpoint, digest),) = found
+        return dataclasses.replace(cfg, checkpoint=checkpoint), {"checkpoint": digest[:16]}
+    facts = {
+        "checkpoint": [digest[:16] for _, digest in found],
+        "ensemble.mean": cfg.ensemble.mean.value,
+        "ensemble.weights": cfg.ensemble.normalised(len(found)),
+    }
+    return dataclasses.replace(cfg, checkpoint=[checkpoint for checkpoint, _ in found]), facts
 
 
 def _resolved(name: str, run: RunDirectory, cfg: TrainConfig) -> str:

@@ -14,7 +14,7 @@ from nmt.config.compose import Composed
 from nmt.config.roots import TargetConfig, Task
 from nmt.data.lines import decoded
 from nmt.data.pairs import one_line
-from nmt.runs.opened import open_run
+from nmt.runs.opened import open_runs
 
 
 @dataclass
@@ -29,7 +29,7 @@ class AttentionVerbConfig(ViewsConfig, TargetConfig):
 def run(trial: Composed) -> dict[str, Any]:
     """Write what the model attends to for the lines on standard input, and print the names of the files."""
     cfg = trial.to_config(AttentionVerbConfig)
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened = open_runs(cfg)
     opened.require_task(Task.translation)
     maps = empty_maps(opened.model, opened.device)
     require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
@@ -17,7 +18,7 @@ from nmt.data.pairs import DataConfig, ParallelText
 from nmt.decoding.metrics import require_metrics
 from nmt.errors import UserError, warn
 from nmt.files import write_lines
-from nmt.runs.opened import evaluation_text, open_run, score_line
+from nmt.runs.opened import evaluation_text, open_runs, score_line
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest
 
@@ -41,7 +42,7 @@ class EvaluateConfig(RunConfig):
 def run(trial: Composed) -> dict[str, Any]:
     """Score a trained model on one split, print and return the scores; several processes share the work."""
     cfg = trial.to_config(EvaluateConfig)
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened = open_runs(cfg)
     _require_languages(opened.cfg, cfg.data)
     split = cfg.data.scored_split
     with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
@@ -79,7 +80,10 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
 def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
     """Return a file name: test.de for the settings of the run, with a hash of the settings for others."""
     same_data = dataclasses.replace(cfg.data, scored_split=trained.data.scored_split) == trained.data
-    if same_data and cfg.decoding == trained.decoding and cfg.checkpoint == "final":
+    own = len(cfg.runs) == 1 and cfg.checkpoint == "final"
+    if own and same_data and cfg.decoding == trained.decoding:
         return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"
     settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
+    if len(cfg.runs) > 1:
+        settings += repr(([str(Path(run).resolve()) for run in cfg.runs], cfg.ensemble))
     return f"{cfg.data.scored_split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"

@@ -10,7 +10,7 @@ from nmt.config.compose import Composed
 from nmt.config.roots import RunConfig
 from nmt.decoding import SamplingConfig
 from nmt.errors import UserError
-from nmt.runs.opened import open_run
+from nmt.runs.opened import open_runs
 
 
 @dataclass
@@ -32,6 +32,6 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(GenerateConfig)
     if not isinstance(cfg.decoding, SamplingConfig):
         raise UserError(f"nmt generate needs decoding=sampling, but has {cfg.decoding.strategy}")
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened = open_runs(cfg)
     print(opened.generate(cfg.prompt, cfg.max_tokens, cfg.decoding))
     return {}

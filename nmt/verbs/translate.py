@@ -8,7 +8,7 @@ from typing import Any
 from nmt.config.compose import Composed
 from nmt.config.roots import TranslateConfig
 from nmt.data.lines import decoded
-from nmt.runs.opened import open_run, output_lines
+from nmt.runs.opened import open_runs, output_lines
 from nmt.verbs.translate_file import translate_file
 
 
@@ -19,7 +19,7 @@ def run(trial: Composed) -> dict[str, Any]:
         translate_file(cfg)
         return {}
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    opened = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    opened = open_runs(cfg)
     for number, translation in enumerate(opened.translate(decoded(source), cfg.decoding, cfg.tgt)):
         lines = output_lines(number, translation, cfg.decoding.n_best)
         target.write("".join(f"{line}\n" for line in lines).encode())

@@ -50,7 +50,7 @@ from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE, translate
 from nmt.errors import NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
-from nmt.runs.opened import Run, identify_checkpoint, open_run, output_lines
+from nmt.runs.opened import Run, open_runs, output_lines, with_fixed_checkpoints
 from nmt.runtime import resolve_device
 from nmt.signals import StopRequest, when_orphaned
 from nmt.training.display import is_live
@@ -74,16 +74,16 @@ def translate_file(cfg: TranslateConfig) -> None:
     assert cfg.input is not None
     assert cfg.output is not None
     job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser())
-    checkpoint, digest = identify_checkpoint(cfg.run, cfg.checkpoint)
+    cfg, weights = with_fixed_checkpoints(cfg)
     decoding = {f"decoding.{key}": value for key, value in to_plain(cfg)["decoding"].items()}
     for key in ("batch_tokens", "cuda_graphs"):  # these change speed and memory, not the translations
         decoding.pop(f"decoding.{key}", None)
-    with job.opened({"checkpoint": digest[:16], "tgt": cfg.tgt, **decoding}):
+    with job.opened({**weights, "tgt": cfg.tgt, **decoding}):
         counter = LineCounter(job.num_lines, job.num_finished)
         if job.num_finished:
             counter.note(f"going on: {job.progress} are translated")
         num_missing = sum(not part.exists() for part in job.parts)
-        settings = worker_settings(dataclasses.replace(cfg, checkpoint=checkpoint), num_missing)
+        settings = worker_settings(cfg, num_missing)
         if settings:
             threads, devices = settings[0].runtime.threads, {s.runtime.device for s in settings}
             counter.note(
@@ -188,7 +188,7 @@ def _begin(settings: Sequence[TranslateConfig], num_begun: Any) -> None:
 @functools.cache
 def _opened_run() -> Run:
     (cfg,) = _CONFIG
-    run = open_run(cfg.run, cfg.checkpoint, cfg.runtime)
+    run = open_runs(cfg)
     run.require_task(Task.translation)
     return run
 

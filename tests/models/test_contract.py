@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ from nmt.layers.positions import Positions
 from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
 from nmt.models.convolutional import ConvolutionalConfig
 from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
+from nmt.models.ensemble import Ensemble, EnsembleConfig, Mean
 from nmt.models.recurrence import Cell
 from nmt.models.rnn import RnnConfig
 from nmt.models.rnn_attention import AttentionScore
@@ -215,13 +217,46 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=CASES)
+@dataclass
+class Together(ModelConfig):
+    """Several models as an ensemble, which only a test describes as one config."""
+
+    parts: list[ModelConfig] = field(default_factory=list)
+    rule: EnsembleConfig = field(default_factory=EnsembleConfig)
+
+
+def every_family() -> list[ModelConfig]:
+    """Return one model of every family, each of its own width."""
+    return [
+        transformer(positions=Positions.learned),
+        rnn(d_model=12),
+        rnn(d_model=10, attention=AttentionScore.none, cell=Cell.lstm),
+        convolutional(d_model=20, max_positions=48),
+        decoder_only(d_model=24),
+    ]
+
+
+ENSEMBLES = [
+    pytest.param(lambda: Together(parts=every_family()), id="ensemble-probabilities"),
+    pytest.param(
+        lambda: Together(
+            parts=every_family()[::-1],
+            rule=EnsembleConfig(Mean.log_probabilities, weights=[1.0, 2.0, 0.5, 3.0, 1.0]),
+        ),
+        id="ensemble-log_probabilities",
+    ),
+]
+
+
+@pytest.fixture(params=[*CASES, *ENSEMBLES])
 def model(request: pytest.FixtureRequest) -> TranslationModel:
     """Return a model in eval mode: dropout must not show."""
     return build(request.param()).eval()
 
 
 def build(cfg: ModelConfig) -> TranslationModel:
+    if isinstance(cfg, Together):
+        return Ensemble([build(part) for part in cfg.parts], cfg.rule)
     return build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE)
 
 
@@ -238,7 +273,8 @@ def test_every_family_is_tested() -> None:
 def test_shapes(model: TranslationModel, sentences: Sentences) -> None:
     src, src_mask, tgt_in = sentences(3, 5, 4)
     hidden = model(src, src_mask, tgt_in)
-    assert hidden.shape == (3, 4, D_MODEL)
+    assert hidden.shape == (3, 4, model.hidden_size)
+    assert model.hidden_size == (16 + 12 + 10 + 20 + 24 if len(model.members) > 1 else D_MODEL)
     assert model.project(hidden).shape == (3, 4, VOCAB_SIZE)
     state = model.start(src, src_mask)
     assert all(len(tensor) == 3 for tensor in (*state.source.values(), *state.target.values()))
@@ -327,7 +363,7 @@ def test_reorder_leaves_the_old_state_as_it_was(
     assert_close(model.step(tgt_in[:, 1], state), expected)
 
 
-@pytest.mark.parametrize("make", CASES)
+@pytest.mark.parametrize("make", [*CASES, *ENSEMBLES])
 def test_state_dict_round_trip(make: Callable[[], ModelConfig], sentences: Sentences) -> None:
     batch = sentences(3, 5, 4)
     first, second = build(make()).eval(), build(make()).eval()
@@ -340,7 +376,7 @@ def test_bf16_stays_close(model: TranslationModel, sentences: Sentences) -> None
     batch = sentences(3, 5, 4)
     with torch.autocast("cpu", torch.bfloat16):
         rough = logits_of(model, *batch)
-    assert rough.dtype is torch.bfloat16
+    assert rough.dtype is (torch.bfloat16 if model.members == [model] else torch.float32)
     assert_close(rough.float(), logits_of(model, *batch), atol=0.1, rtol=0.1)
 
 
@@ -375,6 +411,10 @@ def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sen
 
 def test_attention_maps(model: TranslationModel, sentences: Sentences) -> None:
     src, src_mask, tgt_in = sentences(3, 6, 5)
+    if len(model.members) > 1:
+        with pytest.raises(UserError, match=r"^attention weights belong to one model, but .* ensemble of 5;"):
+            model.attention(src, src_mask, tgt_in)
+        return
     maps = model.attention(src, src_mask, tgt_in)
     blind = getattr(model, "decoder", None).__class__.__name__ == "PlainDecoder"
     assert bool(maps.cross) != blind  # whatever attends at all attends to the source

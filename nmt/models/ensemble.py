@@ -1,0 +1,134 @@
+"""Several models that predict as one: the mean of their distributions over the next token.
+
+An ensemble fulfils the contract of models, so that whatever searches or scores with a model does so with
+several. Its members may be of different families and sizes; they read the same source ids and predict the
+same target ids. A hidden state of the ensemble is those of its members side by side, and its logits are log
+probabilities already: `log_softmax` leaves them as they are.
+
+Knows token ids; knows no text, so that whoever builds an ensemble makes sure that the ids mean the same.
+
+Ensembles of translation models: Sutskever et al. 2014, section 3.6. The mean of log probabilities, a
+geometric mean, is a product of experts (Hinton 2002) with one exponent for each model.
+
+Shapes: N hypotheses, B sentences, T target length, D width, that of an ensemble being the sum of those of its
+members, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import UserError
+from nmt.layers.loss import LOGITS_AT_ONCE_ON_CPU, smoothed_nll
+from nmt.models.base import AttentionMaps, State, TranslationModel
+
+
+class Mean(Enum):
+    """The mean that an ensemble predicts with."""
+
+    probabilities = "probabilities"
+    """The arithmetic mean: a token is likely if some model finds it likely."""
+    log_probabilities = "log_probabilities"
+    """The geometric mean, normalised: a token is likely if no model finds it unlikely."""
+
+
+@dataclass
+class EnsembleConfig:
+    """Rule by which several models predict as one."""
+
+    mean: Mean = Mean.probabilities
+    """probabilities, or log_probabilities: the mean of the models' predictions."""
+    weights: list[float] | None = None
+    """One positive weight for each run, divided by their sum; null: all are equal."""
+
+    def __post_init__(self) -> None:
+        for weight in self.weights or ():
+            if not 0 < weight < math.inf:
+                raise UserError(
+                    f"ensemble.weights must be positive, but one is {weight}; leave out runs without weight"
+                )
+
+    def normalised(self, num_models: int) -> list[float]:
+        """Return the weights of the models, which sum to 1; raise `UserError` for another number of them."""
+        weights = [1.0] * num_models if self.weights is None else self.weights
+        if len(weights) != num_models:
+            raise UserError(
+                f"ensemble.weights must have one number for each of {num_models} runs, but has {len(weights)}"
+            )
+        return [weight / sum(weights) for weight in weights]
+
+
+class Ensemble(TranslationModel):
+    """See the module's docstring; the contract is in `nmt.models.base`."""
+
+    def __init__(self, models: Sequence[TranslationModel], cfg: EnsembleConfig):
+        super().__init__()
+        self.models = nn.ModuleList(models)
+        self.mean, self.weights = cfg.mean, cfg.normalised(len(models))
+        self.widths = [model.hidden_size for model in models]
+        self.max_length = min((m.max_length for m in models if m.max_length is not None), default=None)
+
+    @property
+    def members(self) -> list[TranslationModel]:
+        return cast("list[TranslationModel]", list(self.models))
+
+    @property
+    def hidden_size(self) -> int:
+        return sum(self.widths)
+
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Return the hidden states (B, T, D) of all members, side by side."""
+        return torch.cat([model(src, src_mask, tgt_in) for model in self.members], dim=-1)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Return the log probabilities (..., V), in float32, of hidden states (..., D)."""
+        total: Tensor | None = None
+        for model, part, weight in zip(
+            self.members, hidden.split(self.widths, dim=-1), self.weights, strict=True
+        ):
+            log_probs = model.project(part).log_softmax(dim=-1, dtype=torch.float32)
+            if self.mean is Mean.probabilities:
+                log_probs = log_probs + math.log(weight)
+                total = log_probs if total is None else torch.logaddexp(total, log_probs)
+            else:
+                log_probs = log_probs * weight
+                total = log_probs if total is None else total + log_probs
+        assert total is not None
+        return total if self.mean is Mean.probabilities else total.log_softmax(dim=-1)
+
+    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the negative log-likelihood of targets (M,) under hidden states (M, D), summed."""
+        vocab_size = self.project(hidden[:1]).shape[1]
+        rows = max(1, LOGITS_AT_ONCE_ON_CPU // vocab_size)
+        pairs = zip(hidden.split(rows), targets.split(rows), strict=True)
+        return torch.stack([smoothed_nll(self.project(part), ids, 0.0)[1] for part, ids in pairs]).sum()
+
+    def start(self, src: Tensor, src_mask: Tensor) -> State:
+        """Let each member read the source."""
+        return State(parts=[model.start(src, src_mask) for model in self.members])
+
+    def advance(self, last: Tensor, state: State) -> Tensor:
+        """Return the hidden states (N, D) of all members, side by side."""
+        pairs = zip(self.members, state.parts, strict=True)
+        hidden = torch.cat([model.advance(last, part) for model, part in pairs], dim=-1)
+        state.position += 1
+        return hidden
+
+    def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
+        """Return the state with that of each member reordered."""
+        pairs = zip(self.members, state.parts, strict=True)
+        return replace(state, parts=[model.reorder(part, rows, sentences) for model, part in pairs])
+
+    def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
+        """Raise `UserError`: attention weights belong to one model."""
+        raise UserError(
+            f"attention weights belong to one model, but this is an ensemble of {len(self.models)}; "
+            "choose one of its runs with run=DIR"
+        )

@@ -1,0 +1,84 @@
+"""The agreement of several runs that are to predict together: the same ids must mean the same in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+
+import sentencepiece
+
+from nmt.config.roots import Task
+from nmt.data.tokenizer import Tokenizer
+from nmt.errors import UserError
+from nmt.runs.task import TrainedModel
+
+ADVICE = "train both on the same data with the same tokenizer=..."
+
+
+def require_agreement(runs: Sequence[tuple[Path, TrainedModel]]) -> None:
+    """Raise `UserError` unless all runs have the task, the vocabularies and the languages of the first."""
+    first_name, first = runs[0]
+    for name, other in runs[1:]:
+        for problem in _differences(str(first_name), first, str(name), other):
+            raise UserError(f"run=[{first_name},{name}] cannot predict together: {problem}")
+
+
+def _differences(a: str, first: TrainedModel, b: str, other: TrainedModel) -> Iterator[str]:
+    """Yield what the runs named `a` and `b` differ in, the most important first."""
+    if first.cfg.task is not other.cfg.task:
+        yield f"the task of {a} is {first.cfg.task.value}, but that of {b} is {other.cfg.task.value}"
+    yield from _token_differences(a, first.tokenizer, b, other.tokenizer)
+    of_first, of_other = first.cfg.data, other.cfg.data
+    if first.cfg.task is Task.language_model:
+        if of_first.max_tokens != of_other.max_tokens:
+            yield (
+                f"they read windows of another length: data.max_tokens is {of_first.max_tokens} in {a}, "
+                f"but {of_other.max_tokens} in {b}"
+            )
+        return
+    if set(of_first.languages) != set(of_other.languages):
+        known = [
+            " and ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(data.languages))
+            for data in (of_first, of_other)
+        ]
+        yield f"{a} translates {known[0]}, but {b} {known[1]}"
+    if of_first.tags != of_other.tags:
+        tags = [" ".join(data.tags.values()) or "no tag" for data in (of_first, of_other)]
+        yield f"{a} asks for a language by {tags[0]}, but {b} by {tags[1]}; see data.target_tags"
+
+
+def _token_differences(a: str, first: Tokenizer, b: str, other: Tokenizer) -> Iterator[str]:
+    """Yield what two tokenizers differ in."""
+    if first.fingerprint == other.fingerprint:
+        return
+    for side, of_first, of_other in (
+        ("target", first.tgt_model, other.tgt_model),
+        ("source", first.src_model, other.src_model),
+    ):
+        pieces, others = _pieces(of_first), _pieces(of_other)
+        if len(pieces) != len(others):
+            yield (
+                f"their {side} vocabularies differ: {len(pieces):,} pieces in {a}, but {len(others):,} in "
+                f"{b}; {ADVICE}"
+            )
+        for number, (piece, another) in enumerate(zip_longest(pieces, others)):
+            if piece != another:
+                yield (
+                    f"their {side} vocabularies differ: piece {number} is {piece!r} in {a}, but {another!r} "
+                    f"in {b}; {ADVICE}"
+                )
+    settings, others_settings = asdict(first.cfg), asdict(other.cfg)
+    changed = [f"tokenizer.{key}" for key, value in settings.items() if others_settings[key] != value]
+    yield (
+        f"their tokenizers have the same pieces, but split text by other rules or statistics"
+        f"{': ' if changed else ''}{', '.join(changed)}; {ADVICE}"
+    )
+
+
+def _pieces(model: bytes) -> list[str]:
+    """Return the pieces of a SentencePiece model, in the order of their ids."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces: list[str] = processor.id_to_piece(list(range(processor.get_piece_size())))
+    return pieces
