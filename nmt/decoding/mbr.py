@@ -10,7 +10,7 @@ Kumar and Byrne 2004. Samples as candidates: Eikema and Aziz 2020. Epsilon sampl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 import numpy as np
@@ -49,6 +49,8 @@ class MBRConfig(DrawingConfig):
     """gnmt, average or none: that of the beam."""
     length_penalty_alpha: float = BeamConfig.length_penalty_alpha
     """Strength of the length penalty of the beam; 0 switches it off."""
+    pool_models: bool = False
+    """Find candidates with each model of an ensemble, and take all of them; false: with the ensemble."""
     utility: Utility = Utility.chrf
     """chrf or bleu: what a candidate is worth where another is the reference."""
     aggregate: bool = False
@@ -90,12 +92,18 @@ def candidates(
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     """
     found: list[list[Hypothesis]] = [[] for _ in range(len(src))]
-    if cfg.num_samples:
-        found = draw_samples(model, src, src_mask, cfg, cfg.num_samples)
-    if cfg.beam_size:
-        beams = search(model, src, src_mask, cfg.beam())
-        found = [drawn + best for drawn, best in zip(found, beams, strict=True)]
+    for number, member in enumerate(model.members if cfg.pool_models else [model]):
+        if cfg.num_samples:
+            own = replace(cfg, seed=cfg.seed + number)
+            _add(found, draw_samples(member, src, src_mask, own, cfg.num_samples))
+        if cfg.beam_size:
+            _add(found, search(member, src, src_mask, cfg.beam()))
     return found
+
+
+def _add(found: list[list[Hypothesis]], more: list[list[Hypothesis]]) -> None:
+    for sentence, hypotheses in zip(found, more, strict=True):
+        sentence.extend(hypotheses)
 
 
 def rank(hypotheses: Sequence[Hypothesis], texts: Sequence[str], cfg: MBRConfig) -> list[tuple[int, float]]:
