@@ -5,7 +5,10 @@ whatever its batch: each sample has its own random numbers, one for each token, 
 Samples of a sentence that have begun alike are one row of the batch until they differ, and samples that have
 ended have none.
 
-Shapes: B sentences, K samples a sentence, U rows a sentence, R = B * U, V vocabulary, T tokens of the longest
+A model wants as many rows of each sentence; a sentence with many different samples is therefore in the batch
+several times, as groups of rows.
+
+Shapes: B sentences, K samples a sentence, G groups of rows, R rows, V vocabulary, T tokens of the longest
 sample allowed.
 
 Top-k: Fan et al. 2018. Top-p (nucleus): Holtzman et al. 2020. Epsilon: Hewitt et al. 2022.
@@ -28,6 +31,8 @@ from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runtime import derive_seed
 
+GROUP_SIZE = 8
+"""Rows of a group, for which the model reads the source once."""
 BLOCK_SIZE = 64
 """Tokens in a block of the vocabulary; a block is drawn first, then one of its tokens."""
 NUCLEUS_TOKENS = 128
@@ -88,8 +93,8 @@ def draw_samples(
         staying = samples.open.any(1).nonzero().squeeze(1)
         if not len(staying):
             return samples.hypotheses()
-        rows, last = samples.share_rows(staying)
-        state = model.reorder(state, rows, staying)
+        rows, groups, last = samples.share_rows(staying)
+        state = model.reorder(state, rows, groups)
 
 
 class Samples:
@@ -106,44 +111,47 @@ class Samples:
         self.limits, self.numbers = limits, numbers
         self.open = torch.ones_like(self.log_probs, dtype=torch.bool)  # (B', K)
         self.tokens = limits.new_zeros(num_sentences, num)  # (B', K), the last ones
-        self.rows = limits.new_zeros(num_sentences, num)  # (B', K), from 0 in each sentence
-        self.num_rows = 1
+        self.groups = self.sentences  # (B',) the first group of rows of each
+        self.rows = self.groups[:, None].expand(-1, num)  # (B', K)
 
     def extend(self, logits: Tensor, cfg: DrawingConfig) -> None:
         """Extend every open sample by one token, drawn by the `logits` (R, V) of its row, overwritten."""
         normaliser = logits.logsumexp(dim=-1)  # (R,)
-        first = torch.arange(len(self.rows), device=logits.device) * self.num_rows
-        rows = (first[:, None] + self.rows)[self.open]  # (N,)
+        rows = self.rows[self.open]  # (N,)
         tokens = draw(_allowed(logits), self.numbers[:, :, self.length][self.open], cfg, rows)
         self.length += 1
         ending = (self.limits == self.length)[:, None].expand_as(self.open)[self.open]
         tokens = tokens.masked_fill(ending, EOS_ID)
-        self.tokens = torch.full_like(self.tokens, PAD_ID).masked_scatter(self.open, tokens)
+        self.tokens = torch.full_like(self.rows, PAD_ID).masked_scatter(self.open, tokens)
         found = (logits[rows, tokens] - normaliser[rows]).to(self.log_probs.dtype)
         added = torch.zeros_like(self.open, dtype=found.dtype).masked_scatter(self.open, found)
         self.ids[self.sentences, :, self.length - 1] = self.tokens
         self.log_probs[self.sentences] += added
         self.open = self.open & (self.tokens != EOS_ID)
 
-    def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows (R,) that go on and their last tokens (R,), one for all samples that are alike.
+    def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the rows (R,) that go on, the groups (G,) that they are of, and their last tokens (R,).
 
-        Only the sentences `staying` (B',) are kept. A sentence with fewer rows than others repeats one.
+        Only the sentences `staying` (B',) are kept. All open samples of a sentence that are alike are one row.
+        A sentence has as many groups of rows as it needs, and one row again and again to fill the last.
         """
         self.sentences, self.limits = self.sentences[staying], self.limits[staying]
         self.numbers, self.open = self.numbers[staying], self.open[staying]
         none = torch.iinfo(torch.long).max
-        before, tokens = self.rows[staying], self.tokens[staying]
-        keys = (before << 32 | tokens).masked_fill(~self.open, none)  # (B', K)
-        keys, order = keys.sort(dim=1)
+        keys = self.rows[staying] << 32 | self.tokens[staying]  # (B', K)
+        keys, order = keys.masked_fill(~self.open, none).sort(dim=1)
         index = F.pad((keys[:, 1:] != keys[:, :-1]).long(), (1, 0)).cumsum(dim=1)  # (B', K)
-        num_parents, self.num_rows = self.num_rows, int(index.masked_fill(keys == none, 0).max()) + 1
-        self.rows, self.tokens = torch.empty_like(index).scatter(1, order, index), tokens
-        distinct = keys.new_full((len(keys), keys.shape[1] + 1), none).scatter(1, index, keys)
-        distinct = distinct[:, : self.num_rows]
-        distinct = torch.where(distinct == none, keys[:, :1], distinct)  # (B', U)
-        first = staying[:, None] * num_parents
-        return (first + (distinct >> 32)).flatten(), (distinct & 0xFFFFFFFF).flatten()
+        last = index.masked_fill(keys == none, 0).amax(dim=1)  # (B',) the index of the last row
+        width = min(GROUP_SIZE, int(last.max()) + 1)
+        num_groups = last // width + 1  # (B',)
+        places = torch.arange(len(staying), device=last.device).repeat_interleave(num_groups)  # (G,)
+        parents, self.groups = self.groups[staying][places], num_groups.cumsum(0) - num_groups
+        number = torch.arange(len(places), device=last.device) - self.groups[places]  # (G,)
+        slots = number[:, None] * width + torch.arange(width, device=last.device)  # (G, width)
+        distinct = keys.scatter(1, index, keys)  # (B', K), as far as `last`
+        rows = distinct[places[:, None], slots.minimum(last[places, None])].flatten()  # (R,)
+        self.rows = torch.empty_like(index).scatter(1, order, index) + self.groups[:, None] * width
+        return rows >> 32, parents, rows & 0xFFFFFFFF
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the samples of every sentence, the likeliest per token first; none of NaN or infinity."""
