@@ -19,7 +19,7 @@ in import order, too; a test reads these lists and checks both:
     layers/               Blocks that models share; no token id, no text.
     models/               One file a family, and the contract that all of them fulfil.
     training/             The update, its objective and schedule, checkpoints, tracking; no text, no BLEU.
-    decoding/             Search over the contract of models; text only in `translate`, `score`, `evaluate`.
+    decoding/             Search over the contract of models; no text, but in the modules that say so.
     attention_views/      Pictures of attention.
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, and what is opened from it.

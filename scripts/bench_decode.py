@@ -136,6 +136,8 @@ def translate_ours(job: Record) -> Record:
     """Translate the lines of a job as `nmt translate` does."""
     search = [f"decoding.beam_size={job['beam_size']}", f"decoding.length_penalty_alpha={job['alpha']}"]
     settings = ["decoding=beam", *search, "decoding.length_penalty=average", *job["settings"]]
+    if any(setting.startswith("decoding=") for setting in job["settings"]):
+        settings = job["settings"]
     threads = f"runtime.threads={job['threads']}"
     (composed,) = compose(VERBS["translate"], [f"run={job['run']}", "runtime.device=cpu", threads, *settings])
     cfg = composed.to_config(TranslateConfig)
@@ -300,7 +302,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         default=[],
         metavar="NAME:KEY=VALUE ...",
-        help="more searches of ours, each with its settings",
+        help="more searches of ours, each with its settings; one with decoding=... has these settings alone",
     )
     show = verbs.add_parser("table", help="make tables of results")
     show.add_argument("files", nargs="+", type=Path)

@@ -468,7 +468,7 @@ def test_a_verb_is_a_row_a_module_and_a_yaml_file(run: str, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "  nmt toy run=RUN times=2\n" in shown
     assert re.search(r"^    times=1 +How often to say it\.$", shown, flags=re.MULTILINE)
-    assert re.search(r"^  decoding +beam, \*from_run, greedy, sampling$", shown, flags=re.MULTILINE)
+    assert re.search(r"^  decoding +beam, \*from_run, greedy, mbr, sampling$", shown, flags=re.MULTILINE)
 
 
 @pytest.mark.usefixtures("toy")

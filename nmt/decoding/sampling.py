@@ -2,19 +2,27 @@
 
 A sample is a function of the seed, the sentence and the number of the sample among those of the sentence,
 whatever its batch: each sample has its own random numbers, one for each token, made before the first token.
+Samples of a sentence that have begun alike are one row of the batch until they differ, and samples that have
+ended have none.
 
-Shapes: B sentences, K samples a sentence, N = B * K, V vocabulary, T tokens of the longest sample allowed.
+A model wants as many rows of each sentence; a sentence with many different samples is therefore in the batch
+several times, as groups of rows.
 
-Top-k: Fan et al. 2018. Top-p (nucleus): Holtzman et al. 2020.
+Shapes: B sentences, K samples a sentence, G groups of rows, R rows, V vocabulary, T tokens of the longest
+sample allowed.
+
+Top-k: Fan et al. 2018. Top-p (nucleus): Holtzman et al. 2020. Epsilon: Hewitt et al. 2022.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.checks import finite, within
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -23,18 +31,26 @@ from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runtime import derive_seed
 
+GROUP_SIZE = 8
+"""Rows of a group, for which the model reads the source once."""
+BLOCK_SIZE = 64
+"""Tokens in a block of the vocabulary; a block is drawn first, then one of its tokens."""
+NUCLEUS_TOKENS = 128
+"""Tokens among which a nucleus is looked for before the whole vocabulary is sorted."""
+
 
 @dataclass
-class SamplingConfig(DecodingConfig):
-    """Tokens sampled one after the other."""
+class DrawingConfig(DecodingConfig):
+    """The keys of the strategies that draw tokens at random."""
 
-    strategy: str = "sampling"
     temperature: float = 1.0
     """Divisor of the logits: below 1 likely tokens become likelier, 0 always takes the likeliest."""
     top_k: int | None = None
-    """Sample from this many of the likeliest tokens; null: from all."""
+    """Sample from this many of the likeliest tokens, and those as likely as the last; null: from all."""
     top_p: float = 1.0
     """Sample from the fewest likeliest tokens that together have this probability."""
+    epsilon: float = 0.0
+    """Sample from the tokens that have at least this probability, or from the likeliest if none has."""
     seed: int = 1
     """Seed of the samples; the same seed gives the same samples."""
 
@@ -44,6 +60,14 @@ class SamplingConfig(DecodingConfig):
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"decoding.top_k must be at least 1 or null, but is {self.top_k}")
         within(self, "decoding", "(0, 1]", "top_p")
+        within(self, "decoding", "[0, 1)", "epsilon")
+
+
+@dataclass
+class SamplingConfig(DrawingConfig):
+    """Tokens sampled one after the other."""
+
+    strategy: str = "sampling"
 
 
 def sample(
@@ -54,27 +78,87 @@ def sample(
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     Scores are made of the probabilities of the model, whatever the temperature.
     """
-    num = cfg.n_best
-    limits = length_limits(src_mask, model.max_length, cfg).repeat_interleave(num)
-    numbers = _numbers(src, src_mask, int(limits.max()), cfg)
-    state = model.start(src, src_mask)
-    state = model.reorder(state, torch.arange(len(src), device=src.device).repeat_interleave(num))
-    last = src.new_full((len(limits),), BOS_ID)
-    tokens, log_probs = [], []
-    ended = torch.zeros_like(last, dtype=torch.bool)
-    for t in range(numbers.shape[1]):
-        all_log_probs = model.step(last, state).float().log_softmax(dim=-1)  # (N, V)
-        last = draw(_allowed(all_log_probs.clone()), numbers[:, t], cfg)  # (N,)
-        last = last.masked_fill(limits == t + 1, EOS_ID).masked_fill(ended, PAD_ID)
-        tokens.append(last)
-        log_probs.append(all_log_probs.gather(1, last[:, None])[:, 0].masked_fill(ended, 0.0))
-        ended = ended | (last == EOS_ID)
-        if ended.all():
-            break
-    ids, totals = torch.stack(tokens, dim=1).tolist(), torch.stack(log_probs).sum(0).tolist()
-    samples = [_hypothesis(row, total) for row, total in zip(ids, totals, strict=True)]
-    groups = (samples[first : first + num] for first in range(0, len(samples), num))
-    return [sorted(group, key=lambda found: -found.score) for group in groups]
+    return draw_samples(model, src, src_mask, cfg, cfg.n_best)
+
+
+def draw_samples(
+    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: DrawingConfig, num: int
+) -> list[list[Hypothesis]]:
+    """Return `num` samples of every sentence, as `sample` does."""
+    limits = length_limits(src_mask, model.max_length, cfg)
+    samples = Samples(limits, _numbers(src, src_mask, limits, cfg, num))
+    state, last = model.start(src, src_mask), torch.full_like(limits, BOS_ID)
+    while True:
+        samples.extend(model.step(last, state).float(), cfg)
+        staying = samples.open.any(1).nonzero().squeeze(1)
+        if not len(staying):
+            return samples.hypotheses()
+        rows, groups, last = samples.share_rows(staying)
+        state = model.reorder(state, rows, groups)
+
+
+class Samples:
+    """The samples of all sentences, and the rows of the batch that those still open continue."""
+
+    def __init__(self, limits: Tensor, numbers: Tensor):
+        """Begin with one row, the empty text, for each sentence: `limits` (B,), `numbers` (B, K, T)."""
+        num_sentences, num, longest = numbers.shape
+        self.ids = limits.new_full((num_sentences, num, longest), PAD_ID)
+        self.log_probs = numbers.new_zeros(num_sentences, num)
+        self.length = 0
+        # What follows is about the sentences that have open samples.
+        self.sentences = torch.arange(num_sentences, device=limits.device)  # (B',) indices in `ids`
+        self.limits, self.numbers = limits, numbers
+        self.open = torch.ones_like(self.log_probs, dtype=torch.bool)  # (B', K)
+        self.tokens = limits.new_zeros(num_sentences, num)  # (B', K), the last ones
+        self.groups = self.sentences  # (B',) the first group of rows of each
+        self.rows = self.groups[:, None].expand(-1, num)  # (B', K)
+
+    def extend(self, logits: Tensor, cfg: DrawingConfig) -> None:
+        """Extend every open sample by one token, drawn by the `logits` (R, V) of its row, overwritten."""
+        normaliser = logits.logsumexp(dim=-1)  # (R,)
+        rows = self.rows[self.open]  # (N,)
+        tokens = draw(_allowed(logits), self.numbers[:, :, self.length][self.open], cfg, rows)
+        self.length += 1
+        ending = (self.limits == self.length)[:, None].expand_as(self.open)[self.open]
+        tokens = tokens.masked_fill(ending, EOS_ID)
+        self.tokens = torch.full_like(self.rows, PAD_ID).masked_scatter(self.open, tokens)
+        found = (logits[rows, tokens] - normaliser[rows]).to(self.log_probs.dtype)
+        added = torch.zeros_like(self.open, dtype=found.dtype).masked_scatter(self.open, found)
+        self.ids[self.sentences, :, self.length - 1] = self.tokens
+        self.log_probs[self.sentences] += added
+        self.open = self.open & (self.tokens != EOS_ID)
+
+    def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the rows (R,) that go on, the groups (G,) that they are of, and their last tokens (R,).
+
+        Only the sentences `staying` (B',) are kept. All open samples of a sentence that are alike are one row.
+        A sentence has as many groups of rows as it needs, and one row again and again to fill the last.
+        """
+        self.sentences, self.limits = self.sentences[staying], self.limits[staying]
+        self.numbers, self.open = self.numbers[staying], self.open[staying]
+        none = torch.iinfo(torch.long).max
+        keys = self.rows[staying] << 32 | self.tokens[staying]  # (B', K)
+        keys, order = keys.masked_fill(~self.open, none).sort(dim=1)
+        index = F.pad((keys[:, 1:] != keys[:, :-1]).long(), (1, 0)).cumsum(dim=1)  # (B', K)
+        last = index.masked_fill(keys == none, 0).amax(dim=1)  # (B',) the index of the last row
+        width = min(GROUP_SIZE, int(last.max()) + 1)
+        num_groups = last // width + 1  # (B',)
+        places = torch.arange(len(staying), device=last.device).repeat_interleave(num_groups)  # (G,)
+        parents, self.groups = self.groups[staying][places], num_groups.cumsum(0) - num_groups
+        number = torch.arange(len(places), device=last.device) - self.groups[places]  # (G,)
+        slots = number[:, None] * width + torch.arange(width, device=last.device)  # (G, width)
+        distinct = keys.scatter(1, index, keys)  # (B', K), as far as `last`
+        rows = distinct[places[:, None], slots.minimum(last[places, None])].flatten()  # (R,)
+        self.rows = torch.empty_like(index).scatter(1, order, index) + self.groups[:, None] * width
+        return rows >> 32, parents, rows & 0xFFFFFFFF
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Return the samples of every sentence, the likeliest per token first; none of NaN or infinity."""
+        groups = zip(self.ids.tolist(), self.log_probs.tolist(), strict=True)
+        found = (map(_hypothesis, ids, log_probs) for ids, log_probs in groups)
+        finite = ([sample for sample in group if isfinite(sample.score)] for group in found)
+        return [sorted(group, key=lambda sample: -sample.score) for group in finite]
 
 
 def continuation(
@@ -96,44 +180,79 @@ def continuation(
         for token in unread:
             logits = model.step(torch.tensor([token], device=device), state)
         number = torch.rand(1, generator=generator).to(device)
-        token = int(draw(_allowed(logits), number, cfg))
+        token = int(draw(_allowed(logits.float()), number, cfg))
         yield token
         text, unread = [*text[-window:], token], [token]
 
 
-def draw(logits: Tensor, numbers: Tensor, cfg: SamplingConfig) -> Tensor:
-    """Return one token (N,) for each row of `logits` (N, V), decided by `numbers` (N,) from [0, 1)."""
+def draw(logits: Tensor, numbers: Tensor, cfg: DrawingConfig, rows: Tensor | None = None) -> Tensor:
+    """Return a token (N,) for each of `numbers` (N,) from [0, 1), which decides it.
+
+    The n-th is drawn by row rows[n] of `logits` (R, V), float32; None: by row n.
+    """
+    if rows is None:
+        rows = torch.arange(len(numbers), device=numbers.device)
     if cfg.temperature == 0:
-        return logits.argmax(dim=-1)
-    probs, order = (
-        (logits.float() / cfg.temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-    )
-    before = probs.cumsum(dim=-1) - probs
-    probs = probs.masked_fill(before >= cfg.top_p, 0.0)
-    if cfg.top_k is not None:
-        probs[:, cfg.top_k :] = 0.0
-    sums = probs.cumsum(dim=-1)
-    index = (sums <= numbers[:, None] * sums[:, -1:]).sum(dim=-1).clamp(max=logits.shape[-1] - 1)  # (N,)
-    return order.gather(1, index[:, None])[:, 0]
+        return logits.argmax(dim=-1)[rows]
+    probs = (logits if cfg.temperature == 1 else logits / cfg.temperature).softmax(dim=-1)
+    probs = F.pad(truncate(probs, cfg), (0, -probs.shape[1] % BLOCK_SIZE))
+    blocks = probs.view(len(probs), -1, BLOCK_SIZE)
+    ends = blocks.sum(dim=2).cumsum(dim=1)[rows]  # (N, blocks)
+    reached = numbers * ends[:, -1]
+    block = _first_above(ends, reached)  # (N,)
+    before = F.pad(ends, (1, 0)).gather(1, block[:, None])[:, 0]
+    inside = blocks[rows, block].cumsum(dim=1)  # (N, BLOCK_SIZE)
+    return block * BLOCK_SIZE + _first_above(inside, reached - before)
+
+
+def _first_above(sums: Tensor, numbers: Tensor) -> Tensor:
+    """Return the first place (N,) of each row of rising `sums` (N, M) above its number (N,).
+
+    A number that no sum exceeds counts as the largest number that the last sum does exceed.
+    """
+    last = torch.nextafter(sums[:, -1], torch.zeros_like(numbers))
+    return (sums <= torch.minimum(numbers, last)[:, None]).sum(dim=1)
+
+
+def truncate(probs: Tensor, cfg: DrawingConfig) -> Tensor:
+    """Return `probs` (R, V) with 0 for the tokens that the config rules out; the likeliest always stays."""
+    vocab_size = probs.shape[1]
+    bounds = []  # the least probability that each rule allows
+    if cfg.epsilon:
+        bounds.append(probs.amax(dim=1).clamp(max=cfg.epsilon))
+    if cfg.top_k is not None and cfg.top_k < vocab_size:
+        bounds.append(probs.topk(cfg.top_k).values[:, -1])
+    if cfg.top_p < 1:
+        best = probs.topk(min(NUCLEUS_TOKENS, vocab_size)).values
+        bounds.append(_nucleus_bound(best, cfg.top_p))
+        if len(more := (best.sum(dim=1) < cfg.top_p).nonzero()[:, 0]):
+            bounds[-1][more] = _nucleus_bound(probs[more].sort(dim=1, descending=True).values, cfg.top_p)
+    if not bounds:
+        return probs
+    return probs.masked_fill(probs < torch.stack(bounds).amax(dim=0)[:, None], 0.0)
+
+
+def _nucleus_bound(best: Tensor, top_p: float) -> Tensor:
+    """Return the least (R,) of the largest probabilities `best` (R, M), falling, that is in the nucleus."""
+    size = (best.cumsum(dim=1) - best < top_p).sum(dim=1, keepdim=True)
+    return best.gather(1, size - 1)[:, 0]
 
 
 def _allowed(logits: Tensor) -> Tensor:
-    """Return float32 `logits`, overwritten if they are float32, without the tokens that no text shows."""
-    logits = logits.float()
-    for token in (PAD_ID, UNK_ID, BOS_ID):
-        logits[:, token] = -torch.inf
+    """Return `logits`, overwritten, without the tokens that no text shows."""
+    logits[:, [PAD_ID, UNK_ID, BOS_ID]] = -torch.inf
     return logits
 
 
-def _numbers(src: Tensor, src_mask: Tensor, length: int, cfg: SamplingConfig) -> Tensor:
-    """Return random numbers (N, length), each row a function of seed, sentence and the sample's number."""
-    rows = []
-    for ids, real in zip(src.tolist(), src_mask.tolist(), strict=True):
+def _numbers(src: Tensor, src_mask: Tensor, limits: Tensor, cfg: DrawingConfig, num: int) -> Tensor:
+    """Return random numbers (B, K, T): a function of seed, sentence and the number of the sample."""
+    longest = int(limits.max())
+    numbers = torch.zeros(len(src), num, longest)
+    for row, ids, real, limit in zip(numbers, src.tolist(), src_mask.tolist(), limits.tolist(), strict=True):
         sentence = [token for token, is_real in zip(ids, real, strict=True) if is_real]
-        for k in range(cfg.n_best):
-            generator = torch.Generator().manual_seed(derive_seed("sample", cfg.seed, k, *sentence))
-            rows.append(torch.rand(length, generator=generator))
-    return torch.stack(rows).to(src.device)
+        generator = torch.Generator().manual_seed(derive_seed("samples", cfg.seed, *sentence))
+        row[:, :limit] = torch.rand(num, limit, generator=generator)
+    return numbers.to(src.device)
 
 
 def _hypothesis(ids: list[int], log_prob: float) -> Hypothesis:

@@ -1,5 +1,7 @@
 """Lines of text in, translations out: encode, sort by length, batch, search, detokenise, restore the order.
 
+A strategy of `RANKINGS` finds hypotheses of which the text decides which are best; they are ranked here.
+
 One line gives one translation, whatever it holds; a blank line gives an empty one. Nothing here reads or
 writes files. Search runs in `decoding.precision` and in eval mode; a model in training mode is in that mode
 again afterwards.
@@ -18,7 +20,7 @@ import torch
 from nmt.data.batching import pad, plan_in_order
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding import DecodingConfig, Hypothesis, decode
+from nmt.decoding import RANKINGS, DecodingConfig, Hypothesis, decode
 from nmt.decoding.graph_search import forget
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
@@ -40,7 +42,8 @@ class Translation:
     text: str
     """One line of text."""
     score: float = 0.0
-    """Length-penalised log probability, comparable between translations of the same line."""
+    """The score of the search, comparable between translations of the same line: the length-penalised log
+    probability, or of decoding=mbr the expected utility."""
     alternatives: list[Translation] = field(default_factory=list)
     """The next best translations, best first: decoding.n_best - 1, fewer only where fewer exist."""
     ids: list[int] = field(default_factory=list)
@@ -88,12 +91,11 @@ def translate(
         searched = in_precision(model, cfg, device)
         for numbers in world.shard(told(batches, "translating", "lines")):
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            found.append(
-                [[asdict(h) for h in hypotheses] for hypotheses in decode(searched, src, src_mask, cfg)]
-            )
+            hypotheses = decode(searched, src, src_mask, cfg)
+            found.append([[asdict(x) for x in _detokenised(best, tokenizer, cfg)] for best in hypotheses])
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
-        for i, hypotheses in zip(numbers, sentences, strict=True):
-            translations[i] = _detokenised([Hypothesis(**h) for h in hypotheses], tokenizer)
+        for i, ranked in zip(numbers, sentences, strict=True):
+            translations[i] = _best([Translation(**translation) for translation in ranked])
     return translations
 
 
@@ -137,13 +139,26 @@ def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.dev
     return in_low_precision(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
 
 
-def _detokenised(hypotheses: list[Hypothesis], tokenizer: Tokenizer) -> Translation:
-    if not hypotheses:
+def _detokenised(
+    hypotheses: Sequence[Hypothesis], tokenizer: Tokenizer, cfg: DecodingConfig
+) -> list[Translation]:
+    """Return translations of a line, best first, ranked by their text if the strategy is of `RANKINGS`."""
+    decoded = {ids: tokenizer.decode(ids) for ids in dict.fromkeys(tuple(h.ids) for h in hypotheses)}
+    texts = [decoded[tuple(h.ids)] for h in hypotheses]
+    order = [(i, h.score) for i, h in enumerate(hypotheses)]
+    if cfg.strategy in RANKINGS and hypotheses:
+        order = RANKINGS[cfg.strategy](hypotheses, texts, cfg)
+    return [Translation(texts[i], score, ids=hypotheses[i].ids) for i, score in order]
+
+
+def _best(ranked: list[Translation]) -> Translation:
+    """Return the first of the translations of a line, with the others as its alternatives."""
+    if not ranked:
         raise UserError(
             "the model gives no token a probability, as its numbers overflow; "
             "set decoding.precision=fp32, or choose another checkpoint=..."
         )
-    best, *others = [Translation(tokenizer.decode(h.ids), h.score, ids=h.ids) for h in hypotheses]
+    best, *others = ranked
     best.alternatives = others
     return best
 

@@ -181,7 +181,8 @@ class TranslationModel(nn.Module, ABC):
         """Return the state of the hypotheses `rows` (N',): beams have moved, or sentences are finished.
 
         `sentences` (B',) are the sentences that stay, where some leave; `rows[b' * K + k]` then belongs to
-        `sentences[b']`. None keeps all rows, or all sentences, as they are.
+        `sentences[b']`. A sentence may be named several times, and is then as many in the batch. None keeps
+        all rows, or all sentences, as they are.
         """
         return state.select(rows, sentences)
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.decoding.sampling import SamplingConfig, continuation, draw, sample
+from nmt.decoding.hypotheses import length_limits
+from nmt.decoding.sampling import SamplingConfig, _numbers, continuation, draw, sample, truncate
 from nmt.errors import UserError
 from nmt.models import TranslationModel, build_model
 from nmt.models.decoder_only import DecoderOnlyConfig
@@ -48,6 +49,11 @@ def shares(cfg: SamplingConfig, num: int = 10_000) -> list[float]:
         (SamplingConfig(top_p=0.7), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
         (SamplingConfig(top_p=0.4), [1, 0, 0, 0]),
         (SamplingConfig(top_p=0.9, top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(epsilon=0.2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(epsilon=0.9), [1, 0, 0, 0]),
+        (SamplingConfig(epsilon=0.01), PROBS),
+        (SamplingConfig(epsilon=0.1, top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(epsilon=0.2, top_p=0.9), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
     ],
 )
 def test_tokens_are_drawn_from_the_distribution(cfg: SamplingConfig, expected: list[float]) -> None:
@@ -57,6 +63,25 @@ def test_tokens_are_drawn_from_the_distribution(cfg: SamplingConfig, expected: l
 def test_a_number_near_one_draws_a_possible_token() -> None:
     logits = torch.tensor([[0.0, -torch.inf, 0.0]])
     assert draw(logits, torch.tensor([1 - 2**-24]), SamplingConfig()).item() in (0, 2)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 63, 64, 65, 1000])
+def test_a_number_draws_the_token_that_it_reaches(vocab_size: int) -> None:
+    """The first token, in the order of the vocabulary, up to which the probabilities exceed the number."""
+    torch.manual_seed(1)
+    logits, numbers = torch.randn(3, vocab_size), torch.rand(40)
+    rows = torch.arange(40) % 3
+    sums = logits.double().softmax(dim=1).cumsum(dim=1)[rows]
+    expected = (sums <= numbers[:, None]).sum(dim=1)
+    assert draw(logits, numbers, SamplingConfig(), rows).tolist() == expected.tolist()
+
+
+def test_a_nucleus_may_be_most_of_the_vocabulary() -> None:
+    logits = torch.stack([torch.arange(1000) * -1e-4, torch.arange(1000) * -1.0])
+    for top_p, sizes in ((0.9, [898, 3]), (0.05, [48, 1])):
+        kept = truncate(logits.softmax(dim=1), SamplingConfig(top_p=top_p)) > 0
+        assert kept.sum(dim=1).tolist() == pytest.approx(sizes, abs=2)
+        assert [bool(row[: int(row.sum())].all()) for row in kept] == [True, True]
 
 
 @pytest.fixture
@@ -77,6 +102,34 @@ def test_a_batch_gives_what_its_sentences_give_one_by_one(model: TranslationMode
         (expected,) = sample(model, alone, alone != PAD_ID, CFG)
         assert [h.ids for h in found] == [h.ids for h in expected]
         assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "cfg", [CFG, SamplingConfig(n_best=25, top_k=3), SamplingConfig(n_best=25, epsilon=0.3)]
+)
+def test_samples_that_share_rows_are_those_of_rows_of_their_own(
+    model: TranslationModel, cfg: SamplingConfig
+) -> None:
+    mask = SRC != PAD_ID
+    limits = length_limits(mask, None, cfg)
+    numbers = _numbers(SRC, mask, limits, cfg, cfg.n_best)
+    for b, found in enumerate(sample(model, SRC, mask, cfg)):
+        expected = []
+        for own in numbers[b]:
+            state, ids = model.start(SRC[b : b + 1], mask[b : b + 1]), [BOS_ID]
+            while ids[-1] != EOS_ID and len(ids) < limits[b]:
+                logits = model.step(torch.tensor(ids[-1:]), state)
+                logits[:, [PAD_ID, UNK_ID, BOS_ID]] = -torch.inf
+                ids.append(int(draw(logits, own[len(ids) - 1 : len(ids)], cfg)))
+            expected.append(tuple(token for token in ids[1:] if token != EOS_ID))
+        assert Counter(tuple(h.ids) for h in found) == Counter(expected)
+
+
+@torch.inference_mode()
+def test_a_model_whose_numbers_overflow_gives_no_sample(model: TranslationModel) -> None:
+    model.output.weight.fill_(torch.nan)
+    assert sample(model, SRC, SRC != PAD_ID, CFG) == [[], [], []]
 
 
 @torch.inference_mode()
@@ -174,6 +227,7 @@ def test_a_continuation_beyond_the_window_begins_anew_as_training_does(
         ({"temperature": math.inf}, "decoding.temperature must be finite and not negative, but is inf"),
         ({"top_k": 0}, "decoding.top_k must be at least 1 or null, but is 0"),
         ({"top_p": 0.0}, "decoding.top_p must be in (0, 1], but is 0.0"),
+        ({"epsilon": -0.1}, "decoding.epsilon must be in [0, 1), but is -0.1"),
         ({"top_p": 1.1}, "decoding.top_p must be in (0, 1], but is 1.1"),
     ],
 )
