@@ -115,12 +115,13 @@ def test_interrupted_equals_uninterrupted(
 def test_sampled_segmentations_are_drawn_again_after_a_kill(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path, kind: str
 ) -> None:
-    """With accumulation, dropout and label smoothing; the run is killed in its second epoch."""
+    """With accumulation, dropout, label smoothing and an average that teaches; killed in its second epoch."""
     sampled = [f"tokenizer.kind={kind}", "tokenizer.vocab_size=25", "tokenizer.sampling_alpha=0.1"]
     steps = ["trainer.max_steps=12", "trainer.eval_every_steps=6", "trainer.save_every_steps=3"]
     small = ["data.max_chars=8", "data.max_tokens=32", "trainer.batch_tokens=200", "decoding=greedy"]
     update = ["trainer.accumulate=4", "objective.label_smoothing=0.1"]
-    options = [*tiny, *OPTIONS, *sampled, *steps, *small, *update]
+    average = ["trainer.ema_decay=0.9", "objective=r_drop", "objective.teacher=ema"]
+    options = [*tiny, *OPTIONS, *sampled, *steps, *small, *update, *average]
     straight = nmt("train", f"run={tmp_path / 'straight'}", *options)
     assert straight.returncode == 0, straight.stderr
     tokens = [line.split(", ")[-1] for line in straight.stderr.splitlines() if "segmented for epoch" in line]
