@@ -241,6 +241,7 @@ class _Projected(fused.OnceDifferentiable):
                 chunk, gradient = rule(F.linear(rows, weights, biases), part, needs_gradient)
                 sums += chunk
                 if needs_gradient:
+                    gradient = gradient.to(dtype)  # that of a float32 teacher is more exact than the logits
                     gradients[0][:, part] = gradient @ weights
                     flat = gradient.flatten(0, 1)
                     gradients[1] += flat.T @ rows.flatten(0, 1)
