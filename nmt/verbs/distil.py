@@ -96,11 +96,6 @@ class DistilOptions(SelectionConfig):
         super().__post_init__()
         require_checkpoint(self.checkpoint)
         not_negative(self, "distil", "workers", "original_weight")
-        if self.needs_references and self.src_text and self.tgt_text:
-            raise UserError(
-                "distil.candidates=closest and distil.min_chrf compare translations with references, which "
-                "distil.src_text and distil.tgt_text do not have; use distil.min_score or distil.best_share"
-            )
 
     def text(self, side: Side) -> list[str]:
         """Return the files to translate instead of this side of the training pairs."""

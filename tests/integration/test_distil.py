@@ -19,6 +19,7 @@ from nmt.config.roots import TranslateConfig
 from nmt.config.stored import load_config
 from nmt.data.lines import decoded
 from nmt.data.pairs import Split
+from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import publish
 from nmt.runs.opened import open_runs, output_lines
@@ -422,3 +423,24 @@ def test_a_checkpoint_that_changes_meanwhile_is_refused(
     assert done.returncode == 2
     assert "a checkpoint of second has changed while it was translating" in done.stderr
     assert not list(tmp_path.glob("outputs/stages/*/translations"))
+
+
+def test_a_mixture_is_translated_corpus_by_corpus(teacher: Path, small: Path, tmp_path: Path) -> None:
+    """Where a teacher fits; the synthetic corpora have the weights of the original ones."""
+    one = f"one: {{train: {small}/train, validation: {small}/validation, weight: 3}}"
+    other = f"other: {{train: {small}/train, tgt: c, src_column: a, tgt_column: b}}"
+    mixture = ["data=mixture", "data.src=a", "data.tgt=b", "data.scored_split=validation"]
+    command = [f"teacher={teacher}", f"distil.folder={tmp_path}", *mixture]
+    cfg = config(*command, f"data.corpora={{{one}, {other}}}", "distil.original_weight=0.5")
+    corpora = list(distil.planned(cfg))
+    data = distil.student_config(cfg, corpora).data
+    assert isinstance(data, MixtureData)
+    weights = {name: entry["weight"] for name, entry in data.corpora.items()}
+    assert weights == {"one": 1.5, "other": 0.5, "one_forward": 3.0}
+    assert list(data.parts(Split.validation)) == ["one"]
+    alone = config(*command, f"data.corpora={{{one}, {other}}}", "distil.original_weight=0")
+    with pytest.raises(UserError, match=r"original_weight=0 leaves out other, which no teacher translates"):
+        distil.student_config(alone, list(distil.planned(alone)))
+    taken = config(*command, f"data.corpora={{{one}, one_forward: {{train: {small}/train}}}}")
+    with pytest.raises(UserError, match=r"data.corpora.one_forward: name it otherwise"):
+        list(distil.planned(taken))
