@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 
 Log = Callable[[str], None]
 """A function that shows the user one remark: in the log of a training, or on standard error."""
@@ -74,9 +75,25 @@ def visible(text: str) -> str:
     )
 
 
+_WITNESS: ContextVar[Log | None] = ContextVar("witness", default=None)
+
+
+@contextlib.contextmanager
+def witnessed(log: Log) -> Iterator[None]:
+    """Hand every warning of the block to `log`, too, such as that of a file."""
+    token = _WITNESS.set(log)
+    try:
+        yield
+    finally:
+        _WITNESS.reset(token)
+
+
 def warn(message: str) -> None:
     """Write `message` to standard error as a warning."""
-    print(f"warning: {visible(message)}", file=sys.stderr)
+    line = f"warning: {visible(message)}"
+    if (witness := _WITNESS.get()) is not None:
+        witness(line)
+    print(line, file=sys.stderr)
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

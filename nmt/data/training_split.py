@@ -34,6 +34,7 @@ from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
+from nmt.progress import told
 from nmt.temporary import remove_abandoned
 
 FORMAT_VERSION = 3
@@ -77,7 +78,7 @@ class CorpusText:
     def chunks(self) -> Iterator[ParallelText]:
         """Yield the pairs in chunks, in order; raise `UserError` at the end when their hash has changed."""
         digest = _Digest()
-        for chunk in self.kept():
+        for chunk in told(self.kept(), "reading the training data", "pairs", total=len(self)):
             digest.add(chunk)
             yield chunk
         if digest.hexdigest() != self.sha256:
@@ -303,7 +304,8 @@ def _scan_once(
     """Filter, count and hash all pairs; return the metadata of a cache entry."""
     total, digest, copies = FilterReport(0), _Digest(), 0
     overlaps = {split: TrainTestOverlap(text) for split, text in scored_on.items()}
-    for chunk, report in _filtered(source, cfg, pair_filter):
+    filtered = _filtered(source, cfg, pair_filter)
+    for chunk, report in told(filtered, "reading the training data", "pairs", lambda part: part[1].read):
         total += report
         digest.add(chunk)
         copies += sum(src == tgt != "" for src, tgt in zip(chunk.src, chunk.tgt, strict=True))

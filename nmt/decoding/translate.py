@@ -24,6 +24,7 @@ from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
 from nmt.layers.low_precision import in_low_precision
 from nmt.models.base import TranslationModel
+from nmt.progress import told
 from nmt.runtime import RuntimeConfig, resolve_precision
 
 LINES_AT_ONCE = 1024
@@ -85,7 +86,7 @@ def translate(
     found = []
     with evaluating(model):
         searched = in_precision(model, cfg, device)
-        for numbers in world.shard(batches):
+        for numbers in world.shard(told(batches, "translating", "lines")):
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
             found.append(
                 [[asdict(h) for h in hypotheses] for hypotheses in decode(searched, src, src_mask, cfg)]

@@ -1,7 +1,7 @@
 """A run directory: all files of one training, so that a run can be moved and shared.
 
     config.yaml  environment.json  tokenizer*.model  data/  MANIFEST.json  checkpoints/  metrics.jsonl
-    tensorboard/  hypotheses/  results.json  status.json  nonfinite_step_*.json  train.log
+    tb/  hypotheses/  results.json  status.json  nonfinite_step_*.json  train.log
 
 MANIFEST.json holds the SHA-256 of the tokenizer and of the kept data, which never change once the training
 has begun; runs of earlier versions have none.

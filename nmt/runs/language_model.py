@@ -55,8 +55,8 @@ class LanguageModel(TaskCode):
         self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
     ) -> None:
         """Record each line with its continuation."""
-        for number, sample in enumerate(scores.hypotheses, start=1):
-            tracker.text(step, f"valid/sample_{number}", sample)
+        rows = [(sample,) for sample in scores.hypotheses]
+        tracker.table(step, "valid/samples", ("line and continuation",), rows)
 
 
 def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:

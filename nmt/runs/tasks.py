@@ -10,6 +10,7 @@ from nmt.data.pairs import ParallelText
 from nmt.decoding import DecodingConfig
 from nmt.decoding.evaluate import Scores, perplexity, validation_loss
 from nmt.errors import Log
+from nmt.progress import told
 from nmt.runs.language_model import LanguageModel
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.runs.translation import Translation
@@ -33,7 +34,8 @@ class Evaluation:
 
     def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> Scores:
         """Return the loss in nats per target token, perplexity, and the scores of the task."""
-        batches = (collate(self.pairs, indices) for indices in self.plan)
+        plan = told(list(self.plan), "computing the loss", "pairs")
+        batches = (collate(self.pairs, indices) for indices in plan)
         model, device, world = self.trained.model, self.trained.device, self.trained.world
         loss = validation_loss(model, batches, device=device, world=world)
         scores = self.task.outputs(self.trained, self.text, decoding, metrics)

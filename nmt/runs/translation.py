@@ -59,9 +59,7 @@ class Translation(TaskCode):
         """Record the first sentences with reference, translation and cross-attention."""
         num_samples = trained.cfg.trainer.num_samples
         rows = list(zip(text.src, text.tgt, scores.hypotheses, strict=True))[:num_samples]
-        for number, (src, tgt, hyp) in enumerate(rows, start=1):
-            sample = f"source       {src}\nreference    {tgt}\ntranslation  {hyp}"
-            tracker.text(step, f"valid/sample_{number}", sample)
+        tracker.table(step, "valid/samples", ("source", "reference", "translation"), rows)
         pairs = [(src, tgt) for src, tgt, _ in rows]
         decoding, device = trained.cfg.decoding, trained.device
         for sentence in attend_pairs(pairs, trained.model, trained.tokenizer, decoding, device=device):

@@ -207,6 +207,13 @@ def means(window: dict[str, float]) -> dict[str, float]:
     }
 
 
+def gpu_memory(device: torch.device) -> dict[str, float]:
+    """Return the most memory that tensors of this process have taken, in 10^9 bytes; on CPU, nothing."""
+    if device.type != "cuda":
+        return {}
+    return {"gpu_memory_gb": torch.cuda.max_memory_allocated(device) / 1e9}
+
+
 def measures_in(window: dict[str, float]) -> set[str]:
     """Return the names of the measures that a window holds."""
     return {name.split("/")[1] for name in window if name.startswith(OF_UPDATES)}

@@ -1,6 +1,7 @@
-"""The status of a training in one line of words: progress, loss, score and time left.
+"""The status of a training in one line of words: progress, loss, score and time left; and that of its work.
 
-Values have the names under which they are logged. Knows no terminal.
+Values have the names under which they are logged. The loss that is shown is `train/nll`, on the scale of
+`valid/loss`; an objective that does not name it is shown itself. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
+from nmt.progress import Work
+
 SHOWN: dict[str, Callable[[float], str]] = {
-    "train/loss": "loss {:.3f}".format,
-    "train/nll": lambda nll: f"ppl {shown_perplexity(nll)}",
+    "train/nll": lambda nll: f"loss {nll:.3f}  ppl {shown_perplexity(nll)}",
+    "train/loss": "objective {:.3f}".format,
     "train/lr": "lr {:.1e}".format,
     "train/tgt_tokens_per_second": "{:,.0f} tok/s".format,
 }
 """Name of a value -> its words in the line, which ends with the validation score."""
+WORK_SECONDS = 60.0
+"""Time between two plain lines about the same work."""
 
 
 class StatusLine:
@@ -55,7 +60,8 @@ class StatusLine:
     def describe(self) -> str:
         """Return the values of the line, as far as they are known."""
         values = self._values
-        found = [show(values[key]) for key, show in SHOWN.items() if key in values]
+        left_out = {"train/loss"} if "train/nll" in values else set()
+        found = [show(values[key]) for key, show in SHOWN.items() if key in values.keys() - left_out]
         if self.best in values:
             name = "valid loss" if self.best == "valid/loss" else self.best.removeprefix("valid/")
             found.append(f"{name} {values[self.best]:.2f}")
@@ -66,6 +72,56 @@ class StatusLine:
         left = self.seconds_left()
         parts = [self.count(), self.describe(), f"left {duration(left)}" if left is not None else ""]
         return "  ".join(filter(None, parts))
+
+
+class WorkLine:
+    """The work that goes on beside updates, such as a validation: how far it is, and its time left."""
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self._started = self._told = self._now = 0.0
+
+    def update(self, work: Work | None) -> bool:
+        """Remember the progress; return whether plain lines should tell of it, once in `WORK_SECONDS`."""
+        self._now = time.monotonic()
+        if work is None or self.work is None or work.name != self.work.name:
+            self._started = self._told = self._now
+        self.work = work
+        is_due = self._now - self._told >= WORK_SECONDS
+        if is_due:
+            self._told = self._now
+        return is_due
+
+    def count(self) -> str:
+        """Return the progress in words such as "translating 320 of 500 lines"; without work, nothing."""
+        if self.work is None:
+            return ""
+        total = f" of {self.work.total:,}" if self.work.total is not None else ""
+        return f"{self.work.name} {self.work.done:,}{total} {self.work.unit}"
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds to the end of the work at its pace; None while that is unknown."""
+        if self.work is None or not self.work.share:
+            return None
+        left = (self._now - self._started) * (1.0 - self.work.share) / self.work.share
+        return max(left - (time.monotonic() - self._now), 0.0)
+
+    def text(self) -> str:
+        """Return the whole line: "translating 320 of 500 lines  left 0:40"."""
+        left = self.seconds_left()
+        return self.count() + (f"  left {duration(left)}" if left is not None else "")
+
+
+def validation_line(step: int, values: Mapping[str, float], is_best: bool) -> str:
+    """Return the scores of a validation in one line; with two metrics it fits into 80 columns."""
+    shown = [_score(name.removeprefix("valid/"), value) for name, value in values.items()]
+    return "  ".join([f"validation at step {step}", *shown, *(["(best)"] if is_best else [])])
+
+
+def _score(name: str, value: float) -> str:
+    if name == "perplexity":
+        return f"ppl {shown_perplexity(math.log(value))}"
+    return f"{name} {value:.2f}"
 
 
 def shown_perplexity(loss: float) -> str:

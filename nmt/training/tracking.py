@@ -1,12 +1,13 @@
-"""Reports of a training: a `Tracker` hands numbers, lines, texts and images to each of its sinks.
+"""Reports of a training: a `Tracker` hands numbers, lines, tables and images to each of its sinks.
 
 Values are numbers under slash-grouped names (`train/loss`, in nats per target token); what they mean is
 not known here, except for the few values in a status line.
 
     display       on stderr: a live display in a terminal, else a line per logged `train/loss`
-    train_log     RUN/train.log: every line that the display has without a terminal, with its local time
+    train_log     RUN/train.log: every line that the display has without a terminal, warnings, and how the
+                  training ended, each with its local time
     jsonl         RUN/metrics.jsonl: one JSON object per call of `log`, "step" and values; null: not finite
-    tensorboard   RUN/tensorboard/: the same values as scalars; texts, images and the config
+    tensorboard   RUN/tb/: the same values as scalars; tables, images, the config and the final scores
 
 A run that resumes may have logged steps that it is about to repeat. A sink removes the records of such steps
 when it is opened, so that each step is recorded exactly once; train.log alone keeps every line. Text from a
@@ -18,8 +19,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +32,18 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from nmt.errors import NmtError, TrainingStopped, UserError, suggest, warn
+from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, suggest, warn, witnessed
 from nmt.files import parse_json, require_space, write_lines
-from nmt.training.status_line import StatusLine
+from nmt.progress import Work, heard_by
+from nmt.training.status_line import StatusLine, WorkLine
 
 ESCAPE_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
+MARKUP = re.compile(r"[!-/:-@\[-`{-~]")  # ASCII punctuation, all that Markdown and HTML give a meaning to
 CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
+FINAL = "final"
+"""Run of TensorBoard for the final scores and the config."""
+TAGS = {"train/loss": "train/objective", "train/nll": "train/loss"}
+"""Names that differ in TensorBoard, so that `loss` is the same quantity in train and valid."""
 SPARE_BYTES = 1 << 20
 """Free space without which TensorBoard gets nothing, and size of the lines kept until there is room."""
 
@@ -78,13 +86,18 @@ class TrackedRun:
     """The config of the training as nested plain data."""
 
 
+Rows = Sequence[Sequence[str]]
+"""Rows of a table; each has one text for each column."""
+
+
 class Sink:
     """One place that a training reports to. A subclass overrides the methods that it has a use for.
 
     The constructor opens the sink, and removes its records of steps after `run.resume_step`. Records of
-    `log`, `text` and `image` must survive a kill: a checkpoint may cover the step right after. An OSError is
-    shown once and does not end the training; what could not be written is written later if it can be, else
-    lost. Lines and texts are free of escape codes.
+    `log`, `table` and `image` must survive a kill: a checkpoint may cover the step right after. What
+    `conclude` has recorded is replaced by a training that goes on. An OSError is shown once and does not end
+    the training; what could not be written is written later if it can be, else lost. Lines and tables are
+    free of escape codes.
     """
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
@@ -100,11 +113,20 @@ class Sink:
     def message(self, line: str) -> None:
         """Record a line for people."""
 
-    def text(self, step: int, tag: str, text: str) -> None:
-        """Record a text of several lines, such as a translation beside its source."""
+    def shown(self, line: str) -> None:
+        """Record a line that people have seen elsewhere: a warning, or one of the final summary."""
+
+    def work(self, work: Work | None) -> None:
+        """Take note of how far a piece of work beside updates is; None: it has ended."""
+
+    def table(self, step: int, tag: str, columns: Sequence[str], rows: Rows) -> None:
+        """Record a table of texts, such as translations beside their sources."""
 
     def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
         """Record an image (height, width, 3)."""
+
+    def conclude(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Record the final scores, by split and name, of weights whose newest step is `step`."""
 
     def close(self, error: BaseException | None) -> None:
         """Close the sink; `error` cut the training short, None when the training is done."""
@@ -116,6 +138,7 @@ class _Lines(Sink):
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         super().__init__(run, cfg)
         self.status = StatusLine(run.best_metric, run.resume_step, run.total_steps)
+        self.line_of_work = WorkLine()
 
     def advance(self, step: int, values: Mapping[str, float], share_done: float | None) -> None:
         self.status.update(step, values, share_done)
@@ -125,9 +148,17 @@ class _Lines(Sink):
         if "train/loss" in values:
             self.show_status()
 
+    def work(self, work: Work | None) -> None:
+        if self.line_of_work.update(work):
+            self.show_work()
+
     def show_status(self) -> None:
         """Show the status line."""
         self.message(self.status.text())
+
+    def show_work(self) -> None:
+        """Show how far the work is."""
+        self.message(self.line_of_work.text())
 
 
 class Display(_Lines):
@@ -137,12 +168,17 @@ class Display(_Lines):
         from nmt.training.display import Screen
 
         super().__init__(run, cfg)
-        self.screen = Screen(self.status)
+        self.screen = Screen(self.status, self.line_of_work)
 
     def show_status(self) -> None:
         """Show the status line, unless a live display shows it all the time."""
         if self.screen.live is None:
             super().show_status()
+
+    def show_work(self) -> None:
+        """Show how far the work is, unless a live display shows it all the time."""
+        if self.screen.live is None:
+            super().show_work()
 
     def message(self, line: str) -> None:
         self.screen.print(line)
@@ -157,13 +193,21 @@ class TrainLog(_Lines):
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         super().__init__(run, cfg)
         self.file = _appending(run.directory / "train.log")
+        self.last_line = ""
 
     def message(self, line: str) -> None:
+        self.last_line = line
         self.file.write(time.strftime("%Y-%m-%d %H:%M:%S ") + line + "\n")
         self.file.flush()
 
+    def shown(self, line: str) -> None:
+        self.message(line)
+
     def close(self, error: BaseException | None) -> None:
-        self.file.close()
+        with self.file:
+            if error is not None and not self.last_line.startswith(str(error) or "\n"):  # not told yet
+                for line in printable(_end(error)).split("\n"):
+                    self.message(line)
 
 
 class JsonLines(Sink):
@@ -184,40 +228,118 @@ class JsonLines(Sink):
 
 
 class TensorBoard(Sink):
-    """The event files of TensorBoard."""
+    """The event files of TensorBoard, in three runs whose curves of one name come into one chart.
+
+    The runs are the first parts of the names of values: `train` and `valid`. The third, `final`, has the
+    final scores beside all keys of the config, which the page HPARAMS shows and sorts; it is made anew
+    whenever the sink is opened. `TAGS` says which values have other names there.
+    """
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
-        from torch.utils.tensorboard import SummaryWriter  # takes a second
+        import torch.utils.tensorboard  # noqa: F401 - takes a second
 
         super().__init__(run, cfg)
-        purge = run.resume_step + 1 if run.resume_step else 0
-        self.writer: Any = SummaryWriter(str(run.directory / "tensorboard"), purge_step=purge)
+        self.folder = run.directory / "tb"
+        self.writers: dict[str, Any] = {}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if (self.folder / FINAL).exists():
+            shutil.rmtree(self.folder / FINAL)
+        for name in sorted(folder.name for folder in self.folder.iterdir() if folder.is_dir()):
+            self._writer(name)
+        if (earlier := run.directory / "tensorboard").is_dir():  # of a run of version 0.1
+            self._opened(earlier).close()
         if not run.resume_step:  # a resumed run has recorded the config before
-            self.text(0, "config", yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True))
+            text = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
+            self._add_text("train", "config", literal_markdown(printable(text)), 0)
+        self._write_hparams()
+        self._flush()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._require_space()
         for key, value in values.items():
+            group, tag = _run_and_tag(key)
             if math.isfinite(value):
-                self.writer.add_scalar(key, value, step)
-        self.writer.flush()
+                self._writer(group).add_scalar(tag, value, step)
+        self._flush()
 
-    def text(self, step: int, tag: str, text: str) -> None:
+    def table(self, step: int, tag: str, columns: Sequence[str], rows: Rows) -> None:
         self._require_space()
-        self.writer.add_text(tag, literal_markdown(text), step)
-        self.writer.flush()
+        group, tag = _run_and_tag(tag)
+        self._add_text(group, tag, markdown_table(columns, rows), step)
+        self._flush()
 
     def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
         self._require_space()
-        self.writer.add_image(tag, pixels, step, dataformats="HWC")
-        self.writer.flush()
+        group, tag = _run_and_tag(tag)
+        self._writer(group).add_image(tag, pixels, step, dataformats="HWC")
+        self._flush()
+
+    def conclude(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
+        self._require_space()
+        for split, values in scores.items():
+            for name, value in values.items():
+                if math.isfinite(value):
+                    self._writer(FINAL).add_scalar(f"{name}/{split}", value, step)
+        self._write_hparams(end=True)
+        self._flush()
 
     def close(self, error: BaseException | None) -> None:
-        self.writer.close()
+        for writer in self.writers.values():
+            writer.close()
+
+    def _writer(self, name: str) -> Any:
+        """Return the writer of the run `name`."""
+        if name not in self.writers:
+            self.writers[name] = self._opened(self.folder / name)
+        return self.writers[name]
+
+    def _opened(self, folder: Path) -> Any:
+        """Return a new writer to `folder`, where the steps to be repeated count no more."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        # TensorBoard reads files in the order of the seconds in their names; a rollback may take less.
+        while any(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+            time.sleep(0.05)
+        return SummaryWriter(str(folder), purge_step=self.run.resume_step + 1 if self.run.resume_step else 0)
+
+    def _add_text(self, run: str, tag: str, markdown: str, step: int) -> None:
+        from torch.utils.tensorboard import summary
+
+        made = summary.text(tag, markdown)
+        made.value[0].tensor.tensor_shape.ClearField("dim")  # or it is shown inside of a table of one cell
+        self._writer(run).file_writer.add_summary(made, step)
+
+    def _write_hparams(self, *, end: bool = False) -> None:
+        """Record all keys of the config but the directory, or that the training is done."""
+        from torch.utils.tensorboard.summary import hparams
+
+        keys = {key: value for key, value in _leaves(self.run.config) if key != "run"}
+        _, started, ended = hparams(keys, {})
+        self._writer(FINAL).file_writer.add_summary(ended if end else started)
+
+    def _flush(self) -> None:
+        for writer in self.writers.values():
+            writer.flush()
 
     def _require_space(self) -> None:
         """Raise `OSError` on a full disk, which would tear a record and end the thread that writes."""
         require_space(self.run.directory, SPARE_BYTES)
+
+
+def _run_and_tag(key: str) -> tuple[str, str]:
+    """Return the run and the tag of TensorBoard for the name of a value, such as valid and loss."""
+    run, _, tag = TAGS.get(key, key).partition("/")
+    return (run, tag) if tag else ("train", run)
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | str]]:
+    """Yield each full key of a nested config with its value, without those that are null."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif value is not None:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            yield f"{prefix}{key}", value if is_number else json.dumps(value).strip('"')
 
 
 SINKS: dict[str, type[Sink]] = {
@@ -231,6 +353,8 @@ SINKS: dict[str, type[Sink]] = {
 
 class Tracker:
     """All sinks of a training, as a context manager; without sinks it reports nothing.
+
+    Inside, warnings and the progress of work (`nmt.progress`) reach the sinks by themselves.
 
     A sink that cannot be opened raises `TrainingStopped`; one that cannot write any more, as on a full disk,
     is named once on stderr, and the training goes on.
@@ -248,6 +372,9 @@ class Tracker:
             for name in self.cfg.sinks:
                 self._sinks[name] = SINKS[name](self.run, self.cfg)
                 opened.push(lambda kind, error, traceback, name=name: self._close(name, error))
+            if self._sinks:
+                opened.enter_context(witnessed(self.shown))
+                opened.enter_context(heard_by(self.work))
             self._closing = opened.pop_all()
         return self
 
@@ -269,13 +396,27 @@ class Tracker:
         for line in printable(text).split("\n"):
             self._each(lambda sink, line=line: sink.message(line))  # type: ignore[misc]
 
-    def text(self, step: int, tag: str, text: str) -> None:
-        """Record a text of several lines under the name `tag`."""
-        self._each(lambda sink: sink.text(step, tag, printable(text)))
+    def shown(self, text: str) -> None:
+        """Record `text` as lines that people have seen elsewhere, such as warnings."""
+        for line in printable(text).split("\n"):
+            self._each(lambda sink, line=line: sink.shown(line))  # type: ignore[misc]
+
+    def work(self, work: Work | None) -> None:
+        """Show how far a piece of work beside updates is; None: it has ended."""
+        self._each(lambda sink: sink.work(work))
+
+    def table(self, step: int, tag: str, columns: Sequence[str], rows: Rows) -> None:
+        """Record a table of texts under the name `tag`."""
+        texts = [[printable(text) for text in row] for row in rows]
+        self._each(lambda sink: sink.table(step, tag, columns, texts))
 
     def image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
         """Record an image (height, width, 3) under the name `tag`."""
         self._each(lambda sink: sink.image(step, tag, pixels))
+
+    def conclude(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Record the final scores, by split and name, of weights whose newest step is `step`."""
+        self._each(lambda sink: sink.conclude(step, scores))
 
     @contextmanager
     def spared(self, name: str) -> Iterator[None]:
@@ -353,3 +494,21 @@ def literal_markdown(text: str) -> str:
     In an indented block neither HTML nor Markdown has a meaning.
     """
     return "\n".join("    " + line for line in text.split("\n"))
+
+
+def markdown_table(columns: Sequence[str], rows: Rows) -> str:
+    """Return a table in Markdown that shows the texts, which must be printable, as they are."""
+    body = [[MARKUP.sub(_entity, text).replace("\n", "<br>") for text in row] for row in rows]
+    lines = [columns, ["---"] * len(columns), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _entity(character: re.Match[str]) -> str:
+    return f"&#{ord(character[0])};"
+
+
+def _end(error: BaseException) -> str:
+    """Return the end of a training in words."""
+    if isinstance(error, Interrupted):
+        return str(error)
+    return f"error: {error}" if isinstance(error, NmtError) else f"{type(error).__name__}: {error}"

@@ -50,10 +50,12 @@ from nmt.training.statistics import (
     Fault,
     Update,
     UpdateStatistics,
+    gpu_memory,
     means,
     measures_in,
     weight_norm,
 )
+from nmt.training.status_line import validation_line
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
 
@@ -222,6 +224,7 @@ class Trainer:
         )
         self.log: Log = warn
         self._failed_saves = 0  # in a row
+        self._batches_in_epoch = 1
         self._started = time.perf_counter()
         self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
 
@@ -476,7 +479,9 @@ class Trainer:
         """Return the means over the window, under the names of metrics.jsonl."""
         train_state, window = self.train_state, self.train_state.window
         values = means(window) | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
-        values |= {"lr": self.learning_rate(train_state.step), "epoch": train_state.epoch}
+        epoch = train_state.epoch - 1 + train_state.batch / self._batches_in_epoch
+        values |= {"lr": self.learning_rate(train_state.step), "epoch": epoch, "tokens": train_state.tokens}
+        values |= gpu_memory(self.amp_step.device)
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
         counts = {name: getattr(train_state, name) for name in ("splits", "skips", "rollbacks")}
@@ -485,6 +490,7 @@ class Trainer:
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
         """Count `num_batches` of the plan as done, and at the end of the plan begin the next epoch."""
+        self._batches_in_epoch = batches_in_epoch
         self.train_state.batch += num_batches
         if self.train_state.batch == batches_in_epoch:
             self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0
@@ -553,8 +559,7 @@ class Trainer:
         tracker.log(train_state.step, values)
         score = self.sign * values[self.score_name]
         gained = score > max(train_state.scores.values(), default=-math.inf)
-        shown = "  ".join(f"{key.removeprefix('valid/')} {value:.2f}" for key, value in values.items())
-        tracker.message(f"validation at step {train_state.step}  {shown}{'  (best)' if gained else ''}")
+        tracker.message(validation_line(train_state.step, values, gained))
         train_state.scores[str(train_state.step)] = score
         train_state.validations_without_gain = 0 if gained else train_state.validations_without_gain + 1
         if train_state.lowest_loss is None or values["valid/loss"] < train_state.lowest_loss:

@@ -120,7 +120,12 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
-        return conclude(trained, run, train_state, tracker.message)
+        results = conclude(trained, run, train_state, tracker.message)
+        tracker.conclude(
+            results["step"], {split.value: results[split.value] for split in Split if split.value in results}
+        )
+        tracker.shown(summary(cfg, results, run))
+        return results
 
 
 def _found_batch_tokens(

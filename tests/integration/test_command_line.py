@@ -69,7 +69,7 @@ def test_run_directory_holds_what_the_readme_lists(trained: Path) -> None:
     files = {path.name for path in trained.iterdir()}
     assert files >= {
         *("config.yaml", "environment.json", "tokenizer.model", "data", "checkpoints", "metrics.jsonl"),
-        *("tensorboard", "hypotheses", "results.json", "train.log"),
+        *("tb", "hypotheses", "results.json", "train.log"),
     }
     results = json.loads((trained / "results.json").read_text())
     assert set(results) == {
@@ -207,9 +207,9 @@ def test_every_validation_shows_attention_in_tensorboard(trained: Path) -> None:
         EventAccumulator,
     )
 
-    events = EventAccumulator(str(trained / "tensorboard")).Reload()
-    assert events.Tags()["images"] == [f"valid/attention_{i}" for i in (1, 2, 3)]
-    assert [event.step for event in events.Images("valid/attention_1")] == [200, 400]
+    events = EventAccumulator(str(trained / "tb" / "valid")).Reload()
+    assert events.Tags()["images"] == [f"attention_{i}" for i in (1, 2, 3)]
+    assert [event.step for event in events.Images("attention_1")] == [200, 400]
 
 
 @pytest.mark.fault(29)

@@ -74,7 +74,7 @@ def test_a_link_to_a_file_of_the_user_is_refused(
     [
         ("evaluate", "hypotheses"),
         ("attention", "attention"),
-        ("train", "tensorboard"),
+        ("train", "tb"),
         ("train", "checkpoints"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.training.statistics import MEASURES, Fault, Update, UpdateStatistics, means
+from nmt.training.statistics import MEASURES, Fault, Update, UpdateStatistics, gpu_memory, means
 from tests.training.test_objective import train
 
 CPU = torch.device("cpu")
@@ -101,6 +101,12 @@ def test_some_faults_in_a_row_are_tolerated() -> None:
     _, fault = resumed.read()
     assert fault == Fault(step=8, loss=-math.inf, norm=1.0, updates=3, tokens=30)
     assert resumed.in_a_row == 4
+
+
+def test_memory_is_that_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu_memory(CPU) == {}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 10**8)
+    assert gpu_memory(torch.device("cuda")) == {"gpu_memory_gb": 0.5}
 
 
 def test_the_measures_there_are() -> None:
