@@ -160,8 +160,6 @@ class FileConfig(TargetConfig):
     """Processes that share the work on a file; 0: one per GPU, or one per CPU core."""
     worker_minutes: float = 120.0
     """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
-    scores: bool = False
-    """Write NUMBER ||| TEXT ||| SCORE also with decoding.n_best=1, as always with more."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,6 +181,9 @@ class FileConfig(TargetConfig):
 @dataclass
 class TranslateConfig(FileConfig):
     """Translate a file, or standard input; decoding and runtime start from those of the run."""
+
+    scores: bool = False
+    """Write NUMBER ||| TEXT ||| SCORE also with decoding.n_best=1, as always with more."""
 
 
 Root = TypeVar("Root")

@@ -193,8 +193,10 @@ class TrainLog(_Lines):
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         super().__init__(run, cfg)
         self.file = _appending(run.directory / "train.log")
+        self.last_line = ""
 
     def message(self, line: str) -> None:
+        self.last_line = line
         self.file.write(time.strftime("%Y-%m-%d %H:%M:%S ") + line + "\n")
         self.file.flush()
 
@@ -203,8 +205,9 @@ class TrainLog(_Lines):
 
     def close(self, error: BaseException | None) -> None:
         with self.file:
-            for line in printable(_end(error)).split("\n") if error is not None else ():
-                self.message(line)
+            if error is not None and not self.last_line.startswith(str(error) or "\n"):  # not told yet
+                for line in printable(_end(error)).split("\n"):
+                    self.message(line)
 
 
 class JsonLines(Sink):

@@ -510,8 +510,8 @@ class Trainer:
 
     def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
         """Count `num_batches` of the plan as done; where it or a stage ends, begin the next epoch."""
-        self.train_state.batch += num_batches
         self._batches_in_epoch = batches_in_epoch
+        self.train_state.batch += num_batches
         ends_stage = self.train_state.step in self.stage_ends
         if self.train_state.batch == batches_in_epoch or ends_stage:
             self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0

@@ -22,9 +22,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
 from nmt.checks import not_negative
+from nmt.config import small_data
 from nmt.config.compose import Composed, load_run
 from nmt.config.overrides import quoted
 from nmt.config.roots import Task, TrainConfig, TranslateConfig, check, require_checkpoint
@@ -146,6 +147,7 @@ def log(text: str) -> None:
 
 def run(trial: Composed) -> dict[str, Any]:
     """Make the stages that are missing, train the student and return its results."""
+    trial = _with_rules(trial)
     cfg = trial.to_config(DistilConfig)
     with StopRequest(cfg.runtime.grace_seconds):
         corpora = list(planned(cfg))
@@ -161,6 +163,13 @@ def run(trial: Composed) -> dict[str, Any]:
         print(f"nmt train data=mixture {shlex.quote(as_override(student.data))}")
         return {}
     return train(student, run_dir)
+
+
+def _with_rules(trial: Composed) -> Composed:
+    """Return the config with what the rules for small data choose, by the number of original pairs."""
+    own = [known.name for known in dataclasses.fields(TrainConfig)]
+    settings = dataclasses.replace(trial, cfg=OmegaConf.masked_copy(trial.cfg, own)).chosen()
+    return dataclasses.replace(trial, cfg=small_data.filled(trial.cfg, settings)) if settings else trial
 
 
 def as_override(data: DataConfig) -> str:

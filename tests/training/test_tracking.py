@@ -360,6 +360,19 @@ def test_train_log_has_what_was_shown_elsewhere(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == "warning: only 3 checkpoints are there\nwarning: too late\n"
 
 
+def test_train_log_says_once_what_ended_the_training(tmp_path: Path) -> None:
+    """A return to a checkpoint has been told before the error that leads to it."""
+
+    def train() -> None:
+        with tracking(tmp_path) as tracker:
+            tracker.message("step 7: the loss is nan. Going back to step 4 (return 1 of at most 5)")
+            raise TrainingStopped("step 7: the loss is nan. Going back to step 4")
+
+    with pytest.raises(TrainingStopped):
+        train()
+    assert len(train_log(tmp_path)) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
