@@ -251,13 +251,13 @@ def test_cfg_shows_the_values_chosen(corpus: list[str], capsys: pytest.CaptureFi
     assert OPEN not in shown.out
     assert "\n  dropout: 0.4\n" in shown.out
     assert shown.err.startswith("chosen for 50 training pairs, ")
-    assert "  objective.label_smoothing=0.05, as you say; the rules say 0.3: " in shown.err
+    assert "  objective.label_smoothing=0.05, as you say; the rules say 0.2: " in shown.err
 
 
 def test_a_sweep_chooses_for_each_trial(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     first, second = compose(VERBS["train"], ["-m", *corpus, "trainer.max_steps=100,1000"])
     assert capsys.readouterr().err == ""
-    assert [trial.to_training()[0].schedule.warmup_steps for trial in (first, second)] == [6, 60]  # type: ignore[attr-defined]
+    assert [trial.to_training()[0].schedule.warmup_steps for trial in (first, second)] == [6, 60]
 
 
 TINY = [
