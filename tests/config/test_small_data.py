@@ -82,7 +82,7 @@ def test_more_pairs_mean_larger_sizes_and_less_regularisation(key: str, unread: 
         "objective.word_dropout",
     )
     assert values == sorted(values, reverse=falls)
-    assert len(set(values)) > 2
+    assert len(set(values)) > 1
 
 
 @pytest.mark.parametrize("pairs", NUMBERS)
@@ -275,7 +275,7 @@ def test_the_same_command_finds_its_run(
     (run,) = (tmp_path / "outputs" / "files-xx-yy").iterdir()
     capsys.readouterr()
     stored = load_config(run / "config.yaml")
-    assert (stored.tokenizer.sampling_alpha, stored.model.dropout) == (0.1, 0.4)  # type: ignore[attr-defined]
+    assert (stored.tokenizer.sampling_alpha, stored.model.dropout) == (0.05, 0.4)  # type: ignore[attr-defined]
     assert main(command) == 0
     assert "is finished:" in capsys.readouterr().out
     with (tmp_path / "train.xx").open("a") as src, (tmp_path / "train.yy").open("a") as tgt:
