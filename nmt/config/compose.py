@@ -91,7 +91,7 @@ class Composed:
         census = small_data.counted(self.to_config(TrainConfig))
         settings = small_data.settings_for(census, self.cfg)
         for line in small_data.remarks(census, self.cfg, settings):
-            print(visible(line), file=sys.stderr)
+            print(visible(line), file=sys.stderr, flush=True)
         return [setting for setting in settings if setting.key in missing]
 
     def run_dir(self, cfg: TrainConfig) -> Path:

@@ -145,7 +145,7 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
     alphabet = len({*counts.src.alphabet, *counts.tgt.alphabet})
     single = EOS_ID + 2 + alphabet + 256 * bool(known.get("tokenizer.byte_fallback"))  # and the space
     most = max(counts.src.distinct, counts.tgt.distinct) // 2
-    wanted = _bounded(REFERENCE_MERGES * math.sqrt(share), 100, 15_000)
+    wanted = _bounded(REFERENCE_MERGES * share**0.4, 100, 15_000)
     merges = int(min(wanted, most))
     size = max(_rounded(single + merges), single + min(merges, 1))
     if most < wanted:
@@ -156,11 +156,11 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
 
 
 def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:
-    alpha, kind = _step(0.05 * scarcity, 0.0, 0.1), known.get("tokenizer.kind")
+    alpha, kind = _step(0.05 * scarcity, 0.0, 0.05), known.get("tokenizer.kind")
     if kind in (TokenizerKind.char, TokenizerKind.word):
         alpha, why = 0.0, f"tokenizer.kind={kind.value} has one segmentation only"
     elif alpha and kind is TokenizerKind.unigram:
-        alpha, why = 0.1, "each epoch shows words in other pieces (Kudo 2018)"
+        alpha, why = 0.2, "each epoch shows words in other pieces (Kudo 2018)"
     elif alpha:
         why = "each epoch shows words in other pieces (BPE-dropout, Provilkov et al. 2020)"
     else:
@@ -175,7 +175,7 @@ def _regularisation(scarcity: float) -> Iterator[Setting]:
     smoothing = _step(0.1 + 0.05 * scarcity, 0.1, 0.2)
     why = f"0.1 at 29,000 pairs or more, {rest}"
     yield Setting("objective.label_smoothing", smoothing, why)
-    dropped = _step(0.05 * scarcity, 0.0, 0.1)
+    dropped = _step(0.05 * scarcity, 0.0, 0.05)
     why = "words must be guessed from their context (Sennrich and Zhang 2019)"
     yield Setting("objective.word_dropout", dropped, why if dropped else "only fewer pairs need it")
 

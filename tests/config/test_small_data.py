@@ -82,7 +82,7 @@ def test_more_pairs_mean_larger_sizes_and_less_regularisation(key: str, unread: 
         "objective.word_dropout",
     )
     assert values == sorted(values, reverse=falls)
-    assert len(set(values)) > 2
+    assert len(set(values)) > 1
 
 
 @pytest.mark.parametrize("pairs", NUMBERS)
@@ -251,13 +251,13 @@ def test_cfg_shows_the_values_chosen(corpus: list[str], capsys: pytest.CaptureFi
     assert OPEN not in shown.out
     assert "\n  dropout: 0.4\n" in shown.out
     assert shown.err.startswith("chosen for 50 training pairs, ")
-    assert "  objective.label_smoothing=0.05, as you say; the rules say 0.3: " in shown.err
+    assert "  objective.label_smoothing=0.05, as you say; the rules say 0.2: " in shown.err
 
 
 def test_a_sweep_chooses_for_each_trial(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     first, second = compose(VERBS["train"], ["-m", *corpus, "trainer.max_steps=100,1000"])
     assert capsys.readouterr().err == ""
-    assert [trial.to_training()[0].schedule.warmup_steps for trial in (first, second)] == [6, 60]  # type: ignore[attr-defined]
+    assert [trial.to_training()[0].schedule.warmup_steps for trial in (first, second)] == [6, 60]
 
 
 TINY = [
@@ -275,7 +275,7 @@ def test_the_same_command_finds_its_run(
     (run,) = (tmp_path / "outputs" / "files-xx-yy").iterdir()
     capsys.readouterr()
     stored = load_config(run / "config.yaml")
-    assert (stored.tokenizer.sampling_alpha, stored.model.dropout) == (0.1, 0.4)  # type: ignore[attr-defined]
+    assert (stored.tokenizer.sampling_alpha, stored.model.dropout) == (0.05, 0.4)  # type: ignore[attr-defined]
     assert main(command) == 0
     assert "is finished:" in capsys.readouterr().out
     with (tmp_path / "train.xx").open("a") as src, (tmp_path / "train.yy").open("a") as tgt:
