@@ -311,7 +311,7 @@ def test_errors_are_one_readable_message(
         (
             "evaluate run=outputs/mine seed=3",
             "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, "
-            "metrics, read_corpus",
+            "metrics, read_corpus, confidence",
         ),
         (
             "evaluate run=outputs/mine data=wmt99",

@@ -102,9 +102,9 @@ _ROWS = (
         config="nmt.verbs.rerank.RerankConfig",
         groups=("data", "decoding"),
         examples=(
-            "nmt rerank run=A scorers=[B,C] decoding.beam_size=20 decoding.n_best=20  # tune, score",
-            "nmt rerank ... stream=true < src.txt > hyp.txt",
-            "nmt rerank ... input=src.txt output=hyp.txt    # a large file: several workers",
+            "nmt rerank run=outputs/mine scorers=[B,C] decoding.beam_size=20 decoding.n_best=20  # scores",
+            "nmt rerank run=outputs/mine ... stream=true < src.txt > hyp.txt",
+            "nmt rerank run=outputs/mine ... input=src.txt output=hyp.txt  # a large file: several workers",
         ),
         reads_input=True,
     ),

@@ -28,6 +28,7 @@ TRANSFORMER = (
     "model.decoder_layers=1",
 )
 RNN = ("model=rnn_luong", "model.d_model=12", "model.encoder_layers=1", "model.decoder_layers=1")
+GPT = ("model=gpt", "model.d_model=8", "model.d_ff=8", "model.num_heads=2", "model.num_layers=1")
 
 
 def untrained(

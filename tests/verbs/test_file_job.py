@@ -34,9 +34,10 @@ from nmt.training.train_state import TrainState
 from nmt.verbs import file_job
 from nmt.verbs.file_job import Job, LineCounter, answer_file, worker_settings, write_part
 from nmt.verbs.translate import TRANSLATION
-from tests.verbs.untrained import SEARCH, make_run
+from tests.runs.untrained import untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
+SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
 NUM_BLOCKS = 12
 """Of a file that takes long enough to be interrupted."""
 
@@ -44,7 +45,7 @@ NUM_BLOCKS = 12
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run directory whose model has learnt nothing, but always answers the same."""
-    return make_run(tmp_path_factory.mktemp("runs") / "untrained")
+    return untrained(tmp_path_factory.mktemp("runs") / "untrained", "decoding.beam_size=2")
 
 
 def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:

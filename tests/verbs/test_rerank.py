@@ -16,7 +16,7 @@ from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
 from nmt.runtime import RuntimeConfig
-from tests.verbs.untrained import WORDS, make_run
+from tests.runs.untrained import GPT, WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 SEARCH = BeamConfig(beam_size=4, n_best=4, max_length_offset=3, max_length_ratio=1.0)
@@ -28,10 +28,10 @@ LINES = ["ab ba", "", "h", "ca ac"]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     return {
-        "run": make_run(folder / "run", kept=8),
-        "right_to_left": make_run(folder / "r2l", "tokenizer.right_to_left=true", "seed=2"),
-        "reverse": make_run(folder / "rev", "data.src=fr", "data.tgt=en", "seed=3"),
-        "language_model": make_run(folder / "lm", "task=language_model", "model=gpt", "model.num_layers=1"),
+        "run": untrained(folder / "run"),
+        "right_to_left": untrained(folder / "r2l", "tokenizer.right_to_left=true", "seed=2"),
+        "reverse": untrained(folder / "rev", "data.src=fr", "data.tgt=en", "seed=3"),
+        "language_model": untrained(folder / "lm", "task=language_model", model=GPT),
     }
 
 
@@ -104,7 +104,7 @@ def test_one_command_tunes_stores_reports_and_translates(
     again = capfdbinary.readouterr().out.decode().splitlines()
     assert again[1:3] == [f"{before}  as found", f"{after}  reranked"]  # the stored weights, and no tuning
 
-    text = "".join(f"{line}\n" for line in WORDS[:8])
+    text = "".join(f"{line}\n" for line in WORDS[:6])
 
     class Stdin:
         buffer = io.BytesIO(text.encode())

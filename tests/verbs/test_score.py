@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
+from nmt.decoding import BeamConfig
 from nmt.decoding.confidence import agreement, sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
@@ -21,22 +22,23 @@ from nmt.runtime import RuntimeConfig
 from nmt.verbs import file_job
 from nmt.verbs.file_job import answer_file
 from nmt.verbs.score import SCORES, ScoreConfig
-from tests.verbs.untrained import SEARCH, WORDS, make_run
+from tests.runs.untrained import GPT, WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 PAIRS = [("ab ba", "cd dc"), ("ab ba", ""), ("h", "h g"), ("", "a"), ("a b c", "c b a a b c h")]
+SEARCH = BeamConfig(beam_size=2, max_length_offset=3, max_length_ratio=1.0)
 NUM_BLOCKS = 8
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("runs") / "untrained")
+    return untrained(tmp_path_factory.mktemp("runs") / "untrained", "decoding.beam_size=2")
 
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "lm"
-    return make_run(path, "task=language_model", "model=gpt", "model.num_layers=1")
+    return untrained(path, "task=language_model", model=GPT)
 
 
 Capture = pytest.CaptureFixture[bytes]
@@ -167,15 +169,15 @@ def test_evaluate_reports_how_confidence_agrees_with_quality(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The confidence is the normalised score of each translation; both columns are written."""
-    path = make_run(tmp_path / "run", kept=8)
+    path = untrained(tmp_path / "run")
     assert main(["evaluate", f"run={path}", "runtime.device=cpu", "confidence=true"]) == 0
     shown = capfd.readouterr().out.splitlines()
     values = path / "hypotheses" / "test.fr.confidence.tsv"
     assert shown[-1] == f"written     {values}"
     columns = [tuple(map(float, line.split("\t"))) for line in values.read_text().splitlines()]
     hyps = (path / "hypotheses" / "test.fr").read_text().splitlines()
-    found = open_run(path, runtime_cfg=CPU).score(list(zip(WORDS[:8], hyps, strict=True)))
-    chrf = sentence_chrf(hyps, WORDS[1:9], "fr")
+    found = open_run(path, runtime_cfg=CPU).score(list(zip(WORDS[:6], hyps, strict=True)))
+    chrf = sentence_chrf(hyps, WORDS[:6], "fr")
     rounded = [(round(one.per_token, 4), round(y, 2)) for one, y in zip(found, chrf, strict=True)]
     assert columns == rounded
     assert shown[-2] == f"confidence  {agreement([one.per_token for one in found], chrf)}"
