@@ -99,7 +99,7 @@ def test_help_of_train_lists_groups_choices_and_keys(capsys: pytest.CaptureFixtu
 def test_help_needs_no_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^    run= +Run directory\.$", out, flags=re.MULTILINE)
+    assert re.search(r"^    run= +Run directory; \[A,B\] is an ensemble\.$", out, flags=re.MULTILINE)
     assert ("*sampling" if verb == "generate" else "*from_run") in out
     assert f"nmt {verb} run=outputs/mine" in out
 
@@ -273,7 +273,10 @@ def test_info_shows_how_the_config_is_composed(
         ("evaluate run=null", "run is missing; say nmt evaluate run=DIR"),
         ("evaluate run=outputs/my", "run=outputs/my is not a directory"),
         ("evaluate run=.", "run=. is not a run directory: it has no config.yaml"),
-        ("evaluate -m run=a,b", "'run=a,b': nmt evaluate reads one run at a time; call it once for each"),
+        (
+            "evaluate -m run=a,b",
+            "'run=a,b': nmt evaluate reads one run, or one list of runs, at a time; call it once for each",
+        ),
         ("translate -m run=a", "nmt translate reads standard input once and cannot be swept; leave out -m"),
         ("attention -m run=a", "nmt attention reads standard input once and cannot be swept; leave out -m"),
     ],
@@ -307,8 +310,8 @@ def test_errors_are_one_readable_message(
         ("attention run=outputs/mine layer=0", "layer counts from 1, but is 0; null means all layers"),
         (
             "evaluate run=outputs/mine seed=3",
-            "unknown key seed; the keys here are run, checkpoint, runtime, decoding, data, metrics, "
-            "read_corpus",
+            "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, "
+            "metrics, read_corpus",
         ),
         (
             "evaluate run=outputs/mine data=wmt99",

@@ -168,7 +168,9 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
     if not override.is_sweep_override():
         return
     if key == "run":
-        raise UserError(f"{line!r}: nmt {verb.name} reads one run at a time; call it once for each")
+        raise UserError(
+            f"{line!r}: nmt {verb.name} reads one run, or one list of runs, at a time; call it once for each"
+        )
     if not flags.multirun:
         raise UserError(
             f"{line!r} names several values; add -m to try each, or write a list in brackets [...]"

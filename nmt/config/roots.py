@@ -96,7 +96,7 @@ class RunConfig:
     """Base of the configs of the verbs that open a run."""
 
     run: Any = MISSING
-    """Run directory; several, as [A,B], predict together."""
+    """Run directory; [A,B] is an ensemble."""
     checkpoint: Any = "final"
     """final (the one that results.json is about), best, last, average, or the number of a step.
 

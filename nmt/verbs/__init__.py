@@ -59,6 +59,7 @@ _ROWS = (
         examples=(
             "nmt translate run=outputs/mine < src.txt > hyp.txt",
             "nmt translate run=outputs/mine decoding=greedy",
+            "nmt translate run=[outputs/mine,outputs/other] < src.txt     # an ensemble",
             "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file: several workers",
         ),
         reads_input=True,
