@@ -132,8 +132,8 @@ class Samples:
     def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows (R,) that go on, the groups (G,) that they are of, and their last tokens (R,).
 
-        Only the sentences `staying` (B',) are kept. All open samples of a sentence that are alike are one row.
-        A sentence has as many groups of rows as it needs, and one row again and again to fill the last.
+        Only the sentences `staying` (B',) are kept. Open samples of a sentence that are alike are one row. A
+        sentence has as many groups of rows as it needs, and one row again and again to fill the last.
         """
         self.sentences, self.limits = self.sentences[staying], self.limits[staying]
         self.numbers, self.open = self.numbers[staying], self.open[staying]

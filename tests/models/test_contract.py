@@ -350,6 +350,23 @@ def test_reorder_equals_reading_the_prefixes_again(model: TranslationModel, sent
     assert len(src) == B - 3
 
 
+def test_a_sentence_may_be_several(model: TranslationModel, sentences: Sentences) -> None:
+    """Groups of two rows: one of the first sentence, three of the third, whose rows may follow any of it."""
+    src, src_mask, tgt_in = sentences(3, 6, 2)
+    state = model.start(src, src_mask)
+    model.step(tgt_in[:, 0], state)
+    rows, groups = torch.tensor([0, 0, 2, 2, 2, 2, 2, 2]), torch.tensor([0, 2, 2, 2])
+    for last in torch.randint(4, VOCAB_SIZE, (2, 8)):
+        state = model.reorder(state, rows, groups)
+        found = model.step(last, state)
+        rows, groups = torch.tensor([1, 0, 6, 7, 2, 3, 4, 4]), torch.tensor([0, 1, 1, 3])
+        if state.position == 2:
+            first = last
+    kept = torch.tensor([0, 0, 2, 2, 2, 2, 2, 2])
+    prefixes = torch.stack([tgt_in[kept, 0], first[rows], last], dim=1)
+    assert_close(found, logits_of(model, src[kept], src_mask[kept], prefixes)[:, -1])
+
+
 @pytest.mark.parametrize("rows", [None, [2, 2, 0]])
 def test_reorder_leaves_the_old_state_as_it_was(
     model: TranslationModel, sentences: Sentences, rows: list[int] | None
