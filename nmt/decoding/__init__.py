@@ -28,7 +28,7 @@ from torch import Tensor
 from nmt.decoding.beam_search import BeamConfig, LengthPenalty
 from nmt.decoding.graph_search import search
 from nmt.decoding.hypotheses import DecodingConfig, Hypothesis
-from nmt.decoding.mbr import MBRConfig, candidates, rank
+from nmt.decoding.mbr import MBRConfig, draw_candidates, rank
 from nmt.decoding.sampling import SamplingConfig, sample
 from nmt.models.base import TranslationModel
 
@@ -49,7 +49,7 @@ Strategy = Callable[[TranslationModel, Tensor, Tensor, Any], list[list[Hypothesi
 STRATEGIES: dict[str, tuple[type[DecodingConfig], Strategy]] = {
     "beam": (BeamConfig, search),
     "sampling": (SamplingConfig, sample),
-    "mbr": (MBRConfig, candidates),
+    "mbr": (MBRConfig, draw_candidates),
 }
 
 Ranking = Callable[[Sequence[Hypothesis], Sequence[str], Any], list[tuple[int, float]]]

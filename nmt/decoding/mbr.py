@@ -84,7 +84,7 @@ class MBRConfig(DrawingConfig):
         return BeamConfig(**(shared | penalty | own))
 
 
-def candidates(
+def draw_candidates(
     model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: MBRConfig
 ) -> list[list[Hypothesis]]:
     """Return all candidates of every sentence as they were found: equal ones again and again.

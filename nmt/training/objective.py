@@ -166,10 +166,10 @@ def taught_by(teachers: Sequence[TranslationModel], batch: Batch) -> Callable[[s
     passes = [teacher(batch.src, batch.src_mask, batch.tgt_in) for teacher in teachers]
     hidden = [batch.real(states) for states in passes]  # (M, D) each
     device = batch.src.device.type
-    formats = {"dtype": torch.get_autocast_dtype(device), "enabled": torch.is_autocast_enabled(device)}
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
     def taught(part: slice) -> Tensor:
-        with torch.autocast(device, **formats):  # as here, wherever this is called
+        with torch.autocast(device, dtype, enabled):  # as here, wherever this is called
             logits = [t.project(h[part]) for t, h in zip(teachers, hidden, strict=True)]
         return torch.stack([x.softmax(-1, dtype=torch.float32) for x in logits]).mean(0)
 
