@@ -63,8 +63,12 @@ def without(choice: str) -> tuple[str, ...]:
     group, _, _ = choice.partition("=")
     _, defaults = stated(FILES[choice])
     if group == "experiment":
-        pairs = [next(iter(entry.items())) for entry in defaults]
-        return ("experiment=none", *(f"{key.removeprefix('override /')}={value}" for key, value in pairs))
+        recipe = next((entry for entry in defaults if isinstance(entry, str)), "none")
+        pairs = [next(iter(entry.items())) for entry in defaults if entry != recipe]
+        return (
+            f"experiment={recipe}",
+            *(f"{key.removeprefix('override /')}={value}" for key, value in pairs),
+        )
     return ("experiment=none", f"{group}={next((d for d in defaults if d != '_self_'), 'base')}")
 
 
@@ -78,6 +82,7 @@ def test_every_choice_makes_a_config_that_can_be_trained(choice: str) -> None:
 def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
     group, _, _ = choice.partition("=")
     values, _ = stated(FILES[choice])
+    values = {key: value for key, value in values.items() if not key.startswith("data.corpora.")}  # new names
     if group in VARIANTS or group == "experiment":
         before: Any = composed(*without(choice), *NEEDED.get(choice, ())).cfg
         before = before if group == "experiment" else before[group]
