@@ -16,7 +16,7 @@ from sacrebleu.metrics.chrf import CHRF
 from nmt.data.special_ids import EOS_ID, PAD_ID
 from nmt.decoding import MBRConfig, SamplingConfig, decode
 from nmt.decoding.hypotheses import Hypothesis
-from nmt.decoding.mbr import ReferenceWeights, candidates, rank
+from nmt.decoding.mbr import ReferenceWeights, draw_candidates, rank
 from nmt.decoding.sampling import sample
 from nmt.decoding.utility import Utility
 from nmt.errors import UserError
@@ -86,9 +86,9 @@ def test_candidates_are_the_samples_and_the_beam() -> None:
     drawn = sample(model, SRC, mask, SamplingConfig(n_best=12, max_length_ratio=1.0, max_length_offset=3))
     beam = decode(model, SRC, mask, replace(CFG, beam_size=3).beam())
     assert [len(best) for best in beam] == [3, 3, 3]
-    both = candidates(model, SRC, mask, replace(CFG, beam_size=3))
+    both = draw_candidates(model, SRC, mask, replace(CFG, beam_size=3))
     assert both == [samples + best for samples, best in zip(drawn, beam, strict=True)]
-    assert candidates(model, SRC, mask, replace(CFG, num_samples=0, beam_size=3)) == beam
+    assert draw_candidates(model, SRC, mask, replace(CFG, num_samples=0, beam_size=3)) == beam
 
 
 @torch.inference_mode()
@@ -97,12 +97,13 @@ def test_candidates_of_an_ensemble_or_of_each_of_its_models() -> None:
     ensemble = Ensemble(models, EnsembleConfig())
     cfg = replace(CFG, beam_size=2, pool_models=True)
     one, other = (
-        candidates(model, SRC, mask, replace(cfg, seed=seed)) for seed, model in enumerate(models, start=1)
+        draw_candidates(model, SRC, mask, replace(cfg, seed=seed))
+        for seed, model in enumerate(models, start=1)
     )
-    assert candidates(ensemble, SRC, mask, cfg) == [a + b for a, b in zip(one, other, strict=True)]
-    of_both = candidates(ensemble, SRC, mask, replace(cfg, pool_models=False))
+    assert draw_candidates(ensemble, SRC, mask, cfg) == [a + b for a, b in zip(one, other, strict=True)]
+    of_both = draw_candidates(ensemble, SRC, mask, replace(cfg, pool_models=False))
     assert [len(found) for found in of_both] == [14, 14, 14]
-    assert candidates(models[0], SRC, mask, cfg) == one
+    assert draw_candidates(models[0], SRC, mask, cfg) == one
 
 
 def test_translation_returns_the_best_by_utility(run: Run) -> None:
