@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from nmt.checks import not_negative, within
+from nmt.checks import at_least, not_negative, within
 from nmt.config.explain import explained
 from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
@@ -160,6 +160,8 @@ class FileConfig(TargetConfig):
     """Processes that share the work on a file; 0: one per GPU, or one per CPU core."""
     worker_minutes: float = 120.0
     """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
+    lines_at_once: int | None = None
+    """Lines of standard input that are read before they are answered; null: 1 at a terminal, else 1,024."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,6 +169,7 @@ class FileConfig(TargetConfig):
             if value is not None and not value.strip():
                 raise UserError(f"{key} must name a file, but is empty")
         not_negative(self, "", "workers")
+        at_least(self, "", 1, "lines_at_once")
         within(self, "", "(0, 10000)", "worker_minutes")
         if (self.input is None) != (self.output is None):
             given, other = ("output", "input") if self.input is None else ("input", "output")
@@ -176,6 +179,8 @@ class FileConfig(TargetConfig):
             )
         if self.input is None and self.workers:
             raise UserError(f"workers={self.workers} needs input=... and output=...; a stream has one worker")
+        if self.input is not None and self.lines_at_once:
+            raise UserError(f"lines_at_once={self.lines_at_once} is for standard input; leave it out")
 
 
 @dataclass

@@ -60,11 +60,19 @@ class Run(TrainedModel):
         return self._copies[decoding.precision]
 
     def translate(
-        self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
+        self,
+        lines: str | Iterable[str],
+        decoding: DecodingConfig | None = None,
+        tgt: str | None = None,
+        **settings: Any,
     ) -> Iterator[Translation]:
-        """Translate lines, in order, with the search of the run or another; `tgt` is as in `asking_for`."""
+        """Translate lines, or one line, in order, with the search of the run or another.
+
+        `settings` are keys of the search, such as `beam_size=8, n_best=3`; `tgt` is as in `asking_for`.
+        """
         self.require_task(Task.translation)
-        search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
+        search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
+        sources = self.asking_for(tgt, lines)
         return translate_stream(sources, self.searched(search), self.tokenizer, search, device=self.device)
 
     def score(
@@ -89,15 +97,15 @@ class Run(TrainedModel):
         return score(sources, targets, model, self.tokenizer, search, **where)
 
     def attend(
-        self, lines: Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
+        self, lines: str | Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
     ) -> Iterator[SentenceMaps]:
-        """Yield attention weights for lines SOURCE, which are translated, or SOURCE, TAB, TARGET."""
+        """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET."""
         self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
         return attend(sources, self.model, self.tokenizer, search, device=self.device)
 
-    def asking_for(self, tgt: str | None, lines: Iterable[str]) -> Iterable[str]:
-        """Return the lines, with the tag of the language `tgt` if the model was trained with tags.
+    def asking_for(self, tgt: str | None, lines: str | Iterable[str]) -> Iterable[str]:
+        """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.
 
         Raises:
             UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None.
@@ -108,6 +116,7 @@ class Run(TrainedModel):
             raise UserError(f"the run translates into {', '.join(known)}; say which one with tgt=...")
         if tgt is not None and tgt not in known:
             raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
+        lines = [lines] if isinstance(lines, str) else lines
         return tagged(lines, tags[tgt or known[0]]) if tags else lines
 
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:

@@ -87,9 +87,12 @@ def answer(cfg: FileConfig, work: Work) -> None:
         answer_file(cfg, work)
         return
     lines, target = decoded(sys.stdin.buffer), sys.stdout.buffer
-    answers = work.opened(cfg)
-    for number in itertools.count(step=LINES_AT_ONCE):
-        if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
+    answers, is_terminal = work.opened(cfg), sys.stdin.isatty()
+    if is_terminal:
+        print("type a line, and Enter; Ctrl-D ends", file=sys.stderr)
+    at_once = cfg.lines_at_once or (1 if is_terminal else LINES_AT_ONCE)
+    for number in itertools.count(step=at_once):
+        if not (block := list(itertools.islice(lines, at_once))):
             return
         target.writelines(f"{line}\n".encode() for line in answers(block, number, warn))
         target.flush()

@@ -32,7 +32,7 @@ from nmt.runtime import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import file_job
-from nmt.verbs.file_job import Job, LineCounter, answer_file, worker_settings, write_part
+from nmt.verbs.file_job import Job, LineCounter, answer, answer_file, worker_settings, write_part
 from nmt.verbs.translate import TRANSLATION
 from tests.runs.untrained import untrained
 
@@ -101,6 +101,31 @@ def test_a_thousand_lines_come_out_as_a_thousand(run: Path, capsys: pytest.Captu
     assert [i for i, line in enumerate(found) if not line] == [*range(0, 1000, 100), 1000]
     assert {i: found[i] + b"\n" for i in alone} == alone
     assert "only the first 1024 tokens of line 78 are translated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_terminal", "keys"), [(True, {}), (False, {"lines_at_once": 1})])
+def test_lines_are_answered_as_they_come(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, keys: dict[str, int]
+) -> None:
+    output = io.TextIOWrapper(io.BytesIO())
+
+    class Typed(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
+            line = super().readline(size)
+            num_before = self.getvalue()[: self.tell() - len(line)].count(b"\n")
+            assert output.buffer.getvalue().count(b"\n") == num_before  # type: ignore[attr-defined]
+            return line
+
+    stdin = io.TextIOWrapper(Typed(b"a b\nc\nd e f\n"))
+    monkeypatch.setattr(stdin, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stdout", output)
+    answer(
+        TranslateConfig(run=str(run), decoding=SEARCH, runtime=RuntimeConfig(device="cpu"), **keys),
+        TRANSLATION,
+    )
+    expected = streamed(run, b"a b\nc\nd e f\n")
+    assert output.buffer.getvalue() == expected  # type: ignore[attr-defined]
 
 
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:

@@ -106,10 +106,7 @@ def test_one_command_tunes_stores_reports_and_translates(
 
     text = "".join(f"{line}\n" for line in WORDS[:6])
 
-    class Stdin:
-        buffer = io.BytesIO(text.encode())
-
-    monkeypatch.setattr(sys, "stdin", Stdin())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert main(command(runs, "tune_for=chrf", "stream=true")) == 0
     assert capfdbinary.readouterr().out.decode() == hypotheses.read_text()
     (tmp_path / "in").write_text(text)

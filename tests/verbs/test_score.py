@@ -52,11 +52,7 @@ def scored(
     *keys: str,
 ) -> list[str]:
     """Return the lines that `nmt score` writes for `text` on standard input."""
-
-    class Stdin:
-        buffer = io.BytesIO(text.encode())
-
-    monkeypatch.setattr(sys, "stdin", Stdin())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     capfdbinary.readouterr()
     assert main(["score", f"run={run}", "runtime.device=cpu", *keys]) == 0
     out = capfdbinary.readouterr().out.decode()
