@@ -92,3 +92,15 @@ def test_a_teacher_that_is_not_there_is_refused(
 ) -> None:
     assert cli.main(["train", "objective=simcut", "objective.teacher=ema", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_teachers_in_16_bits(tmp_path: Path) -> None:
+    options = ["runtime.precision=bf16", "trainer.max_steps=4", "trainer.log_every_steps=2"]
+    average = train(
+        tmp_path / "a", *options, "objective=simcut", "objective.teacher=ema", "trainer.ema_decay=0.9"
+    )
+    taught = train(
+        tmp_path / "b", *options, "objective=distillation", f"objective.teachers=[{tmp_path / 'a'}]"
+    )
+    for metrics in (average, taught):
+        assert 0 < metrics[-1]["train/kl"] < 5
