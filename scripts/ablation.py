@@ -34,6 +34,15 @@ METHODS: dict[str, Sequence[str]] = {
     "average": ("trainer.average=5", "trainer.keep_last=5", "trainer.save_every_steps=250"),
     "r_drop": ("objective=r_drop",),
     "simcut": ("objective=simcut",),
+    "ema": ("trainer.ema_decay=0.999",),
+    "simcut_ema": ("objective=simcut", "trainer.ema_decay=0.999"),
+    "simcut_ema_teacher": ("objective=simcut", "objective.teacher=ema", "trainer.ema_decay=0.999"),
+    "all": (
+        "objective=simcut",
+        "objective.word_dropout=0.1",
+        "tokenizer.sampling_alpha=0.1",
+        "trainer.ema_decay=0.999",
+    ),
 }
 """Name of a method -> its overrides of the recipe."""
 BASELINE = "baseline"
