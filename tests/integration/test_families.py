@@ -35,6 +35,7 @@ def small(tiny: list[str], family: str) -> list[str]:
     return [*(x for x in tiny if not x.startswith("model.")), own[0], "model.dropout=0", *own[1:]]
 
 
+@pytest.mark.slow  # test_command_line has it for the Transformer, test_contract eight pairs for every family
 @every_family
 def test_learns_to_copy(nmt: Command, small: list[str], family: str, tmp_path: Path) -> None:
     run = tmp_path / family

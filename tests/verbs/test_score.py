@@ -131,6 +131,7 @@ def test_two_workers_give_what_a_stream_gives(
     assert b"warning: line 4: without a source, scored -inf, because the source is blank\n" in shown.err
 
 
+@pytest.mark.slow  # the same code as that of translations: test_file_job.py
 @pytest.mark.fault(5, 18, 23)
 def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
     """A kill -9, then the same command with other settings, which is refused, then the same command."""
