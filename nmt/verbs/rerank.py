@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from omegaconf import MISSING
 
-from nmt.config.compose import Composed
+from nmt.config.compose import Composed, load_run
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import FileConfig
 from nmt.config.stored import to_plain
@@ -76,6 +76,8 @@ class RerankConfig(FileConfig):
 def run(trial: Composed) -> dict[str, Any]:
     """Rerank lines, or a split with its scores before and after; tune the weights if none are stored."""
     cfg, facts = with_fixed_checkpoints(trial.to_config(RerankConfig))
+    for scorer in cfg.scorers:
+        load_run(scorer, "scorers")  # refuses what is no run, or leads out of it
     if cfg.decoding.n_best < 2:
         raise UserError(
             "nmt rerank chooses among several translations, but decoding.n_best=1; "
@@ -118,6 +120,11 @@ class _Lists:
         if tag := cfg.data.tags.get(tgt):  # only the lines in this direction
             rows = [i for i, line in enumerate(text.src) if line.startswith(f"{tag} ")]
             text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
+            if not rows:
+                raise UserError(
+                    f"the {split.value} split has no pair with the target {tgt}; name a corpus that has "
+                    "some: data=..."
+                )
         text = ParallelText(list(untagged(text.src)), text.tgt)
         candidates = reranker.candidates(text.src, warn)
         return cls(text, candidates, reranker.values(text.src, candidates, warn), tgt)
