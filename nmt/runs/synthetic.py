@@ -362,9 +362,12 @@ def entry_of(part: DataConfig) -> dict[str, Any]:
     return {"name": part.name, "src": part.src, "tgt": part.tgt, **given}
 
 
-def mixture_of(data: DataConfig, corpora: Mapping[str, dict[str, Any]]) -> MixtureData:
-    """Return the config of a mixture of `corpora` that is otherwise as `data` says."""
+def mixture_of(
+    data: DataConfig, corpora: Mapping[str, dict[str, Any]], stages: Sequence[dict[str, Any]] = ()
+) -> MixtureData:
+    """Return the config of a mixture of `corpora`, in `stages`, that is otherwise as `data` says."""
     if isinstance(data, MixtureData):
-        return replace(data, corpora=dict(corpora), scored=[name for name in data.scored if name in corpora])
+        scored = [name for name in data.scored if name in corpora]
+        return replace(data, corpora=dict(corpora), stages=list(stages), scored=scored)
     common = {field.name: getattr(data, field.name) for field in fields(DataConfig)} | {"name": "mixture"}
     return MixtureData(**common, corpora=dict(corpora))
