@@ -1,8 +1,8 @@
 """Minimum Bayes risk decoding: of many translations, the one with the most utility if the others were right.
 
 Candidates are samples, the hypotheses of a beam, or both, of one model or of each member of an ensemble. They
-are the references, too. Equal texts are one candidate, which counts as often as it was found. `draw_candidates`
-knows no text; `translate` hands the text of what was found to `rank`.
+are the references, too. Equal texts are one candidate, which counts as often as it was found.
+`draw_candidates` knows no text; `translate` hands the text of what was found to `rank`.
 
 Kumar and Byrne 2004. Samples as candidates: Eikema and Aziz 2020. Epsilon sampling: Freitag et al. 2023.
 """
