@@ -88,9 +88,10 @@ class Composed:
         missing = small_data.open_keys(self.cfg)
         if not missing:
             return []
-        census = small_data.counted(self.to_config(TrainConfig))
-        settings = small_data.settings_for(census, self.cfg)
-        for line in small_data.remarks(census, self.cfg, settings):
+        training = OmegaConf.masked_copy(self.cfg, [part.name for part in dataclasses.fields(TrainConfig)])
+        census = small_data.counted(to_config(_closed(training), TrainConfig))
+        settings = small_data.settings_for(census, training)
+        for line in small_data.remarks(census, training, settings):
             print(visible(line), file=sys.stderr, flush=True)
         return [setting for setting in settings if setting.key in missing]
 

@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING
 
 from nmt.checks import not_negative
 from nmt.config import small_data
@@ -171,8 +171,7 @@ def run(trial: Composed) -> dict[str, Any]:
 
 def _with_rules(trial: Composed) -> Composed:
     """Return the config with what the rules for small data choose, by the number of original pairs."""
-    own = [known.name for known in dataclasses.fields(TrainConfig)]
-    settings = dataclasses.replace(trial, cfg=OmegaConf.masked_copy(trial.cfg, own)).chosen()
+    settings = trial.chosen()
     return dataclasses.replace(trial, cfg=small_data.filled(trial.cfg, settings)) if settings else trial
 
 

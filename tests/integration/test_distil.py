@@ -475,3 +475,12 @@ def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, 
     ]
     (printed,) = compose(VERBS["train"], ["data=mixture", *distil.as_overrides(data)])
     assert printed.to_config(TrainConfig).data == data
+
+
+def test_the_choices_for_small_data_are_printed_without_training(
+    nmt: Command, teacher: Path, tmp_path: Path
+) -> None:
+    done = nmt("distil", f"teacher={teacher}", "experiment=small_data", "--cfg", "job", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.max_steps=" in done.stderr
+    assert "${small_data}" not in done.stdout
