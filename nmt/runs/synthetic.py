@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.chrf import CHRF
 
 from nmt.checks import within
 from nmt.data.filters import FilterReport
@@ -30,13 +29,13 @@ from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import CorpusText, digest_of
+from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
 from nmt.files import write_lines, written_atomically
 from nmt.runs.stages import Fill, Stage
 
 TRANSLATIONS = "translations"
 """File of a stage of translations, an n-best list in the format of Moses."""
-_CHRF = CHRF()
 
 
 class Side(Enum):
@@ -293,9 +292,10 @@ def judged(
     """Return what becomes of each translation of `line` by one teacher, by its text and score."""
     verdicts = [_by_text(candidate.text, line, reference) for candidate in candidates]
     if reference is not None and cfg.needs_references:
+        texts = [candidate.text for candidate in candidates]
+        values = sentence_chrf(texts, [reference] * len(texts))
         closeness = [
-            _CHRF.sentence_score(candidate.text, [reference]).score if verdict == KEPT else -1.0
-            for candidate, verdict in zip(candidates, verdicts, strict=True)
+            value if verdict == KEPT else -1.0 for value, verdict in zip(values, verdicts, strict=True)
         ]
         closest = closeness.index(max(closeness))
         for number, value in enumerate(closeness):
