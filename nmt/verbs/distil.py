@@ -96,6 +96,10 @@ class DistilOptions(SelectionConfig):
         super().__post_init__()
         require_checkpoint(self.checkpoint)
         not_negative(self, "distil", "workers", "original_weight")
+        if self.backward_tag is not None:
+            sources.require_tag("distil.backward_tag", self.backward_tag)
+        if not self.folder.strip():
+            raise UserError("distil.folder must name a folder, but is empty")
 
     def text(self, side: Side) -> list[str]:
         """Return the files to translate instead of this side of the training pairs."""
@@ -345,6 +349,11 @@ def _require_use(
         if not any({*trained.data.languages} & {*known[side]} for trained in teachers.values()):
             raise UserError(f"{key} needs a teacher that translates {_directions(known[side])}")
     sides = [s for s in Side if any({*t.data.languages} & {*known[s]} for t in teachers.values())]
+    if cfg.distil.backward_tag is not None and Side.tgt not in sides:
+        raise UserError(
+            f"distil.backward_tag={cfg.distil.backward_tag} is for back-translated pairs, but no teacher "
+            f"translates {_directions(known[Side.tgt])}; leave it out"
+        )
     if cfg.distil.needs_references and all(cfg.distil.text(side) for side in sides):
         raise UserError(
             "distil.candidates=closest and distil.min_chrf compare translations with references, which a "
