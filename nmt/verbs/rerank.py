@@ -42,6 +42,9 @@ from nmt.runs.reranker import Reranker
 from nmt.verbs.file_job import Answers, Work, answer
 from nmt.verbs.translate import search_settings
 
+LARGEST = 1e100
+"""Bound of weights that are read."""
+
 
 @dataclass
 class RerankConfig(FileConfig):
@@ -194,6 +197,10 @@ def _stored(file: Path, reranker: Reranker) -> Floats:
     if len(weights) != len(reranker.names):
         found = f"{len(weights)} weights for {len(reranker.names)} features"
         raise UserError(f"{file} is damaged: it has {found}; remove it to tune them again")
+    if not np.abs(weights).max() < LARGEST:  # nor is it NaN
+        raise UserError(
+            f"{file} is damaged: a weight is no number below {LARGEST:g}; remove it to tune again"
+        )
     return np.array(weights)
 
 

@@ -128,6 +128,10 @@ def test_one_command_tunes_stores_reports_and_translates(
     assert main(command(runs, "tune_for=chrf")) == 2
     message = f"error: {file} is damaged: it has 1 weights for 5 features; remove it to tune them again\n"
     assert capfdbinary.readouterr().err.decode() == message
+    for weight in (float("nan"), float("inf"), -1e308):
+        file.write_text(json.dumps(stored | {"weights": [1.0, weight, 1.0, 1.0, 1.0]}))
+        assert main(command(runs, "tune_for=chrf")) == 2
+        assert "is damaged: a weight is no number below 1e+100; rem" in capfdbinary.readouterr().err.decode()
     file.unlink()
 
 
