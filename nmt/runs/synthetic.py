@@ -36,6 +36,8 @@ from nmt.runs.stages import Fill, Stage
 
 TRANSLATIONS = "translations"
 """File of a stage of translations, an n-best list in the format of Moses."""
+ACCOUNT = {"read": int, "dropped": dict[str, int]}
+"""Fields of the report on text and pairs, with their types."""
 
 
 class Side(Enum):
@@ -90,7 +92,7 @@ class Candidate(NamedTuple):
 
 def stage_of_pairs(root: Path, corpus: CorpusText) -> Stage:
     """Return the stage with both sides of the training pairs."""
-    return Stage(root, "text", {"pairs": corpus.sha256}, ("src", "tgt"))
+    return Stage(root, "text", {"pairs": corpus.sha256}, ("src", "tgt"), ACCOUNT)
 
 
 def write_pairs(corpus: CorpusText) -> Fill:
@@ -118,7 +120,7 @@ def stage_of_text(root: Path, files: Sequence[str], side: Side, max_chars: int) 
         found.update(f"{line}\n".encode() if line is not None else b"")
     if found.digest() == hashlib.sha256().digest():
         raise UserError(f"distil.{side.name}_text={','.join(files)} has no line to translate")
-    return Stage(root, "text", {"lines": found.hexdigest()}, (side.name,))
+    return Stage(root, "text", {"lines": found.hexdigest()}, (side.name,), ACCOUNT)
 
 
 def write_text(stage: Stage, files: Sequence[str], side: Side, max_chars: int) -> Fill:
@@ -224,7 +226,7 @@ class Selection:
             "translated": self.side.name,
             **{name: rule.value if isinstance(rule, Enum) else rule for name, rule in rules.items()},
         }
-        return Stage(root, "pairs", inputs, [f"pairs.{language}" for language in self.languages])
+        return Stage(root, "pairs", inputs, [f"pairs.{language}" for language in self.languages], ACCOUNT)
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the chosen pairs; return how many translations were read, and how many dropped for what.

@@ -250,7 +250,8 @@ class SyntheticCorpus:
         if not pairs.exists:
             _require_one_process()
             with StopRequest(cfg.runtime.grace_seconds):
-                report = FilterReport(**self.text.made(self.write_text))
+                found = self.text.made(self.write_text)
+                report = FilterReport(found["read"], found["dropped"])
             for together, stage in zip(self.groups, self.selection.translated, strict=True):
                 log(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
                 stage.made(functools.partial(self._translate, cfg, together, stage))
