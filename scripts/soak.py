@@ -220,7 +220,9 @@ def digest(run: Path) -> dict[str, str]:
     content = {
         "model": (last / "model.safetensors").read_bytes(),
         "optimizer": (last / "optimizer.safetensors").read_bytes(),
-        "average": [file.read_bytes() for file in run.glob("checkpoints/average/*.safetensors")],  # if it won
+        "average": b"".join(  # if it won
+            file.read_bytes() for file in run.glob("checkpoints/average/*.safetensors")
+        ),
         "progress": json.dumps(state, sort_keys=True).encode(),
         "metrics": json.dumps(records, sort_keys=True).encode(),
         "hypotheses": b"".join(path.read_bytes() for path in sorted(run.glob("hypotheses/**/*.de"))),

@@ -30,7 +30,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from nmt.config import help, small_data
-from nmt.config.explain import explained
+from nmt.config.explain import explained, is_missing
 from nmt.config.overrides import (
     FROM_RUN,
     SWEEP_DIR,
@@ -88,9 +88,10 @@ class Composed:
         missing = small_data.open_keys(self.cfg)
         if not missing:
             return []
-        census = small_data.counted(self.to_config(TrainConfig))
-        settings = small_data.settings_for(census, self.cfg)
-        for line in small_data.remarks(census, self.cfg, settings):
+        training = OmegaConf.masked_copy(self.cfg, [part.name for part in dataclasses.fields(TrainConfig)])
+        census = small_data.counted(to_config(_closed(training), TrainConfig))
+        settings = small_data.settings_for(census, training)
+        for line in small_data.remarks(census, training, settings):
             print(visible(line), file=sys.stderr, flush=True)
         return [setting for setting in settings if setting.key in missing]
 
@@ -208,7 +209,8 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
             for override in some:
                 OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
             to_config(_closed(cfg), verb.config_class())
-        return found
+        left = {is_missing(o.key_or_group) for o in values if not any(o is other for other in some)}
+        return [problem for problem in found if problem not in left]
 
     fit, problems = list[Override](), Problems()
     for override in values:

@@ -99,12 +99,17 @@ def no_such_choice(group: str, choice: str, choices: Iterable[str]) -> str:
     return f"there is no {group}={choice}{suggest(choice, offered)}; {group} can be {', '.join(offered)}"
 
 
+def is_missing(key: str) -> str:
+    """Return the sentence about a key without a value."""
+    return f"{key} is missing; set {key}=..."
+
+
 def explain_key(error: OmegaConfBaseException) -> str:
     """Return what is wrong with one key or its value."""
     key = error.full_key or str(error.key)
     reason = _condensed(str(error))
     if isinstance(error, MissingMandatoryValue):
-        return f"{key} is missing; set {key}=..."
+        return is_missing(key)
     if isinstance(error, InterpolationResolutionError | UnsupportedInterpolationType):
         return f"{key} cannot be resolved: {_RESOLVING.sub('', reason)}"
     if isinstance(error, ConfigKeyError | ConfigAttributeError):

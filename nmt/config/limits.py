@@ -23,6 +23,7 @@ LARGEST = {
     "trainer.accumulate": 1_000_000,
     "*decoding.beam_size": 10_000,
     "*decoding.n_best": 10_000,
+    "*decoding.num_samples": 4_096,
     "*decoding.max_length_ratio": 1_000,
     "*decoding.max_length_offset": 100_000,
     "*decoding.max_source_tokens": 1_000_000,

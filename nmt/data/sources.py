@@ -204,13 +204,18 @@ def _weighted(name: str, entry: Any) -> dict[str, Any]:
     if not isinstance(weight, int | float) or not 0.0 < weight < float("inf"):
         raise UserError(f"data.corpora.{name}.weight must be positive, but is {weight}")
     given = {str(key): value for key, value in entry.items() if value is not None}
-    tag = given.get("tag", "none")
+    if "tag" in given:
+        require_tag(f"data.corpora.{name}.tag", given["tag"])
+    return given | {"weight": float(weight)}
+
+
+def require_tag(key: str, tag: object) -> None:
+    """Raise `UserError` unless `tag`, the value of `key`, can be a piece of a tokenizer in angle brackets."""
     if not isinstance(tag, str) or not re.fullmatch("[a-z][a-z0-9]*", tag) or tag in SPECIAL:
         raise UserError(
-            f"data.corpora.{name}.tag must be a word of small letters a to z and digits, such as bt, "
+            f"{key} must be a word of small letters a to z and digits, such as bt, "
             f"and none of {', '.join(SPECIAL)}, but is {tag!r}"
         )
-    return given | {"weight": float(weight)}
 
 
 def _entry_config(cfg: MixtureData, name: str) -> DataConfig:

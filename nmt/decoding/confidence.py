@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.decoding.metrics import sentence_counts
-
 Floats = NDArray[np.float64]
 
 
@@ -25,12 +23,6 @@ class Agreement(NamedTuple):
 
     def __str__(self) -> str:
         return f"Pearson {self.pearson:.3f}  Spearman {self.spearman:.3f}  {self.num_sentences:,} sentences"
-
-
-def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], tgt_lang: str) -> list[float]:
-    """Return the chrF of each sentence by itself, 0 to 100."""
-    counts, score = sentence_counts("chrf", hypotheses, references, tgt_lang)
-    return [score(row) for row in counts]
 
 
 def agreement(confidence: Sequence[float], quality: Sequence[float]) -> Agreement:

@@ -72,6 +72,12 @@ def sentence_counts(
     return np.array(rows), lambda sums: float(scorer._compute_score_from_stats(sums.tolist()).score)
 
 
+def sentence_chrf(hypotheses: Lines, references: Lines) -> list[float]:
+    """Return the chrF of each sentence by itself, 0 to 100."""
+    counts, score = sentence_counts("chrf", hypotheses, references, "")
+    return [score(row) for row in counts]
+
+
 def _corpus_score(scorer: SacrebleuMetric, hypotheses: Lines, references: Lines) -> tuple[float, str]:
     value = scorer.corpus_score(list(hypotheses), [list(references)]).score
     return float(value), scorer.get_signature().format()

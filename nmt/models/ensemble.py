@@ -62,7 +62,14 @@ class EnsembleConfig:
             raise UserError(
                 f"ensemble.weights must have one number for each of {num_models} runs, but has {len(weights)}"
             )
-        return [weight / sum(weights) for weight in weights]
+        parts = [weight / max(weights) for weight in weights]  # whose sum is finite
+        shares = [part / sum(parts) for part in parts]
+        if min(shares) == 0.0:
+            raise UserError(
+                f"ensemble.weights: {min(weights)} is nothing beside {max(weights)}; leave out runs "
+                "without weight"
+            )
+        return shares
 
 
 class Ensemble(TranslationModel):

@@ -15,14 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nmt.containment import require_contained
 from nmt.errors import TrainingStopped, UserError
-from nmt.files import FULL, digest, locked, publish, read_json, write_json
+from nmt.files import FULL, digest, locked, misfits, publish, read_json, write_json
 
 SEALED = {"inputs": dict, "report": dict, "files": dict[str, dict[str, str | int]]}
 """Fields of stage.json with their types."""
@@ -42,6 +42,8 @@ class Stage:
     """All that the files depend on, as JSON."""
     files: Sequence[str]
     """Names of the files."""
+    reported: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the report with their types, as `misfits` knows them."""
 
     @property
     def folder(self) -> Path:
@@ -90,6 +92,8 @@ class Stage:
         way_out = f"remove the folder {self.folder}, and the same command makes it anew"
         if sealed["inputs"] != self.inputs:
             raise UserError(f"{self.folder} was made of something else, by its stage.json; {way_out}")
+        if wrong := misfits(sealed["report"], self.reported):
+            raise UserError(f"{self.folder}/stage.json is damaged: {'; '.join(wrong)}; {way_out}")
         for name in self.files:
             try:
                 found = digest(self.folder / name)

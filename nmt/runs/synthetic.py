@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.chrf import CHRF
 
 from nmt.checks import within
 from nmt.data.filters import FilterReport
@@ -30,13 +29,15 @@ from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import CorpusText, digest_of
+from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
 from nmt.files import write_lines, written_atomically
 from nmt.runs.stages import Fill, Stage
 
 TRANSLATIONS = "translations"
 """File of a stage of translations, an n-best list in the format of Moses."""
-_CHRF = CHRF()
+ACCOUNT = {"read": int, "dropped": dict[str, int]}
+"""Fields of the report on text and pairs, with their types."""
 
 
 class Side(Enum):
@@ -91,7 +92,7 @@ class Candidate(NamedTuple):
 
 def stage_of_pairs(root: Path, corpus: CorpusText) -> Stage:
     """Return the stage with both sides of the training pairs."""
-    return Stage(root, "text", {"pairs": corpus.sha256}, ("src", "tgt"))
+    return Stage(root, "text", {"pairs": corpus.sha256}, ("src", "tgt"), ACCOUNT)
 
 
 def write_pairs(corpus: CorpusText) -> Fill:
@@ -119,7 +120,7 @@ def stage_of_text(root: Path, files: Sequence[str], side: Side, max_chars: int) 
         found.update(f"{line}\n".encode() if line is not None else b"")
     if found.digest() == hashlib.sha256().digest():
         raise UserError(f"distil.{side.name}_text={','.join(files)} has no line to translate")
-    return Stage(root, "text", {"lines": found.hexdigest()}, (side.name,))
+    return Stage(root, "text", {"lines": found.hexdigest()}, (side.name,), ACCOUNT)
 
 
 def write_text(stage: Stage, files: Sequence[str], side: Side, max_chars: int) -> Fill:
@@ -225,7 +226,7 @@ class Selection:
             "translated": self.side.name,
             **{name: rule.value if isinstance(rule, Enum) else rule for name, rule in rules.items()},
         }
-        return Stage(root, "pairs", inputs, [f"pairs.{language}" for language in self.languages])
+        return Stage(root, "pairs", inputs, [f"pairs.{language}" for language in self.languages], ACCOUNT)
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the chosen pairs; return how many translations were read, and how many dropped for what.
@@ -293,9 +294,10 @@ def judged(
     """Return what becomes of each translation of `line` by one teacher, by its text and score."""
     verdicts = [_by_text(candidate.text, line, reference) for candidate in candidates]
     if reference is not None and cfg.needs_references:
+        texts = [candidate.text for candidate in candidates]
+        values = sentence_chrf(texts, [reference] * len(texts))
         closeness = [
-            _CHRF.sentence_score(candidate.text, [reference]).score if verdict == KEPT else -1.0
-            for candidate, verdict in zip(candidates, verdicts, strict=True)
+            value if verdict == KEPT else -1.0 for value, verdict in zip(values, verdicts, strict=True)
         ]
         closest = closeness.index(max(closeness))
         for number, value in enumerate(closeness):
@@ -362,9 +364,12 @@ def entry_of(part: DataConfig) -> dict[str, Any]:
     return {"name": part.name, "src": part.src, "tgt": part.tgt, **given}
 
 
-def mixture_of(data: DataConfig, corpora: Mapping[str, dict[str, Any]]) -> MixtureData:
-    """Return the config of a mixture of `corpora` that is otherwise as `data` says."""
+def mixture_of(
+    data: DataConfig, corpora: Mapping[str, dict[str, Any]], stages: Sequence[dict[str, Any]] = ()
+) -> MixtureData:
+    """Return the config of a mixture of `corpora`, in `stages`, that is otherwise as `data` says."""
     if isinstance(data, MixtureData):
-        return replace(data, corpora=dict(corpora), scored=[name for name in data.scored if name in corpora])
+        scored = [name for name in data.scored if name in corpora]
+        return replace(data, corpora=dict(corpora), stages=list(stages), scored=scored)
     common = {field.name: getattr(data, field.name) for field in fields(DataConfig)} | {"name": "mixture"}
     return MixtureData(**common, corpora=dict(corpora))

@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING
 
 from nmt.checks import not_negative
 from nmt.config import small_data
@@ -48,13 +48,12 @@ from nmt.runs.stages import Fill, Stage
 from nmt.runs.synthetic import Selection, SelectionConfig, Side
 from nmt.runtime import RuntimeConfig
 from nmt.signals import StopRequest
+from nmt.training.distillation import DistillationConfig
 from nmt.verbs.train import train
-from nmt.verbs.translate import translate_file
+from nmt.verbs.translate import SPEED, translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
-SPEED = ("batch_tokens", "cuda_graphs")
-"""Keys of a search that change speed and memory, not the translations."""
 
 
 class Combine(Enum):
@@ -97,6 +96,10 @@ class DistilOptions(SelectionConfig):
         super().__post_init__()
         require_checkpoint(self.checkpoint)
         not_negative(self, "distil", "workers", "original_weight")
+        if self.backward_tag is not None:
+            sources.require_tag("distil.backward_tag", self.backward_tag)
+        if not self.folder.strip():
+            raise UserError("distil.folder must name a folder, but is empty")
 
     def text(self, side: Side) -> list[str]:
         """Return the files to translate instead of this side of the training pairs."""
@@ -127,6 +130,11 @@ class DistilConfig(TrainConfig):
             )
         if not self.data.has_source:
             raise UserError(f"data={self.data.name} has one language; choose data with two")
+        if isinstance(self.objective, DistillationConfig):
+            raise UserError(
+                "objective=distillation needs teachers with the tokenizer of the student, but nmt distil "
+                "trains one on original and synthetic pairs; choose another objective=..."
+            )
 
     @property
     def teachers(self) -> list[str]:
@@ -160,26 +168,34 @@ def run(trial: Composed) -> dict[str, Any]:
     for corpus in corpora:
         corpus.make(cfg)
     if not cfg.distil.train:
-        print(f"nmt train data=mixture {shlex.quote(as_override(student.data))}")
+        print(shlex.join(["nmt", "train", "data=mixture", *as_overrides(student.data)]))
         return {}
     return train(student, run_dir)
 
 
 def _with_rules(trial: Composed) -> Composed:
     """Return the config with what the rules for small data choose, by the number of original pairs."""
-    own = [known.name for known in dataclasses.fields(TrainConfig)]
-    settings = dataclasses.replace(trial, cfg=OmegaConf.masked_copy(trial.cfg, own)).chosen()
+    settings = trial.chosen()
     return dataclasses.replace(trial, cfg=small_data.filled(trial.cfg, settings)) if settings else trial
 
 
-def as_override(data: DataConfig) -> str:
-    """Return the corpora of a mixture as an argument of `nmt train`."""
-    assert isinstance(data, MixtureData)
-    entries = []
-    for name, entry in data.corpora.items():
-        values = [f"{key}: {quoted(x) if isinstance(x, str) else x}" for key, x in entry.items()]
-        entries.append(f"{name}: {{{', '.join(values)}}}")
-    return f"data.corpora={{{', '.join(entries)}}}"
+def as_overrides(data: DataConfig) -> list[str]:
+    """Return what a mixture does not have by default, as arguments of `nmt train`."""
+    by_default = to_plain(MixtureData)
+    return [
+        f"data.{key}={_spelled(value)}" for key, value in to_plain(data).items() if value != by_default[key]
+    ]
+
+
+def _spelled(value: Any) -> str:
+    """Return a plain value as Hydra reads it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_spelled(x)}' for key, x in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_spelled, value))}]"
+    if isinstance(value, str):
+        return quoted(value)
+    return "null" if value is None else str(value).lower()
 
 
 def require_same_student(run_dir: Path, student: TrainConfig) -> None:
@@ -234,7 +250,8 @@ class SyntheticCorpus:
         if not pairs.exists:
             _require_one_process()
             with StopRequest(cfg.runtime.grace_seconds):
-                report = FilterReport(**self.text.made(self.write_text))
+                found = self.text.made(self.write_text)
+                report = FilterReport(found["read"], found["dropped"])
             for together, stage in zip(self.groups, self.selection.translated, strict=True):
                 log(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
                 stage.made(functools.partial(self._translate, cfg, together, stage))
@@ -333,6 +350,11 @@ def _require_use(
         if not any({*trained.data.languages} & {*known[side]} for trained in teachers.values()):
             raise UserError(f"{key} needs a teacher that translates {_directions(known[side])}")
     sides = [s for s in Side if any({*t.data.languages} & {*known[s]} for t in teachers.values())]
+    if cfg.distil.backward_tag is not None and Side.tgt not in sides:
+        raise UserError(
+            f"distil.backward_tag={cfg.distil.backward_tag} is for back-translated pairs, but no teacher "
+            f"translates {_directions(known[Side.tgt])}; leave it out"
+        )
     if cfg.distil.needs_references and all(cfg.distil.text(side) for side in sides):
         raise UserError(
             "distil.candidates=closest and distil.min_chrf compare translations with references, which a "
@@ -400,13 +422,23 @@ def student_config(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> Tra
 
 def _student_data(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> MixtureData:
     """Return the mixture of the original corpora, unless their weight is 0, and the synthetic ones."""
-    data, weight = cfg.data, cfg.distil.original_weight
+    data = cfg.data
     originals = data.corpora if isinstance(data, MixtureData) else {ORIGINAL: synthetic.entry_of(data)}
     weights = {name: float(entry.get("weight", 1.0)) for name, entry in originals.items()}
-    entries = {
-        name: entry | {"weight": weight * weights[name]} for name, entry in originals.items() if weight
-    }
-    entries |= {corpus.name: corpus.entry(cfg) | {"weight": weights[corpus.part]} for corpus in corpora}
+    entries = originals | {corpus.name: corpus.entry(cfg) for corpus in corpora}
+    mixed = _weights(cfg, corpora, weights)
+    entries = {name: entries[name] | {"weight": own} for name, own in mixed.items()}
+    stages = data.stages if isinstance(data, MixtureData) else []
+    stages = [stage | {"weights": _weights(cfg, corpora, stage["weights"])} for stage in stages]
     if left := [name for name in weights if name not in {*entries, *(corpus.part for corpus in corpora)}]:
         raise UserError(f"distil.original_weight=0 leaves out {left[0]}, which no teacher translates")
-    return synthetic.mixture_of(data, entries)
+    return synthetic.mixture_of(data, entries, stages)
+
+
+def _weights(
+    cfg: DistilConfig, corpora: Sequence[SyntheticCorpus], originals: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the weights of original corpora, unless they are 0, and of what is made of these corpora."""
+    weight = cfg.distil.original_weight
+    found = {name: weight * own for name, own in originals.items() if weight}
+    return found | {corpus.name: originals[corpus.part] for corpus in corpora if corpus.part in originals}

@@ -15,8 +15,8 @@ from nmt.config.compose import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import RunConfig, Task, TrainConfig
 from nmt.data.pairs import DataConfig, ParallelText
-from nmt.decoding.confidence import agreement, sentence_chrf
-from nmt.decoding.metrics import require_metrics
+from nmt.decoding.confidence import agreement
+from nmt.decoding.metrics import require_metrics, sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import write_lines
@@ -78,7 +78,7 @@ def _report_confidence(
     model, search = opened.searched(cfg.decoding), cfg.decoding
     found = score(text.src, hypotheses, model, opened.tokenizer, search, device=opened.device)
     confidence = [one.per_token for one in found]
-    chrf = sentence_chrf(hypotheses, text.tgt, cfg.data.scored_language)
+    chrf = sentence_chrf(hypotheses, text.tgt)
     print(f"confidence  {agreement(confidence, chrf)}")
     values = file.with_name(f"{file.name}.confidence.tsv")
     write_lines(values, [f"{x:.4f}\t{y:.2f}" for x, y in zip(confidence, chrf, strict=True)])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from omegaconf import MISSING
 
-from nmt.config.compose import Composed
+from nmt.config.compose import Composed, load_run
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import FileConfig
 from nmt.config.stored import to_plain
@@ -41,6 +41,9 @@ from nmt.runs.opened import (
 from nmt.runs.reranker import Reranker
 from nmt.verbs.file_job import Answers, Work, answer
 from nmt.verbs.translate import search_settings
+
+LARGEST = 1e100
+"""Bound of weights that are read."""
 
 
 @dataclass
@@ -76,6 +79,8 @@ class RerankConfig(FileConfig):
 def run(trial: Composed) -> dict[str, Any]:
     """Rerank lines, or a split with its scores before and after; tune the weights if none are stored."""
     cfg, facts = with_fixed_checkpoints(trial.to_config(RerankConfig))
+    for scorer in cfg.scorers:
+        load_run(scorer, "scorers")  # refuses what is no run, or leads out of it
     if cfg.decoding.n_best < 2:
         raise UserError(
             "nmt rerank chooses among several translations, but decoding.n_best=1; "
@@ -118,6 +123,11 @@ class _Lists:
         if tag := cfg.data.tags.get(tgt):  # only the lines in this direction
             rows = [i for i, line in enumerate(text.src) if line.startswith(f"{tag} ")]
             text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
+            if not rows:
+                raise UserError(
+                    f"the {split.value} split has no pair with the target {tgt}; name a corpus that has "
+                    "some: data=..."
+                )
         text = ParallelText(list(untagged(text.src)), text.tgt)
         candidates = reranker.candidates(text.src, warn)
         return cls(text, candidates, reranker.values(text.src, candidates, warn), tgt)
@@ -187,6 +197,10 @@ def _stored(file: Path, reranker: Reranker) -> Floats:
     if len(weights) != len(reranker.names):
         found = f"{len(weights)} weights for {len(reranker.names)} features"
         raise UserError(f"{file} is damaged: it has {found}; remove it to tune them again")
+    if not np.abs(weights).max() < LARGEST:  # nor is it NaN
+        raise UserError(
+            f"{file} is damaged: a weight is no number below {LARGEST:g}; remove it to tune again"
+        )
     return np.array(weights)
 
 

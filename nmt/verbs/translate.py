@@ -14,6 +14,9 @@ from nmt.errors import Log
 from nmt.runs.opened import Run, open_runs, output_lines
 from nmt.verbs.file_job import Answers, Work, answer, answer_file
 
+SPEED = ("batch_tokens", "cuda_graphs")
+"""Keys of a search that change speed and memory, not the translations."""
+
 
 def run(trial: Composed) -> dict[str, Any]:
     """Translate a file with several workers, or standard input line by line, in order."""
@@ -50,8 +53,7 @@ def _translated(run: Run, cfg: TranslateConfig, lines: list[str], first: int, wa
 
 def search_settings(decoding: Any) -> dict[str, Any]:
     """Return the keys of a search that translations depend on: not those of speed and memory."""
-    speed = ("batch_tokens", "cuda_graphs")
-    return {f"decoding.{key}": value for key, value in to_plain(decoding).items() if key not in speed}
+    return {f"decoding.{key}": value for key, value in to_plain(decoding).items() if key not in SPEED}
 
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:

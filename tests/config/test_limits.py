@@ -23,6 +23,10 @@ from tests.config.test_roots import config, stored
             {"model": {"encoder_layers": 10**8}},
             "model.encoder_layers must be at most 1,000, but is 100000000",
         ),
+        (
+            {"distil": {"decoding": {"num_samples": 10**6}}},
+            "distil.decoding.num_samples must be at most 4,096, but is 1000000",
+        ),
         ({"runtime": {"threads": 10**8}}, "runtime.threads must be at most 1,024, but is 100000000"),
         ({"seed": -(10**20)}, f"seed must be at least -9,007,199,254,740,992, but is -{10**20}"),
         ({"optimizer": {"clip_norm": math.nan}}, "optimizer.clip_norm must be a finite number, but is nan"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.decoding.confidence import agreement, sentence_chrf
+from nmt.decoding.confidence import agreement
+from nmt.decoding.metrics import sentence_chrf
 
 
 def test_correlations_of_known_values() -> None:
@@ -37,4 +38,4 @@ def test_where_nothing_varies_there_is_no_correlation(values: list[float]) -> No
 def test_the_chrf_of_single_sentences() -> None:
     hyps, refs = ["a dog runs", "", "snow"], ["a dog ran", "a", "snow"]
     expected = [CHRF().sentence_score(hyp, [ref]).score for hyp, ref in zip(hyps, refs, strict=True)]
-    assert sentence_chrf(hyps, refs, "en") == expected
+    assert sentence_chrf(hyps, refs) == expected

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nmt.decoding.confidence import sentence_chrf
-from nmt.decoding.metrics import METRICS, SCORERS, require_tunable, sentence_counts
+from nmt.decoding.metrics import METRICS, SCORERS, require_tunable, sentence_chrf, sentence_counts
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.errors import UserError
 
@@ -38,7 +37,7 @@ def features() -> list[Floats]:
     rng = np.random.default_rng(2)
     found = []
     for reference, several in zip(REFERENCES, CANDIDATES, strict=True):
-        quality = sentence_chrf(several, [reference] * len(several), "en")
+        quality = sentence_chrf(several, [reference] * len(several))
         found.append(np.array([[rng.normal(), 100 * value, 7.0] for value in quality]))
     return found
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from nmt.config.compose import compose
-from nmt.config.roots import TranslateConfig
+from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import load_config
 from nmt.data.lines import decoded
 from nmt.data.pairs import Split
@@ -328,8 +328,12 @@ def test_a_run_of_another_student_is_refused_before_anything_is_translated(
         ([], "teacher is missing; say nmt distil teacher=DIR"),
         (["teacher=nowhere"], "teacher=nowhere is not a directory"),
         (["teacher=[]"], "teacher is missing"),
-        (["teacher=[RUN,RUN]"], "twice; name each run once"),
+        (["teacher=[RUN,RUN]"], "error: teacher names RUN twice; name each run once"),
         (["teacher=a,b"], "'teacher=a,b': nmt distil reads one teacher, or one list of teachers, at a time"),
+        (
+            ["teacher=RUN", "objective=distillation", "objective.teachers=[RUN]"],
+            "error: objective=distillation needs teachers with the tokenizer of the student, but nmt distil",
+        ),
         (["teacher=RUN", "data.streaming=true"], "the pairs to translate must be known at the start"),
         (["teacher=RUN", "task=language_model"], "nmt distil trains translation, but task is language_model"),
         (["teacher=RUN", "data=demo"], "translates a to b, but the data is en to de; name another teacher"),
@@ -340,6 +344,9 @@ def test_a_run_of_another_student_is_refused_before_anything_is_translated(
             ["teacher=RUN", "distil.src_text=[x]", "distil.min_chrf=10"],
             "compare translations with references, which a text in one language does not have",
         ),
+        (["teacher=RUN", "distil.folder="], "error: distil.folder must name a folder, but is empty"),
+        (["teacher=RUN", "distil.backward_tag=BT"], "distil.backward_tag must be a word of small letters"),
+        (["teacher=RUN", "distil.backward_tag=bt"], "but no teacher translates b to a; leave it out"),
         (["teacher=RUN", "distil.best_share=0"], r"distil.best_share must be in (0, 1], but is 0.0"),
         (["teacher=RUN", "distil.min_chrf=101"], "distil.min_chrf must be in [0, 100], but is 101"),
         (["teacher=RUN", "distil.decoding=beem"], "there is no decoding=beem; did you mean 'beam'?"),
@@ -354,7 +361,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_translated(
     given = [argument.replace("RUN", str(teacher)) for argument in arguments]
     done = nmt("distil", *given, "model=transformer_tiny", "run=student", cwd=tmp_path)
     assert (done.returncode, translated) == (2, [])
-    assert words in done.stderr
+    assert words.replace("RUN", str(teacher)) in done.stderr
     assert not (tmp_path / "student").exists()
 
 
@@ -444,3 +451,39 @@ def test_a_mixture_is_translated_corpus_by_corpus(teacher: Path, small: Path, tm
     taken = config(*command, f"data.corpora={{{one}, one_forward: {{train: {small}/train}}}}")
     with pytest.raises(UserError, match=r"data.corpora.one_forward: name it otherwise"):
         list(distil.planned(taken))
+
+
+def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, tmp_path: Path) -> None:
+    """And what is printed with distil.train=false is all of the data, stages and tags included."""
+    one = f"one: {{train: {small}/train, validation: {small}/validation}}"
+    back = f"back: {{train: {small}/train, src: b, tgt: a}}"
+    stages = "[{until: 0.5, weights: {one: 1, back: 4}}, {weights: {one: 2}}]"
+    mixture = [
+        "data=mixture",
+        "data.src=a",
+        "data.tgt=b",
+        "data.scored_split=validation",
+        "data.max_chars=99",
+    ]
+    mixture += [f"data.corpora={{{one}, {back}}}", f"data.stages={stages}", "data.target_tags=true"]
+    cfg = config(
+        f"teacher={teacher}", f"distil.folder='{tmp_path}/a, b'", *mixture, "distil.original_weight=3"
+    )
+    data = distil.student_config(cfg, list(distil.planned(cfg))).data
+    assert isinstance(data, MixtureData)
+    both = {"one": 3.0, "back": 12.0, "one_forward": 1.0, "back_backward": 4.0}
+    assert data.stages == [
+        {"until": 0.5, "weights": both},
+        {"until": None, "weights": {"one": 6.0, "one_forward": 2.0}},
+    ]
+    (printed,) = compose(VERBS["train"], ["data=mixture", *distil.as_overrides(data)])
+    assert printed.to_config(TrainConfig).data == data
+
+
+def test_the_choices_for_small_data_are_printed_without_training(
+    nmt: Command, teacher: Path, tmp_path: Path
+) -> None:
+    done = nmt("distil", f"teacher={teacher}", "experiment=small_data", "--cfg", "job", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.max_steps=" in done.stderr
+    assert "${small_data}" not in done.stdout

@@ -226,6 +226,10 @@ def test_language_models_continue_a_text_together() -> None:
             "ensemble.weights must be positive, but one is nan; leave out runs without weight",
         ),
         (
+            lambda: EnsembleConfig(weights=[5e-324, 1e308]).normalised(2),
+            "ensemble.weights: 5e-324 is nothing beside 1e+308; leave out runs without weight",
+        ),
+        (
             lambda: RunConfig(run=["a", "b"], ensemble=EnsembleConfig(weights=[1.0])),
             "ensemble.weights must have one number for each of 2 runs, but has 1",
         ),
@@ -239,3 +243,7 @@ def test_weights_that_do_not_fit_are_refused(make: Callable[[], object], message
     with pytest.raises(UserError) as caught:
         make()
     assert str(caught.value) == message
+
+
+def test_weights_are_shares_however_large_they_are() -> None:
+    assert EnsembleConfig(weights=[1e308, 1e308]).normalised(2) == [0.5, 0.5]

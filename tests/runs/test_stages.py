@@ -123,3 +123,10 @@ def test_a_stage_that_cannot_be_published_is_said(
     monkeypatch.setattr(stages, "publish", refuse)
     with pytest.raises(error, match=words):
         stage(tmp_path, of="x").made(fill)
+
+
+def test_a_report_without_its_fields_is_refused(tmp_path: Path) -> None:
+    """As that of a stranger: what reads the report does not find out."""
+    made = Stage(tmp_path, "text", {}, ("a", "b"), {"read": int, "dropped": dict[str, int]})
+    with pytest.raises(UserError, match=r"stage.json is damaged: dropped is missing; remove the folder"):
+        made.made(fill)

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from nmt.cli import main
+from nmt.config.compose import compose
+from nmt.data.pairs import ParallelText, Split
+from nmt.data.sources import MixtureData
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
 from nmt.runtime import RuntimeConfig
+from nmt.verbs import VERBS, rerank
 from tests.runs.untrained import GPT, WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
@@ -121,6 +125,10 @@ def test_one_command_tunes_stores_reports_and_translates(
     assert main(command(runs, "tune_for=chrf")) == 2
     message = f"error: {file} is damaged: it has 1 weights for 5 features; remove it to tune them again\n"
     assert capfdbinary.readouterr().err.decode() == message
+    for weight in (float("nan"), float("inf"), -1e308):
+        file.write_text(json.dumps(stored | {"weights": [1.0, weight, 1.0, 1.0, 1.0]}))
+        assert main(command(runs, "tune_for=chrf")) == 2
+        assert "is damaged: a weight is no number below 1e+100; rem" in capfdbinary.readouterr().err.decode()
     file.unlink()
 
 
@@ -132,7 +140,8 @@ def test_one_command_tunes_stores_reports_and_translates(
             "chooses among several translations, but decoding.n_best=1; try ",
         ),
         (("tune_for=blue",), "tune_for must be one of bleu, chrf, but is 'blue'; did you mean 'bleu'?"),
-        (("scorers=[]",), "scorers must name at least one run, such as scorers=[outputs/reverse]"),
+        (("scorers=[]",), "error: scorers must name at least one run, such as scorers=[outputs/reverse]"),
+        (("scorers=[nowhere]",), "error: scorers=nowhere is not a directory"),
         (
             ("stream=true", "input=a", "output=b"),
             "stream=true reads standard input; leave it out to read",
@@ -146,3 +155,26 @@ def test_keys_that_do_not_fit(
     given = [word for word in command(runs) if word.partition("=")[0] not in names]
     assert main([*given, *keys]) == 2
     assert message in capfd.readouterr().err
+
+
+def test_a_scorer_that_leads_out_of_itself_is_refused(
+    runs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scorer").mkdir()
+    (tmp_path / "scorer/config.yaml").symlink_to(runs["reverse"] / "config.yaml")
+    given = [word for word in command(runs) if not word.startswith("scorers=")]
+    assert main([*given, f"scorers=[{tmp_path}/scorer]"]) == 2
+    assert "config.yaml is a link that leads out of" in capfd.readouterr().err
+
+
+def test_a_split_without_the_language_is_refused(
+    reranker: Reranker, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a model for several languages, some without validation pairs."""
+    (trial,) = compose(VERBS["rerank"], command(runs)[1:])
+    cfg = trial.to_config(rerank.RerankConfig)
+    cfg.data = MixtureData(src="en", tgt="fr", corpora={"a": {"train": "x"}}, target_tags=True)
+    english = ParallelText(["<2de> a"], ["b"])
+    monkeypatch.setattr(rerank, "evaluation_text", lambda *args, **kwargs: english)
+    with pytest.raises(UserError, match="the validation split has no pair with the target fr; name a corpus"):
+        rerank._Lists.of(reranker, cfg, True, Split.validation)

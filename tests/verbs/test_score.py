@@ -14,7 +14,8 @@ import pytest
 
 from nmt.cli import main
 from nmt.decoding import BeamConfig
-from nmt.decoding.confidence import agreement, sentence_chrf
+from nmt.decoding.confidence import agreement
+from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
@@ -174,7 +175,7 @@ def test_evaluate_reports_how_confidence_agrees_with_quality(
     columns = [tuple(map(float, line.split("\t"))) for line in values.read_text().splitlines()]
     hyps = (path / "hypotheses" / "test.fr").read_text().splitlines()
     found = open_run(path, runtime_cfg=CPU).score(list(zip(WORDS[:6], hyps, strict=True)))
-    chrf = sentence_chrf(hyps, WORDS[:6], "fr")
+    chrf = sentence_chrf(hyps, WORDS[:6])
     rounded = [(round(one.per_token, 4), round(y, 2)) for one, y in zip(found, chrf, strict=True)]
     assert columns == rounded
     assert shown[-2] == f"confidence  {agreement([one.per_token for one in found], chrf)}"
