@@ -103,29 +103,27 @@ def test_a_thousand_lines_come_out_as_a_thousand(run: Path, capsys: pytest.Captu
     assert "only the first 1024 tokens of line 78 are translated" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("is_terminal", "keys"), [(True, {}), (False, {"lines_at_once": 1})])
+@pytest.mark.parametrize(("is_terminal", "lines_at_once"), [(True, None), (False, 1)])
 def test_lines_are_answered_as_they_come(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, keys: dict[str, int]
+    run: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, lines_at_once: int | None
 ) -> None:
-    output = io.TextIOWrapper(io.BytesIO())
+    written = io.BytesIO()
 
     class Typed(io.BytesIO):
         def readline(self, size: int | None = -1) -> bytes:
             line = super().readline(size)
             num_before = self.getvalue()[: self.tell() - len(line)].count(b"\n")
-            assert output.buffer.getvalue().count(b"\n") == num_before  # type: ignore[attr-defined]
+            assert written.getvalue().count(b"\n") == num_before
             return line
 
     stdin = io.TextIOWrapper(Typed(b"a b\nc\nd e f\n"))
     monkeypatch.setattr(stdin, "isatty", lambda: is_terminal)
     monkeypatch.setattr(sys, "stdin", stdin)
-    monkeypatch.setattr(sys, "stdout", output)
-    answer(
-        TranslateConfig(run=str(run), decoding=SEARCH, runtime=RuntimeConfig(device="cpu"), **keys),
-        TRANSLATION,
-    )
-    expected = streamed(run, b"a b\nc\nd e f\n")
-    assert output.buffer.getvalue() == expected  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    cpu = RuntimeConfig(device="cpu")
+    cfg = TranslateConfig(run=str(run), decoding=SEARCH, runtime=cpu, lines_at_once=lines_at_once)
+    answer(cfg, TRANSLATION)
+    assert written.getvalue() == streamed(run, b"a b\nc\nd e f\n")
 
 
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
