@@ -106,7 +106,7 @@ class ParallelModel:
             instead = {id(x): averages.get(name, x) for name, x in self.trained.named_parameters()}
             self.model.load_state_dict({key: whole(instead.get(id(x), x)) for key, x in state.items()})
         if self.average:
-            self.model.train()  # `LossModule.taught` may have changed that, and evaluation restores it
+            self.model.train()  # evaluation restores the mode, which teaching may have changed
 
     def tensors(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights for evaluation, and the other tensors of the training, by name.

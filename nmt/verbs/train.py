@@ -22,6 +22,7 @@ from nmt.data.pairs import Split
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData, prepare
+from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
@@ -236,17 +237,17 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
             store.set_damaged_models_aside(warn)
     saved = store.steps()
     best = (selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer) or saved[-1:])[0]
-    results: dict[str, Any] = {"step": best}
+    results, of_average = dict[str, Any](step=best), None
     if cfg.trainer.average:
         chosen = cfg.trainer.average_of, cfg.trainer.average
         steps = selected_steps(*chosen, saved, train_state, cfg.trainer)
         if len(steps) < cfg.trainer.average:
             warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
-        results = _averaged(trained, run, steps, best, train_state, log)
+        results, of_average = _averaged(trained, run, steps, best, train_state, log)
     load_weights(trained.model, run, cfg, "final")
     for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
-        text = evaluation_text(run, cfg, cfg.data, split)
-        scores = Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics)
+        scores = of_average if split is Split.validation else None
+        scores = scores or _scored(trained, run, split, log)
         if trained.world.is_main:
             write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
@@ -262,26 +263,36 @@ def _averaged(
     best: int,
     train_state: TrainState,
     log: Log,
-) -> dict[str, Any]:
-    """Save the average of `steps` if it validates as well as step `best`; return what is known of the two."""
+) -> tuple[dict[str, Any], Scores | None]:
+    """Save the average of `steps` if it validates as well as step `best`.
+
+    Return what is known of the two for results.json, and the validation scores of the average if it is saved
+    and was compared.
+    """
     cfg, store, world = trained.cfg, run.checkpoints, trained.world
     with world.main_first():
         if world.is_main:
             store.save_average(store.average(steps), steps)
     name, known = cfg.trainer.best_metric, train_state.scores.get(str(best))
     if known is None or steps == [best]:
-        return {"step": steps[-1], "averaged_steps": steps}
+        return {"step": steps[-1], "averaged_steps": steps}, None
     load_weights(trained.model, run, cfg, AVERAGE)
-    text = evaluation_text(run, cfg, cfg.data, Split.validation)
-    value = Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics).values[name]
-    sign = 1 if higher_is_better(name) else -1
+    scores = _scored(trained, run, Split.validation, log)
+    value, sign = scores.values[name], 1 if higher_is_better(name) else -1
     compared = {"compared": {"average": value, "best": sign * known}}
     if sign * value >= known:
-        return {"step": steps[-1], "averaged_steps": steps, **compared}
+        return {"step": steps[-1], "averaged_steps": steps, **compared}, scores
     with world.main_first():
         if world.is_main:
             store.remove_average()
-    return {"step": best, **compared}
+    return {"step": best, **compared}, None
+
+
+def _scored(trained: TrainedModel, run: RunDirectory, split: Split, log: Log) -> Scores:
+    """Score the weights in memory on a split."""
+    cfg = trained.cfg
+    text = evaluation_text(run, cfg, cfg.data, split)
+    return Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics)
 
 
 def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
