@@ -65,6 +65,18 @@ class ToyData(DemoData):
     bundled_languages: ClassVar[tuple[str, str]] = "en", "fr"
 
 
+@dataclass
+class NoData(DataConfig):
+    """No corpus: the model was trained by another program."""
+
+    name: str = "none"
+
+    @property
+    def origins(self) -> set[str]:
+        """Nothing."""
+        return set()
+
+
 def _open_group() -> Any:
     """Return a group that accepts any key, below a config that accepts only known ones."""
     return DictConfig({}, flags={"struct": False})
@@ -228,7 +240,7 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     prefix = f"data.corpora.{name}"
     given = {key: value for key, value in cfg.corpora[name].items() if key not in MIXED}
     row = given.pop("name", "hub" if given.keys() & {"dataset", "path"} else "files")
-    known = [known for known, (cls, _) in SOURCES.items() if cls is not MixtureData]
+    known = [known for known, (cls, _) in SOURCES.items() if cls not in (MixtureData, NoData)]
     if row not in known:
         raise UserError(
             f"{prefix}.name must be one of {', '.join(known)}, but is {row!r}{suggest(row, known)}"
@@ -264,6 +276,11 @@ def stream_bundled(cfg: DemoData, split: Split) -> PairStream:
     return files.stream(FilesData(src=cfg.src, tgt=cfg.tgt, train=file, validation=file, test=file), split)
 
 
+def stream_none(cfg: NoData, split: Split) -> PairStream:
+    """Refuse to read pairs."""
+    raise UserError(f"data=none has no {split.value} pairs; name a corpus, such as data=files and its keys")
+
+
 def stream_mixture(cfg: DataConfig, split: Split) -> PairStream:
     """Return one split of all corpora, one after the other."""
     return mixture.concatenated(list(streams(cfg, split).values()))
@@ -276,6 +293,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "files": (FilesData, files.stream),
     "text": (TextData, files.stream_text),
     "mixture": (MixtureData, stream_mixture),
+    "none": (NoData, stream_none),
 }
 
 

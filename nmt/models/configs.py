@@ -221,6 +221,8 @@ class TransformerConfig(StackConfig):
     """Depth of the decoder."""
     tying: Tying = Tying.all
     """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
+    output_bias: bool = False
+    """Whether the logits have a bias, as in models of Marian."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -59,6 +59,7 @@ class Transformer(TranslationModel):
             cfg.tying,
             cfg.d_model,
             init=cfg.embedding_init,
+            output_bias=cfg.output_bias,
             src_vocab_size=src_vocab_size,
             tgt_vocab_size=tgt_vocab_size,
         )

@@ -40,6 +40,7 @@ def build_vocabulary(
     src_vocab_size: int,
     tgt_vocab_size: int,
     init: EmbeddingInit = EmbeddingInit.normal,
+    output_bias: bool = False,
 ) -> Vocabulary:
     """Make the matrices and tie them.
 
@@ -54,12 +55,14 @@ def build_vocabulary(
         )
     src = TokenEmbedding(src_vocab_size, d_model)
     tgt = TokenEmbedding(tgt_vocab_size, d_model)
-    output = nn.Linear(d_model, tgt_vocab_size, bias=False)
+    output = nn.Linear(d_model, tgt_vocab_size, bias=output_bias)
     for layer in (src, tgt, output):
         if init is EmbeddingInit.xavier:
             nn.init.xavier_uniform_(layer.weight)
         else:
             nn.init.normal_(layer.weight, std=d_model**-0.5)
+    if output_bias:
+        nn.init.zeros_(output.bias)
     if tying in (Tying.src_tgt, Tying.all):
         tgt.weight = src.weight
     if tying in (Tying.tgt_output, Tying.all):

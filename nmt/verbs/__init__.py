@@ -12,6 +12,7 @@ import order:
     score               Score given translations.
     rerank              Choose among the translations of a run by the scores of other runs.
     distil              Train a student on the translations of teachers.
+    import_model        Make a run of a model that another program has trained.
     generate            Continue a text.
     attention           Show what a model attends to.
 """
@@ -114,6 +115,15 @@ _ROWS = (
             "nmt rerank run=outputs/mine ... input=src.txt output=hyp.txt  # a large file: several workers",
         ),
         reads_input=True,
+    ),
+    Verb(
+        name="import",
+        summary="make a run of a model that another program has trained (OPUS-MT and other models of Marian)",
+        config="nmt.verbs.configs.ImportConfig",
+        code="nmt.verbs.import_model.run",
+        groups=(),
+        examples=("nmt import folder=opus-mt-en-de src=en tgt=de run=outputs/opus",),
+        opens_run=False,
     ),
     Verb(
         name="generate",

@@ -204,3 +204,17 @@ class DistilConfig(TrainConfig):
         weights = dict(zip(self.teachers, self.distil.ensemble.weights or (), strict=False))
         chosen = [weights[run] for run in runs] if weights else None
         return dataclasses.replace(self.distil.ensemble, weights=chosen)
+
+
+@dataclass
+class ImportConfig:
+    """Make a run directory of a model that another program has trained."""
+
+    folder: str = MISSING
+    """Folder with config.json, model.safetensors and the files of a tokenizer, saved by transformers."""
+    run: str = MISSING
+    """New run directory."""
+    src: str = MISSING
+    """Source language, such as en."""
+    tgt: str = MISSING
+    """Target language, such as de."""

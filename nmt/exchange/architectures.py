@@ -1,0 +1,29 @@
+"""The table of the architectures that can be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nmt.errors import UserError, suggest
+from nmt.exchange import marian
+from nmt.exchange.foreign import ForeignFolder
+from nmt.exchange.imported import Imported
+
+ARCHITECTURES: dict[str, Callable[[ForeignFolder], Imported]] = {"marian": marian.read}
+"""The model_type in config.json -> the function that makes the model of a folder ours."""
+
+
+def read(folder: ForeignFolder) -> Imported:
+    """Return the model of a folder.
+
+    Raises:
+        UserError: the architecture is none of `ARCHITECTURES`, or the folder is damaged or incomplete.
+    """
+    found = folder.config.get("model_type")
+    if found not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(
+            f"{folder.path / 'config.json'} has model_type={found!r}; those that can be imported are {known}"
+            f"{suggest(str(found), ARCHITECTURES)}"
+        )
+    return ARCHITECTURES[found](folder)

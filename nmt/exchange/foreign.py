@@ -1,0 +1,102 @@
+"""Folders of models as `transformers` writes them: config.json, weights, and the files of a tokenizer.
+
+Reads them without that library. Nothing in a folder is executed: weights are tensors, other files are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nmt.errors import UserError
+from nmt.exchange.pieces import Segmenter
+from nmt.files import digest, misfits
+
+INDEX = "model.safetensors.index.json"
+WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
+
+
+class ForeignFolder:
+    """A folder with a model of another program."""
+
+    def __init__(self, path: Path):
+        """Read config.json; raise `UserError` if there is none."""
+        if not path.is_dir():
+            raise UserError(f"folder={path} is no folder; name one with config.json and model.safetensors")
+        self.path = path
+        self.config = self.json("config.json")
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Return the object in a JSON file; raise `UserError` if the file is missing or damaged."""
+        file = self._required(name)
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} is damaged: {error}") from error
+        if not isinstance(content, dict):
+            raise UserError(f"{file} must hold a JSON object, but holds {type(content).__name__}")
+        return content
+
+    def vocabulary(self, name: str) -> dict[str, int]:
+        """Return a JSON file of pieces and their ids."""
+        found = self.json(name)
+        if not all(isinstance(number, int) and number >= 0 for number in found.values()):
+            raise UserError(f"{self.path / name} must hold the number of each piece")
+        return found
+
+    def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return config.json once it has `fields`, names with their types."""
+        if wrong := misfits(self.config, fields):
+            raise UserError(f"{self.path / 'config.json'} does not describe a model: {'; '.join(wrong)}")
+        return self.config
+
+    def segmenter(self, name: str) -> Segmenter:
+        """Return a SentencePiece model of the folder."""
+        file = self._required(name)
+        try:
+            return Segmenter.parse(file.read_bytes())
+        except (OSError, DecodeError) as error:
+            raise UserError(f"{file} is not a readable SentencePiece model: {error}") from error
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all tensors by their names, as float32.
+
+        Raises:
+            UserError: there are none in the format of safetensors, or a file is damaged.
+        """
+        tensors: dict[str, Tensor] = {}
+        for file in self._weight_files():
+            try:
+                tensors |= load_file(file)
+            except (OSError, SafetensorError) as error:
+                raise UserError(f"{file} is damaged: {error}") from error
+        return {name: x.float() if x.is_floating_point() else x for name, x in tensors.items()}
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of the files with the weights."""
+        return {file.name: digest(file) for file in self._weight_files()}
+
+    def _weight_files(self) -> list[Path]:
+        if (self.path / INDEX).is_file():
+            names = sorted(set(map(str, self.json(INDEX).get("weight_map", {}).values())))
+            if any(Path(name).name != name for name in names):
+                raise UserError(f"{self.path / INDEX} names files outside of its folder")
+            return [self._required(name) for name in names]
+        if (self.path / PICKLED).is_file() and not (self.path / WEIGHTS).is_file():
+            raise UserError(
+                f"{self.path} has its weights in {PICKLED} alone, a format that can run code when read; "
+                f"make {WEIGHTS} of it where you trust it, with from_pretrained and save_pretrained of "
+                "transformers"
+            )
+        return [self._required(WEIGHTS)]
+
+    def _required(self, name: str) -> Path:
+        if not (self.path / name).is_file():
+            raise UserError(f"{self.path} has no {name}, which the import needs")
+        return self.path / name

@@ -1,0 +1,143 @@
+"""What an import consists of, and the weights of stacks that are named as in BART.
+
+Marian, M2M100 and their kin in `transformers` share the names of BART's layers. Shapes: D d_model, V pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.data.tokenizer import Tokenizer
+from nmt.errors import UserError
+from nmt.exchange.pieces import Numbering
+from nmt.layers.choices import Activation
+from nmt.models.configs import TransformerConfig
+
+ACTIVATIONS = {
+    "relu": Activation.relu,
+    "gelu": Activation.gelu,
+    "selu": Activation.selu,
+    "silu": Activation.silu,
+    "swish": Activation.silu,
+}
+"""Names of activations in config.json -> ours."""
+
+
+@dataclass
+class Imported:
+    """A model of another program as ours."""
+
+    model: TransformerConfig
+    tokenizer: Tokenizer
+    weights: dict[str, Tensor]
+    """By the names of `Transformer`."""
+    tgt: Numbering
+    """Our target ids."""
+    remarks: list[str]
+    """What a user should know about the model."""
+
+
+def activation(name: str) -> Activation:
+    """Return the activation that config.json names; raise `UserError` for one that we lack."""
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UserError(f"config.json: activation_function must be one of {known}, but is {name!r}")
+    return ACTIVATIONS[name]
+
+
+def require_equal(settings: Mapping[str, object], *names: str) -> None:
+    """Raise `UserError` unless encoder and decoder agree in the settings encoder_NAME and decoder_NAME."""
+    for name in names:
+        encoder, decoder = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
+        if encoder != decoder:
+            raise UserError(
+                f"config.json: encoder_{name}={encoder}, but decoder_{name}={decoder}; "
+                "a model of nmt has one value for both"
+            )
+
+
+def stack_weights(
+    found: Mapping[str, Tensor], cfg: TransformerConfig, order: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights of all layers; our channel c of the D is theirs `order[c]`.
+
+    Raises:
+        UserError: a weight is missing or has another shape.
+    """
+    source = _Source(found, cfg.d_model, order)
+    for i in range(cfg.encoder_layers):
+        ours, theirs = f"encoder.{i}", f"model.encoder.layers.{i}"
+        yield from source.attention(f"{ours}.self_attention", theirs, "self_attn")
+        yield from source.feed_forward(f"{ours}.feed_forward", theirs)
+    for i in range(cfg.decoder_layers):
+        ours, theirs = f"decoder.{i}", f"model.decoder.layers.{i}"
+        yield from source.attention(f"{ours}.self_attention", theirs, "self_attn")
+        yield from source.attention(f"{ours}.cross_attention", theirs, "encoder_attn")
+        yield from source.feed_forward(f"{ours}.feed_forward", theirs)
+    for side in ("encoder", "decoder"):
+        if f"model.{side}.layer_norm.weight" in found:
+            yield from source.norm(f"{side}_norm", f"model.{side}.layer_norm")
+
+
+class _Source:
+    """Weights of the other program, taken by name."""
+
+    def __init__(self, found: Mapping[str, Tensor], d_model: int, order: Tensor):
+        self._found, self._d_model, self._order = found, d_model, order
+
+    def take(self, name: str, *turned: int) -> Tensor:
+        """Return a weight whose axes `turned` are the D channels."""
+        if name not in self._found:
+            raise UserError(f"the weights have no {name}")
+        weight = self._found[name]
+        if any(axis >= weight.dim() or weight.shape[axis] != self._d_model for axis in turned):
+            shape = tuple(weight.shape)
+            raise UserError(f"{name} has the shape {shape}, which does not fit d_model={self._d_model}")
+        for axis in turned:
+            weight = weight.index_select(axis, self._order)
+        return weight
+
+    def attention(self, ours: str, theirs: str, kind: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a sublayer of attention and of its norm."""
+        module = f"{ours}.attention"
+        yield f"{module}.query.weight", self.take(f"{theirs}.{kind}.q_proj.weight", 1)
+        yield f"{module}.query.bias", self.take(f"{theirs}.{kind}.q_proj.bias")
+        keys, values = (self.take(f"{theirs}.{kind}.{x}_proj.weight", 1) for x in "kv")
+        yield f"{module}.key_value.weight", torch.cat([keys, values])
+        keys, values = (self.take(f"{theirs}.{kind}.{x}_proj.bias") for x in "kv")
+        yield f"{module}.key_value.bias", torch.cat([keys, values])
+        yield f"{module}.output.weight", self.take(f"{theirs}.{kind}.out_proj.weight", 0)
+        yield f"{module}.output.bias", self.take(f"{theirs}.{kind}.out_proj.bias", 0)
+        yield from self.norm(f"{ours}.residual.norm", f"{theirs}.{kind}_layer_norm")
+
+    def feed_forward(self, ours: str, theirs: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a feed-forward sublayer and of its norm."""
+        yield f"{ours}.block.inner.weight", self.take(f"{theirs}.fc1.weight", 1)
+        yield f"{ours}.block.inner.bias", self.take(f"{theirs}.fc1.bias")
+        yield f"{ours}.block.outer.weight", self.take(f"{theirs}.fc2.weight", 0)
+        yield f"{ours}.block.outer.bias", self.take(f"{theirs}.fc2.bias", 0)
+        yield from self.norm(f"{ours}.residual.norm", f"{theirs}.final_layer_norm")
+
+    def norm(self, ours: str, theirs: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a norm."""
+        yield f"{ours}.weight", self.take(f"{theirs}.weight", 0)
+        yield f"{ours}.bias", self.take(f"{theirs}.bias", 0)
+
+
+def embedded(found: Mapping[str, Tensor], names: tuple[str, ...], rows: list[int], order: Tensor) -> Tensor:
+    """Return the rows of the first matrix (V, D) that is there under one of `names`.
+
+    Raises:
+        UserError: there is none, or it has fewer rows.
+    """
+    for name in names:
+        if name in found:
+            shape = tuple(found[name].shape)
+            if len(shape) != 2 or shape[0] <= max(rows) or shape[1] != len(order):
+                raise UserError(f"{name} has the shape {shape}, which does not fit the vocabulary")
+            return found[name][torch.tensor(rows)][:, order]
+    raise UserError(f"the weights have none of {', '.join(names)}")

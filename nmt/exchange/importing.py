@@ -1,0 +1,77 @@
+"""A foreign folder as a run directory, which is scored, translated with and trained on like any run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from nmt.config.roots import TrainConfig
+from nmt.config.stored import save_config
+from nmt.data.sources import NoData
+from nmt.decoding import BeamConfig
+from nmt.errors import UserError
+from nmt.exchange.architectures import read
+from nmt.exchange.foreign import ForeignFolder
+from nmt.exchange.imported import Imported
+from nmt.files import write_json
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.runs.directory import RunDirectory
+from nmt.training.checkpoint import Checkpoint, require_match
+from nmt.training.configs import AdamConfig, CrossEntropyConfig
+from nmt.training.schedules import NoamConfig
+from nmt.training.train_state import TrainState
+
+RECORD = "import.json"
+"""File of a run that says which folder the model is from."""
+
+
+def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[TrainConfig, Imported]:
+    """Make `run` a run directory with the model of the folder `path`, as it is before any update.
+
+    Raises:
+        UserError: the folder has no model that can be imported, or `run` is in use.
+    """
+    if run.exists() and any(run.iterdir()):
+        raise UserError(f"run={run} exists and is not empty; name a new directory")
+    folder = ForeignFolder(path)
+    imported = read(folder)
+    model = as_model(imported, str(path))
+    cfg = TrainConfig(
+        model=imported.model,
+        data=NoData(src=languages[0], tgt=languages[1]),
+        tokenizer=imported.tokenizer.cfg,
+        optimizer=AdamConfig(),
+        schedule=NoamConfig(),
+        objective=CrossEntropyConfig(),
+        decoding=search_of(folder),
+    )
+    directory = RunDirectory(run)
+    run.mkdir(parents=True, exist_ok=True)
+    imported.tokenizer.save(run)
+    record = {"folder": str(path.resolve()), "sha256": folder.digests(), "config": folder.config}
+    write_json(run / RECORD, record)
+    directory.seal()
+    directory.checkpoints.save(Checkpoint(0, model.state_dict(), {}, TrainState().to_store()))
+    save_config(cfg, directory.config_file)
+    return cfg, imported
+
+
+def as_model(imported: Imported, what: str) -> TranslationModel:
+    """Return the model with its weights; raise `UserError` when they do not fit its sizes."""
+    sizes = imported.tokenizer.src_vocab_size, imported.tokenizer.tgt_vocab_size
+    model = build_model(imported.model, src_vocab_size=sizes[0], tgt_vocab_size=sizes[1]).eval()
+    require_match(imported.weights, model.state_dict(), f"the weights of {what}")
+    model.load_state_dict(imported.weights)
+    return model
+
+
+def search_of(folder: ForeignFolder) -> BeamConfig:
+    """Return the search that generation_config.json or config.json asks for, as far as it is ours."""
+    settings: dict[str, Any] = dict(folder.config)
+    if (folder.path / "generation_config.json").is_file():
+        settings |= folder.json("generation_config.json")
+    beam = settings.get("num_beams")
+    cfg = BeamConfig()
+    return dataclasses.replace(cfg, beam_size=beam) if isinstance(beam, int) and beam > 0 else cfg

@@ -1,0 +1,130 @@
+"""Models of Marian (Junczys-Dowmunt et al. 2018), such as those of OPUS-MT, as `transformers` stores them.
+
+They are post-norm Transformers with a bias on the logits. Their positions have all sines in the first half of
+the channels and all cosines in the second; ours alternate. A Transformer computes the same when its channels
+change places in every matrix, so the weights are put into that order, and no position differs.
+
+Their decoder begins with the padding token, which is therefore our BOS, too. See `nmt.exchange.pieces` for
+their pieces, and `nmt.exchange.imported` for the names of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.errors import UserError
+from nmt.exchange.foreign import ForeignFolder
+from nmt.exchange.imported import Imported, activation, embedded, require_equal, stack_weights
+from nmt.exchange.pieces import Numbering, Segmenter, numbering
+from nmt.layers.choices import NormOrder
+from nmt.models.configs import TransformerConfig, Tying
+
+NEVER = 30.0
+"""Ids that Marian does not have get logits so much below that of the unknown token."""
+FIELDS = {
+    **dict.fromkeys(("d_model", "encoder_layers", "decoder_layers"), int),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), int),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), int),
+    **dict.fromkeys(("decoder_start_token_id", "pad_token_id", "eos_token_id"), int),
+    "activation_function": str,
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), float | None),
+    **dict.fromkeys(("scale_embedding", "share_encoder_decoder_embeddings"), bool | None),
+    **dict.fromkeys(("normalize_embedding", "normalize_before"), bool | None),
+}
+
+
+def read(folder: ForeignFolder) -> Imported:
+    """Return the model of a folder whose config.json has the model_type marian.
+
+    Raises:
+        UserError: a file is missing or damaged, or the model has what ours cannot have.
+    """
+    settings = folder.settings(FIELDS)
+    require_equal(settings, "ffn_dim", "attention_heads")
+    for name in ("normalize_embedding", "normalize_before"):
+        if settings.get(name):
+            raise UserError(f"config.json: {name}=true is not supported by the import of Marian's models")
+    shared = settings.get("share_encoder_decoder_embeddings") is not False
+    segmenters = [folder.segmenter("source.spm"), folder.segmenter("target.spm")]
+    if shared:
+        vocabularies = [folder.vocabulary("vocab.json")] * 2
+        src = tgt = _numbering(settings, vocabularies[0], segmenters)
+    else:
+        vocabularies = [folder.vocabulary("vocab.json"), folder.vocabulary("target_vocab.json")]
+        pairs = zip(vocabularies, segmenters, strict=True)
+        src, tgt = (_numbering(settings, vocabulary, [segmenter]) for vocabulary, segmenter in pairs)
+    codes = [name for name in vocabularies[0] if name.startswith(">>") and name.endswith("<<")]
+    tokenizer = Tokenizer(
+        TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(src.rows), joint=shared),
+        segmenters[0].renumbered(src.spellings, codes),
+        segmenters[1].renumbered(tgt.spellings, codes if shared else ()),
+    )
+    cfg = _model(settings, shared)
+    remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
+    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, src, tgt)), tgt, remarks)
+
+
+def _numbering(
+    settings: Mapping[str, Any], vocabulary: Mapping[str, int], segmenters: Sequence[Segmenter]
+) -> Numbering:
+    if "<unk>" not in vocabulary:
+        raise UserError("the vocabulary has no <unk>, the unknown token")
+    special = {
+        PAD_ID: settings["pad_token_id"],
+        UNK_ID: vocabulary["<unk>"],
+        BOS_ID: settings["decoder_start_token_id"],
+        EOS_ID: settings["eos_token_id"],
+    }
+    return numbering(vocabulary, segmenters, special)
+
+
+def _model(settings: Mapping[str, Any], shared: bool) -> TransformerConfig:
+    return TransformerConfig(
+        d_model=settings["d_model"],
+        d_ff=settings["encoder_ffn_dim"],
+        num_heads=settings["encoder_attention_heads"],
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        norm_order=NormOrder.post,
+        activation=activation(settings["activation_function"]),
+        embedding_scale=bool(settings.get("scale_embedding")),
+        tying=Tying.all if shared else Tying.tgt_output,
+        output_bias=True,
+        dropout=settings.get("dropout") or 0.0,
+        attention_dropout=settings.get("attention_dropout") or 0.0,
+        activation_dropout=settings.get("activation_dropout") or 0.0,
+    )
+
+
+def alternating(d_model: int) -> Tensor:
+    """Return the order (D,) that puts sines and cosines of one wavelength side by side."""
+    half = (d_model + 1) // 2
+    channel = torch.arange(d_model)
+    return channel // 2 + channel % 2 * half
+
+
+def _weights(
+    found: Mapping[str, Tensor], cfg: TransformerConfig, src: Numbering, tgt: Numbering
+) -> Iterator[tuple[str, Tensor]]:
+    order = alternating(cfg.d_model)
+    yield from stack_weights(found, cfg, order)
+    encoder = ("model.encoder.embed_tokens.weight", "model.shared.weight")
+    decoder = ("model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
+    yield "src_embedding.tokens.weight", embedded(found, encoder, src.rows, order)
+    target = embedded(found, decoder, tgt.rows, order)
+    yield "tgt_embedding.tokens.weight", target
+    yield "output.weight", target
+    biases = found.get("final_logits_bias", torch.zeros(max(tgt.rows) + 1)).flatten()
+    if len(biases) <= max(tgt.rows):
+        raise UserError(f"final_logits_bias has {len(biases)} numbers, which does not fit the vocabulary")
+    bias = biases[torch.tensor(tgt.rows)]
+    never = [PAD_ID, BOS_ID, *range(len(tgt.rows) - tgt.num_added, len(tgt.rows))]
+    bias[never] = bias[UNK_ID] - NEVER
+    yield "output.bias", bias

@@ -1,0 +1,24 @@
+"""The wiring of `nmt import`: a model of another program becomes a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nmt.config.compose import Composed
+from nmt.exchange.importing import import_folder
+from nmt.verbs.configs import ImportConfig
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Write the run directory and say what is in it."""
+    cfg = trial.to_config(ImportConfig)
+    made, imported = import_folder(Path(cfg.folder), Path(cfg.run), (cfg.src, cfg.tgt))
+    size = sum({x.data_ptr(): x.numel() for x in imported.weights.values()}.values())
+    print(f"imported    {imported.model.name} of {size:,} parameters")
+    for remark in imported.remarks:
+        print(f"note        {remark}")
+    print(f"written     {cfg.run}")
+    print(f"Next:       nmt translate run={cfg.run} < {made.data.src}.txt")
+    print(f"            nmt train init={cfg.run} data=files data.train=...")
+    return {}

@@ -1,0 +1,189 @@
+"""Models of Marian as `transformers` saves them: the same ids, logits and translations here as there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+
+import nmt
+from nmt.cli import main
+from nmt.data.pairs import ParallelText, Split
+from nmt.data.sources import DemoData, load
+from nmt.data.special_ids import BOS_ID, EOS_ID, UNK_ID
+from nmt.decoding import BeamConfig
+from nmt.errors import UserError
+from nmt.exchange.importing import import_folder
+
+transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended")  # of sacremoses
+
+UNLISTED = 9
+"""Pieces of each SentencePiece model that the vocabulary lacks."""
+
+
+@pytest.fixture(scope="module")
+def text() -> ParallelText:
+    pairs = load(DemoData(), Split.test)
+    return ParallelText(pairs.src[:300], pairs.tgt[:300])
+
+
+def train_spm(folder: Path, name: str, lines: Sequence[str], size: int) -> list[str]:
+    """Train a model with the ids of OPUS-MT and return its pieces, without the special ones."""
+    prefix = str(folder / name)
+    options: dict[str, Any] = {"model_prefix": prefix, "vocab_size": size, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), **options)
+    (folder / f"{name}.model").rename(folder / f"{name}.spm")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{name}.spm"))
+    return [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
+
+
+def write_marian(folder: Path, text: ParallelText, *, shared: bool, codes: Sequence[str] = ()) -> Path:
+    """Write a random model with vocabularies of `text`, as `save_pretrained` does."""
+    folder.mkdir()
+    src = train_spm(folder, "source", text.src, 160)[:-UNLISTED]
+    tgt = train_spm(folder, "target", text.tgt, 200)[:-UNLISTED]
+    sides = [list(dict.fromkeys([*tgt, *src]))] if shared else [src, tgt]
+    names = ["vocab.json"] if shared else ["vocab.json", "target_vocab.json"]
+    sizes = []
+    for name, pieces in zip(names, sides, strict=True):
+        vocabulary = ["</s>", "<unk>", *pieces, *codes, "<pad>"]
+        (folder / name).write_text(json.dumps({piece: i for i, piece in enumerate(vocabulary)}))
+        sizes.append(len(vocabulary))
+    pad = sizes[0] - 1
+    cfg = transformers.MarianConfig(
+        vocab_size=sizes[0],
+        decoder_vocab_size=sizes[-1],
+        share_encoder_decoder_embeddings=shared,
+        d_model=32,
+        **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+        activation_function="swish",
+        scale_embedding=True,
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=0,
+        init_std=0.3,
+    )
+    torch.manual_seed(3)
+    model = transformers.MarianMTModel(cfg)
+    model.final_logits_bias.normal_()
+    model.generation_config.num_beams = 4
+    model.save_pretrained(folder)
+    files = [str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")]
+    target = None if shared else str(folder / "target_vocab.json")
+    tokenizer = transformers.MarianTokenizer(*files, target_vocab_file=target, separate_vocabs=not shared)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ids_logits_and_translations_are_those_of_transformers(
+    tmp_path: Path, text: ParallelText, shared: bool
+) -> None:
+    codes = [">>fra<<", ">>nds<<"] if shared else []
+    folder = write_marian(tmp_path / "opus", text, shared=shared, codes=codes)
+    _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
+    run = nmt.open_run(tmp_path / "run")
+    theirs = transformers.MarianMTModel.from_pretrained(folder)
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    rows = torch.tensor(imported.tgt.rows)
+    common = [UNK_ID, EOS_ID, *range(EOS_ID + 1, len(rows) - imported.tgt.num_added)]
+    assert imported.tgt.num_added > 0
+    lines = [*text.src[:30], *([">>nds<< A dog."] if shared else []), "An unknown Ω."]
+    for line, target in zip(lines, text.tgt, strict=False):
+        src, tgt = run.tokenizer.encode_src([line])[0], run.tokenizer.encode_tgt([target])[0]
+        batch = tokenizer([line], text_target=[target], return_tensors="pt")
+        if shared:
+            assert rows[torch.tensor(src)].tolist() == batch.input_ids[0].tolist()
+        assert rows[torch.tensor(tgt)].tolist() == batch.labels[0].tolist()
+        ids = torch.tensor([src])
+        with torch.no_grad():
+            expected = theirs(**batch).logits[0][:, rows[common]]
+            hidden = run.model(ids, torch.ones_like(ids).bool(), torch.tensor([[BOS_ID, *tgt[:-1]]]))
+            found = run.model.project(hidden)[0]
+        torch.testing.assert_close(found[:, common], expected, atol=1e-4, rtol=0)
+        assert found[:, rows.numel() - imported.tgt.num_added :].max() < expected.max() - 20
+
+
+def test_the_command_makes_a_run_that_translates_as_transformers_does(
+    tmp_path: Path, text: ParallelText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = write_marian(tmp_path / "opus", text, shared=True), tmp_path / "run"
+    arguments = [f"folder={folder}", f"run={run}", "src=en", "tgt=de"]
+    assert main(["import", *arguments]) == 0
+    assert f"written     {run}" in capsys.readouterr().out
+    assert main(["import", *arguments]) == 2
+    assert f"run={run} exists and is not empty" in capsys.readouterr().err
+    opened = nmt.open_run(run)
+    assert isinstance(opened.cfg.decoding, BeamConfig)
+    assert opened.cfg.decoding.beam_size == 4
+    model = transformers.MarianMTModel.from_pretrained(folder)
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    lines = text.src[:10]
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    pad = model.config.pad_token_id
+    limits = {"max_new_tokens": 12, "num_beams": 1, "bad_words_ids": [[pad]], "forced_eos_token_id": None}
+    generated = model.generate(**batch, **limits)
+    expected = [row[1:].tolist() for row in generated]
+    # EOS counts, too
+    outputs = opened.translate(lines, beam_size=1, max_length_ratio=0.0, max_length_offset=13)
+    found = [one.text for one in outputs]
+    assert [text.split() for text in found] == [
+        tokenizer.decode(ids, skip_special_tokens=True).split() for ids in expected
+    ]
+
+
+def test_the_corpus_of_an_imported_run_must_be_named(
+    tmp_path: Path, text: ParallelText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = write_marian(tmp_path / "opus", text, shared=True), tmp_path / "run"
+    import_folder(folder, run, ("en", "de"))
+    assert main(["evaluate", f"run={run}"]) == 2
+    assert "data=none has no test pairs; name a corpus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", '{"model_type": "t5"}', "model_type='t5'; those that can be imported are marian"),
+        ("config.json", '{"model_type": "marian"}', "d_model is missing"),
+        ("config.json", "[1]", "must hold a JSON object"),
+        ("vocab.json", "{", "is damaged"),
+        ("vocab.json", '{"a": 1}', "the vocabulary has no <unk>"),
+        ("source.spm", "x", "is not a readable SentencePiece model"),
+        ("source.spm", None, "has no source.spm"),
+        ("model.safetensors", "x", "is damaged"),
+        ("model.safetensors", None, "has no model.safetensors, which the import needs"),
+    ],
+)
+def test_a_folder_that_cannot_be_imported_is_refused(
+    marian_folder: Path, tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    for file in marian_folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pickle_is_not_read(marian_folder: Path, tmp_path: Path) -> None:
+    for file in marian_folder.iterdir():
+        name = "pytorch_model.bin" if file.name == "model.safetensors" else file.name
+        (tmp_path / name).symlink_to(file)
+    with pytest.raises(UserError, match=r"a format that can run code when read; make model\.safetensors"):
+        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+
+
+@pytest.fixture(scope="module")
+def marian_folder(tmp_path_factory: pytest.TempPathFactory, text: ParallelText) -> Path:
+    return write_marian(tmp_path_factory.mktemp("marian") / "opus", text, shared=True)
