@@ -112,6 +112,11 @@ class RaggedIds:
         mirrored[ends - 1] = ends - 1
         return RaggedIds(self.ids[mirrored], self.lengths)
 
+    def after(self, first: int) -> RaggedIds:
+        """Return each sentence with the id `first` in front of it."""
+        lengths = np.asarray(self.lengths, np.int64)
+        return RaggedIds(np.insert(self.ids, np.cumsum(lengths) - lengths, first), lengths + 1)
+
 
 class SampleCounts(NamedTuple):
     """The number of pairs of a corpus that an epoch takes."""

@@ -69,6 +69,8 @@ class Tokenizer:
         self._tgt = self._src
         if tgt_model != src_model:
             self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
+        self._src_tag = _tag(self._src, cfg.src_tag, "src_tag")
+        self._tgt_tag = _tag(self._tgt, cfg.tgt_tag, "tgt_tag")
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
 
     @classmethod
@@ -118,51 +120,64 @@ class Tokenizer:
         return int(self._tgt.get_piece_size())
 
     @property
+    def src_start(self) -> list[int]:
+        """The id in front of every source, if there is one."""
+        return [self._src_tag.id] if self._src_tag else []
+
+    @property
+    def tgt_start(self) -> list[int]:
+        """The id in front of every target, if there is one."""
+        return [self._tgt_tag.id] if self._tgt_tag else []
+
+    @property
     def fingerprint(self) -> str:
         """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
         cfg = self.cfg
         order = ("right_to_left",) if cfg.right_to_left else ()  # absent where it changes nothing
-        settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order)).encode()
+        tags = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
+        settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, each ending with `EOS_ID`."""
-        return self._encode(self._src, lines)
+        return [[*self.src_start, *ids] for ids in self._encode(self._src, lines)]
 
     def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of target lines, each ending with `EOS_ID`."""
-        return [self._turned(ids) for ids in self._encode(self._tgt, lines)]
+        return [[*self.tgt_start, *self._turned(ids)] for ids in self._encode(self._tgt, lines)]
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_src` as arrays."""
-        return self._flat(self._src, lines)
+        return _after(self.src_start, self._flat(self._src, lines))
 
     def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
-        return self._all_turned(self._flat(self._tgt, lines))
+        return _after(self.tgt_start, self._all_turned(self._flat(self._tgt, lines)))
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of source lines, from line number `first` on, in sampled segmentations.
 
         The ids of a line are a pure function of the line, its number, the seed and alpha.
         """
-        return self._sampler(self.src_model, alpha).sample(prepare(self.cfg, lines), seed=seed, first=first)
+        sampler = self._sampler(self.src_model, alpha)
+        return _after(self.src_start, sampler.sample(prepare(self.cfg, lines), seed=seed, first=first))
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of target lines, sampled as those of `sample_src`."""
         sampled = self._sampler(self.tgt_model, alpha).sample(
             prepare(self.cfg, lines), seed=seed, first=first
         )
-        return self._all_turned(sampled)
+        return _after(self.tgt_start, self._all_turned(sampled))
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
-        return self._pieces(self._src, lines)
+        return [[*_tagged(self._src_tag), *pieces] for pieces in self._pieces(self._src, lines)]
 
     def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of target lines, with the ids of `encode_tgt`."""
-        return [self._turned(pieces) for pieces in self._pieces(self._tgt, lines)]
+        tag = _tagged(self._tgt_tag)
+        return [[*tag, *self._turned(pieces)] for pieces in self._pieces(self._tgt, lines)]
 
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
@@ -170,7 +185,8 @@ class Tokenizer:
 
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
-        return self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
+        pieces = self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
+        return [*_tagged(self._tgt_tag), *pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
@@ -178,6 +194,8 @@ class Tokenizer:
 
     def _in_text_order(self, ids: Sequence[int]) -> list[int]:
         found = [int(token) for token in ids]
+        if self._tgt_tag and found[:1] == self.tgt_start:
+            return found[1:]
         return found[::-1] if self.cfg.right_to_left else found
 
     def _turned(self, ended: Sequence[_T]) -> list[_T]:
@@ -236,6 +254,24 @@ def _read_model(path: Path) -> bytes:
             f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained"
         )
     return model
+
+
+def _tag(processor: Any, spelling: str, key: str) -> Piece | None:
+    """Return the piece in front of every line; raise `UserError` if the model has none of this spelling."""
+    if not spelling:
+        return None
+    number = int(processor.piece_to_id(spelling))
+    if number == UNK_ID:
+        raise UserError(f"tokenizer.{key}={spelling} is not in the vocabulary of the run")
+    return Piece(number, spelling, "")
+
+
+def _tagged(tag: Piece | None) -> list[Piece]:
+    return [] if tag is None else [tag]
+
+
+def _after(start: Sequence[int], sentences: RaggedIds) -> RaggedIds:
+    return sentences.after(start[0]) if start else sentences
 
 
 def _encode(processor: Any, lines: Sequence[str]) -> Any:

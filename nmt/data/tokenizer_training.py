@@ -85,6 +85,10 @@ class TokenizerConfig:
     right_to_left: bool = False
     """Whether the model learns and finds the target from its last piece to its first; the text of a
     translation is in its usual order. Meant for reranking: see nmt rerank."""
+    src_tag: str = ""
+    """Piece in front of every source: imported models of many languages are told theirs by it."""
+    tgt_tag: str = ""
+    """Piece in front of every target, with which the search begins each translation; no part of the text."""
 
     def __post_init__(self) -> None:
         at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")
@@ -98,6 +102,8 @@ class TokenizerConfig:
             )
         if self.byte_fallback and self.kind is TokenizerKind.word:
             raise UserError("tokenizer.byte_fallback=true needs another tokenizer.kind than word")
+        if self.right_to_left and self.tgt_tag:
+            raise UserError(f"tokenizer.tgt_tag={self.tgt_tag} needs tokenizer.right_to_left=false")
         self._check_min_frequency()
 
     def _check_min_frequency(self) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nmt.errors import UserError, suggest
-from nmt.exchange import marian
+from nmt.exchange import m2m100, marian
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import Imported
 
-ARCHITECTURES: dict[str, Callable[[ForeignFolder], Imported]] = {"marian": marian.read}
+ARCHITECTURES: dict[str, Callable[[ForeignFolder, str, str], Imported]] = {
+    "marian": marian.read,
+    "m2m_100": m2m100.read,
+}
 """The model_type in config.json -> the function that makes the model of a folder ours."""
 
 
-def read(folder: ForeignFolder) -> Imported:
-    """Return the model of a folder.
+def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
+    """Return the model of a folder, for the translation of one language into another.
 
     Raises:
         UserError: the architecture is none of `ARCHITECTURES`, or the folder is damaged or incomplete.
@@ -26,4 +29,4 @@ def read(folder: ForeignFolder) -> Imported:
             f"{folder.path / 'config.json'} has model_type={found!r}; those that can be imported are {known}"
             f"{suggest(str(found), ARCHITECTURES)}"
         )
-    return ARCHITECTURES[found](folder)
+    return ARCHITECTURES[found](folder, src, tgt)

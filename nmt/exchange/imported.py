@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.data.special_ids import BOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.exchange.pieces import Numbering
 from nmt.layers.choices import Activation
 from nmt.models.configs import TransformerConfig
 
+NEVER = 30.0
+"""Ids that the other program does not have get a bias so much below that of the unknown token."""
 ACTIVATIONS = {
     "relu": Activation.relu,
     "gelu": Activation.gelu,
@@ -141,3 +144,10 @@ def embedded(found: Mapping[str, Tensor], names: tuple[str, ...], rows: list[int
                 raise UserError(f"{name} has the shape {shape}, which does not fit the vocabulary")
             return found[name][torch.tensor(rows)][:, order]
     raise UserError(f"the weights have none of {', '.join(names)}")
+
+
+def never_predicted(bias: Tensor, numbers: Numbering) -> Tensor:
+    """Return the bias (V,) of the logits, so low for ids that the other program lacks that none is found."""
+    bias = bias.clone()
+    bias[[PAD_ID, BOS_ID, *range(len(bias) - numbers.num_added, len(bias))]] = bias[UNK_ID] - NEVER
+    return bias

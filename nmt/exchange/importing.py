@@ -19,8 +19,7 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.training.checkpoint import Checkpoint, require_match
-from nmt.training.configs import AdamConfig, CrossEntropyConfig
-from nmt.training.schedules import NoamConfig
+from nmt.training.configs import AdamConfig, CrossEntropyConfig, NoamConfig
 from nmt.training.train_state import TrainState
 
 RECORD = "import.json"
@@ -36,7 +35,7 @@ def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[Tr
     if run.exists() and any(run.iterdir()):
         raise UserError(f"run={run} exists and is not empty; name a new directory")
     folder = ForeignFolder(path)
-    imported = read(folder)
+    imported = read(folder, *languages)
     model = as_model(imported, str(path))
     cfg = TrainConfig(
         model=imported.model,

@@ -21,13 +21,18 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError
 from nmt.exchange.foreign import ForeignFolder
-from nmt.exchange.imported import Imported, activation, embedded, require_equal, stack_weights
+from nmt.exchange.imported import (
+    Imported,
+    activation,
+    embedded,
+    never_predicted,
+    require_equal,
+    stack_weights,
+)
 from nmt.exchange.pieces import Numbering, Segmenter, numbering
 from nmt.layers.choices import NormOrder
 from nmt.models.configs import TransformerConfig, Tying
 
-NEVER = 30.0
-"""Ids that Marian does not have get logits so much below that of the unknown token."""
 FIELDS = {
     **dict.fromkeys(("d_model", "encoder_layers", "decoder_layers"), int),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), int),
@@ -40,8 +45,8 @@ FIELDS = {
 }
 
 
-def read(folder: ForeignFolder) -> Imported:
-    """Return the model of a folder whose config.json has the model_type marian.
+def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
+    """Return the model of a folder whose config.json has the model_type marian; it knows its languages.
 
     Raises:
         UserError: a file is missing or damaged, or the model has what ours cannot have.
@@ -55,20 +60,20 @@ def read(folder: ForeignFolder) -> Imported:
     segmenters = [folder.segmenter("source.spm"), folder.segmenter("target.spm")]
     if shared:
         vocabularies = [folder.vocabulary("vocab.json")] * 2
-        src = tgt = _numbering(settings, vocabularies[0], segmenters)
+        sources = targets = _numbering(settings, vocabularies[0], segmenters)
     else:
         vocabularies = [folder.vocabulary("vocab.json"), folder.vocabulary("target_vocab.json")]
         pairs = zip(vocabularies, segmenters, strict=True)
-        src, tgt = (_numbering(settings, vocabulary, [segmenter]) for vocabulary, segmenter in pairs)
+        sources, targets = (_numbering(settings, vocabulary, [segmenter]) for vocabulary, segmenter in pairs)
     codes = [name for name in vocabularies[0] if name.startswith(">>") and name.endswith("<<")]
     tokenizer = Tokenizer(
-        TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(src.rows), joint=shared),
-        segmenters[0].renumbered(src.spellings, codes),
-        segmenters[1].renumbered(tgt.spellings, codes if shared else ()),
+        TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(sources.rows), joint=shared),
+        segmenters[0].renumbered(sources.spellings, codes),
+        segmenters[1].renumbered(targets.spellings, codes if shared else ()),
     )
     cfg = _model(settings, shared)
     remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
-    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, src, tgt)), tgt, remarks)
+    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, sources, targets)), targets, remarks)
 
 
 def _numbering(
@@ -124,7 +129,4 @@ def _weights(
     biases = found.get("final_logits_bias", torch.zeros(max(tgt.rows) + 1)).flatten()
     if len(biases) <= max(tgt.rows):
         raise UserError(f"final_logits_bias has {len(biases)} numbers, which does not fit the vocabulary")
-    bias = biases[torch.tensor(tgt.rows)]
-    never = [PAD_ID, BOS_ID, *range(len(tgt.rows) - tgt.num_added, len(tgt.rows))]
-    bias[never] = bias[UNK_ID] - NEVER
-    yield "output.bias", bias
+    yield "output.bias", never_predicted(biases[torch.tensor(tgt.rows)], tgt)

@@ -118,7 +118,7 @@ _ROWS = (
     ),
     Verb(
         name="import",
-        summary="make a run of a model that another program has trained (OPUS-MT and other models of Marian)",
+        summary="make a run of a model that another program has trained (OPUS-MT, M2M-100, NLLB-200)",
         config="nmt.verbs.configs.ImportConfig",
         code="nmt.verbs.import_model.run",
         groups=(),

@@ -1,0 +1,166 @@
+"""Models of M2M-100 (Fan et al. 2021) and NLLB-200 (NLLB Team 2022), as `transformers` stores them.
+
+They are pre-norm Transformers for many languages: a source begins with the piece of its language, and a
+target with that of its own, which search is made to begin with. A run has one direction.
+
+Their sinusoids have other wavelengths than ours and begin at position 2, so that they become learned
+positions, whose table holds just these values. Names of the layers: `nmt.exchange.imported`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.errors import UserError, suggest
+from nmt.exchange.foreign import ForeignFolder
+from nmt.exchange.imported import (
+    Imported,
+    activation,
+    embedded,
+    never_predicted,
+    require_equal,
+    stack_weights,
+)
+from nmt.exchange.pieces import Numbering, numbering
+from nmt.layers.choices import NormOrder, Positions
+from nmt.models.configs import TransformerConfig, Tying
+
+OFFSET = 2
+"""Position of the first token in their table."""
+# fmt: off
+LANGUAGES = [
+    "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs", "cy", "da", "de",
+    "el", "en", "es", "et", "fa", "ff", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr",
+    "ht", "hu", "hy", "id", "ig", "ilo", "is", "it", "ja", "jv", "ka", "kk", "km", "kn", "ko", "lb", "lg",
+    "ln", "lo", "lt", "lv", "mg", "mk", "ml", "mn", "mr", "ms", "my", "ne", "nl", "no", "ns", "oc", "or",
+    "pa", "pl", "ps", "pt", "ro", "ru", "sd", "si", "sk", "sl", "so", "sq", "sr", "ss", "su", "sv", "sw",
+    "ta", "th", "tl", "tn", "tr", "uk", "ur", "uz", "vi", "wo", "xh", "yi", "yo", "zh", "zu",
+]
+# fmt: on
+"""Languages of M2M-100 in the order of their rows, for folders that do not name them."""
+FIELDS = {
+    **dict.fromkeys(("d_model", "encoder_layers", "decoder_layers"), int),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), int),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), int),
+    **dict.fromkeys(("decoder_start_token_id", "pad_token_id", "eos_token_id"), int),
+    "max_position_embeddings": int,
+    "activation_function": str,
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), float | None),
+    "scale_embedding": bool | None,
+}
+
+
+def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
+    """Return the model of a folder whose config.json has the model_type m2m_100, for one direction.
+
+    Raises:
+        UserError: a file is missing or damaged, or the model does not know a language.
+    """
+    settings = folder.settings(FIELDS)
+    require_equal(settings, "ffn_dim", "attention_heads")
+    vocabulary, codes = _vocabulary(folder)
+    tags = _tag(src, codes, "src"), _tag(tgt, codes, "tgt")
+    segmenter = folder.segmenter("sentencepiece.bpe.model")
+    if "<unk>" not in vocabulary:
+        raise UserError("the vocabulary has no <unk>, the unknown token")
+    special = {
+        PAD_ID: settings["pad_token_id"],
+        UNK_ID: vocabulary["<unk>"],
+        BOS_ID: settings["decoder_start_token_id"],
+        EOS_ID: settings["eos_token_id"],
+    }
+    numbers = numbering(vocabulary | codes, [segmenter], special)
+    model = segmenter.renumbered(numbers.spellings)
+    tokenizer = Tokenizer(
+        TokenizerConfig(kind=segmenter.kind, vocab_size=len(numbers.rows), src_tag=tags[0], tgt_tag=tags[1]),
+        model,
+        model,
+    )
+    cfg = _model(settings)
+    remarks = [f"it translates from {src} into {tgt}; for another direction import the folder again"]
+    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, numbers)), numbers, remarks)
+
+
+def _vocabulary(folder: ForeignFolder) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the rows of the pieces, and those of the languages, which are among the added tokens."""
+    if (folder.path / "vocab.json").is_file():
+        vocabulary = folder.vocabulary("vocab.json")
+        return vocabulary, _languages(folder, len(vocabulary))
+    fast = folder.json("tokenizer.json")
+    try:
+        added = {str(token["content"]): int(token["id"]) for token in fast["added_tokens"]}
+        pieces = fast["model"]["vocab"]
+        vocabulary = dict(pieces) if isinstance(pieces, dict) else {p: i for i, (p, _) in enumerate(pieces)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder.path / 'tokenizer.json'} has no vocabulary: {error!r}") from error
+    return vocabulary | added, {name: row for name, row in added.items() if not name.startswith("<")}
+
+
+def _languages(folder: ForeignFolder, first: int) -> dict[str, int]:
+    """Return the rows of the pieces of languages; they stand behind the vocabulary, from `first` on."""
+    names = "special_tokens_map.json"
+    listed = folder.json(names).get("additional_special_tokens") if (folder.path / names).is_file() else None
+    if listed is not None and not isinstance(listed, list):
+        raise UserError(f"{folder.path / names} must hold a list of additional_special_tokens")
+    return {str(name): first + i for i, name in enumerate(listed or [f"__{code}__" for code in LANGUAGES])}
+
+
+def _tag(language: str, codes: Mapping[str, int], key: str) -> str:
+    """Return the piece of a language: en is __en__ in M2M-100."""
+    for spelling in (language, f"__{language}__"):
+        if spelling in codes:
+            return spelling
+    known = [code.strip("_") for code in codes]
+    raise UserError(
+        f"{key}={language}: the model does not know it{suggest(language, known)}; it knows {', '.join(known)}"
+    )
+
+
+def _model(settings: Mapping[str, Any]) -> TransformerConfig:
+    return TransformerConfig(
+        d_model=settings["d_model"],
+        d_ff=settings["encoder_ffn_dim"],
+        num_heads=settings["encoder_attention_heads"],
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        norm_order=NormOrder.pre,
+        positions=Positions.learned,
+        max_positions=settings["max_position_embeddings"],
+        activation=activation(settings["activation_function"]),
+        embedding_scale=settings.get("scale_embedding") is not False,
+        tying=Tying.all,
+        output_bias=True,
+        dropout=settings.get("dropout") or 0.0,
+        attention_dropout=settings.get("attention_dropout") or 0.0,
+        activation_dropout=settings.get("activation_dropout") or 0.0,
+    )
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """Return (length, D): the sines and then the cosines of tensor2tensor, from position `OFFSET` on."""
+    half = d_model // 2
+    wavelengths = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(OFFSET, OFFSET + length).float()[:, None] * wavelengths
+    return torch.cat([angles.sin(), angles.cos(), torch.zeros(length, d_model % 2)], dim=1)
+
+
+def _weights(
+    found: Mapping[str, Tensor], cfg: TransformerConfig, numbers: Numbering
+) -> Iterator[tuple[str, Tensor]]:
+    order = torch.arange(cfg.d_model)
+    yield from stack_weights(found, cfg, order)
+    names = ("model.shared.weight", "model.encoder.embed_tokens.weight", "lm_head.weight")
+    matrix = embedded(found, names, numbers.rows, order)
+    for side in ("src", "tgt"):
+        yield f"{side}_embedding.tokens.weight", matrix
+        yield f"{side}_embedding.positions.table.weight", sinusoids(cfg.max_positions, cfg.d_model)
+    yield "output.weight", matrix
+    yield "output.bias", never_predicted(torch.zeros(len(numbers.rows)), numbers)

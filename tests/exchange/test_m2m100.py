@@ -1,0 +1,112 @@
+"""Models of M2M-100 and NLLB-200 as `transformers` saves them: the same ids and logits here as there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+
+import nmt
+from nmt.data.pairs import Split
+from nmt.data.sources import DemoData, load
+from nmt.data.special_ids import BOS_ID, EOS_ID, UNK_ID
+from nmt.errors import UserError
+from nmt.exchange.importing import import_folder
+
+transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")
+
+SPM = "sentencepiece.bpe.model"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a random model with a vocabulary of the demo, as `save_pretrained` does."""
+    folder, text = tmp_path_factory.mktemp("m2m") / "model", load(DemoData(), Split.test)
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*text.src[:300], *text.tgt[:300]]),
+        model_prefix=str(folder / SPM.removesuffix(".model")),
+        vocab_size=200,
+        model_type="bpe",
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / SPM))
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    names += [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size())]
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    tokenizer = transformers.M2M100Tokenizer(str(folder / "vocab.json"), str(folder / SPM))
+    tokenizer.save_pretrained(folder)
+    cfg = transformers.M2M100Config(
+        vocab_size=len(names) + 100 + 8,
+        d_model=32,
+        **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+        init_std=0.2,
+    )
+    torch.manual_seed(3)
+    transformers.M2M100ForConditionalGeneration(cfg).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("as_on_the_hub", [False, True])
+def test_ids_and_logits_are_those_of_transformers(folder: Path, tmp_path: Path, as_on_the_hub: bool) -> None:
+    source = folder
+    if as_on_the_hub:  # where another file names the languages, by their order
+        source = tmp_path / "hub"
+        source.mkdir()
+        for name in ("config.json", "model.safetensors", "vocab.json", SPM):
+            (source / name).symlink_to(folder / name)
+        codes = transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
+        names = {"additional_special_tokens": [f"__{code}__" for code in codes]}
+        (source / "special_tokens_map.json").write_text(json.dumps(names))
+    _, imported = import_folder(source, tmp_path / "run", ("en", "de"))
+    run, rows = nmt.open_run(tmp_path / "run"), torch.tensor(imported.tgt.rows)
+    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder)
+    tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en", tgt_lang="de")
+    common = [UNK_ID, EOS_ID, *range(EOS_ID + 1, len(rows) - imported.tgt.num_added)]
+    text = load(DemoData(), Split.test)
+    for line, target in zip([*text.src[:20], "Ω"], text.tgt, strict=False):
+        src, tgt = run.tokenizer.encode_src([line])[0], run.tokenizer.encode_tgt([target])[0]
+        batch = tokenizer([line], text_target=[target], return_tensors="pt")
+        assert rows[torch.tensor(src)].tolist() == batch.input_ids[0].tolist()
+        assert rows[torch.tensor(tgt)].tolist() == batch.labels[0].tolist()
+        ids = torch.tensor([src])
+        with torch.no_grad():
+            expected = theirs(**batch).logits[0][:, rows[common]]
+            hidden = run.model(ids, torch.ones_like(ids).bool(), torch.tensor([[BOS_ID, *tgt[:-1]]]))
+            found = run.model.project(hidden)[0]
+        torch.testing.assert_close(found[:, common], expected, atol=1e-4, rtol=0)
+        assert run.tokenizer.decode(tgt[:-1]) == target
+
+
+def test_the_vocabulary_of_nllb_is_that_of_its_tokenizer_json(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "nllb"
+    source.mkdir()
+    for name in ("config.json", "model.safetensors", SPM):
+        (source / name).symlink_to(folder / name)
+    pieces: dict[str, int] = json.loads((folder / "vocab.json").read_text())
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    added = [{"id": pieces[name], "content": name} for name in special]
+    languages = {"ace_Arab": len(pieces), "deu_Latn": len(pieces) + 1, "eng_Latn": len(pieces) + 2}
+    added += [{"id": row, "content": name} for name, row in languages.items()]
+    added.append({"id": len(pieces) + 3, "content": "<mask>"})
+    tokenizer = {"added_tokens": added, "model": {"type": "BPE", "vocab": pieces}}
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    _, imported = import_folder(source, tmp_path / "run", ("eng_Latn", "deu_Latn"))
+    rows = imported.tgt.rows
+    src, tgt = imported.tokenizer.encode_src(["A dog."])[0], imported.tokenizer.encode_tgt(["Ein Hund."])[0]
+    assert [rows[src[0]], rows[src[-1]]] == [languages["eng_Latn"], pieces["</s>"]]
+    assert [rows[tgt[0]], rows[tgt[-1]]] == [languages["deu_Latn"], pieces["</s>"]]
+    segmented = sentencepiece.SentencePieceProcessor(model_file=str(folder / SPM)).encode(
+        "A dog.", out_type=str
+    )
+    assert [rows[i] for i in src[1:-1]] == [pieces[piece] for piece in segmented]
+
+
+def test_a_language_that_the_model_does_not_know_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tgt=xx: the model does not know it; it knows af, am"):
+        import_folder(folder, tmp_path / "run", ("en", "xx"))
