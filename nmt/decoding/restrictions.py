@@ -49,8 +49,8 @@ class Restrictions:
     def __call__(self, log_probs: Tensor, ids: Tensor, sentences: Tensor) -> Tensor:
         """Return log probabilities (B, K, V), overwritten, of what may follow `ids` (B, K, t), else -inf.
 
-        `sentences` (B,) are the places of the sentences in the first batch. What the translation must begin
-        with is exempt from all other rules.
+        `sentences` (B,) are the places of the sentences in the first batch. Where other rules forbid all that
+        a translation may begin with, they do not count.
         """
         cfg, length = self.cfg, ids.shape[2]
         is_beginning = self.beginnings is not None and length < self.beginnings.longest
@@ -112,7 +112,10 @@ class Beginnings:
         self._table: Tensor | None = None
 
     def __call__(self, unruled: Tensor, ruled: Tensor, ids: Tensor, sentences: Tensor) -> Tensor:
-        """Return `ruled` (B, K, V), but of an unfinished beginning `unruled`, with -inf for other tokens."""
+        """Return `ruled` (B, K, V), with -inf for tokens that do not go on with an unfinished beginning.
+
+        Where the rules allow none of these, they are as in `unruled` (B, K, V).
+        """
         table, length = self._rest(unruled.shape[2]), ids.shape[2]
         forced = self.prefixes[sentences, min(length, self.prefixes.shape[1] - 1)]  # (B,)
         is_forced = length < self.num_forced[sentences]
@@ -123,7 +126,9 @@ class Beginnings:
         allowed = torch.where(
             is_forced[:, None, None], tokens == forced[:, None, None], table[rows] != NOTHING
         )
-        begun = torch.where(allowed, unruled.clamp(min=UNLIKELY), -torch.inf)
+        begun = torch.where(allowed, ruled, -torch.inf)
+        is_against_rules = (begun == -torch.inf).all(2, keepdim=True)
+        begun = torch.where(allowed & is_against_rules, unruled.clamp(min=UNLIKELY), begun)
         return torch.where((is_forced[:, None] | is_open)[:, :, None], begun, ruled)
 
     def _spelt(self, ids: Tensor, sentences: Tensor) -> Tensor:
