@@ -170,17 +170,21 @@ class Wishes:
 
     def _spelt(self, text: str) -> list[str]:
         """Return the spelling of each token of a text, in the order of the text, unknown ones as they are."""
-        pieces = self.tokenizer.tgt_pieces([text])[0][:-1]
+        pieces = self.tokenizer.tgt_pieces([text])[0][len(self.tokenizer.tgt_start) : -1]
         if self.tokenizer.cfg.right_to_left:
             pieces = pieces[::-1]
         return [p.surface.replace(" ", SPACE) if p.id == UNK_ID else p.text for p in pieces]
+
+    def _ids(self, text: str) -> list[int]:
+        """Return the ids of a text alone, without what every target begins and ends with."""
+        return self.tokenizer.encode_tgt([text])[0][len(self.tokenizer.tgt_start) : -1]
 
     def _turned(self, ids: list[int]) -> list[int]:
         return ids[::-1] if self.tokenizer.cfg.right_to_left else ids
 
     def _phrase(self, phrase: str) -> list[int]:
         """Return the ids of a phrase that must appear; none if the vocabulary cannot spell it."""
-        ids = self.tokenizer.encode_tgt([phrase])[0][:-1]
+        ids = self._ids(phrase)
         if WITHOUT_SPACES.match(phrase.strip()[0]):
             ids = next((self._turned(found) for found in self._spellings_of(phrase, 1)), ids)
         return [] if UNK_ID in ids else ids
@@ -196,20 +200,21 @@ class Wishes:
 
     def _beginning(self, prefix: str) -> tuple[list[int], list[dict[int, int]]]:
         """Return the ids of the finished words of a prefix, and the ways to spell what follows them."""
+        start = self.tokenizer.tgt_start
         if not prefix.strip():
-            return [], []
+            return start, []
         if self.tokenizer.cfg.right_to_left:
             raise UserError(
                 "the run predicts from right to left, from the last word to the first, so that no beginning "
                 "of its translations can be given; leave out the prefix, or use a run from left to right"
             )
-        ids, texts = self.tokenizer.encode_tgt([prefix])[0][:-1], self._spelt(prefix)
+        ids, texts = self._ids(prefix), self._spelt(prefix)
         if prefix[-1].isspace():
-            return ids, self.spellings.ways(SPACE) or []
+            return [*start, *ids], self.spellings.ways(SPACE) or []
         words = [place for place, text in enumerate(texts) if text.startswith(SPACE)]
         first = max([len(ids) - MOST_HEALED, *words[-1:]])
         ways = self.spellings.ways("".join(texts[first:]))
-        return (ids, []) if ways is None else (ids[:first], ways)
+        return ([*start, *ids], []) if ways is None else ([*start, *ids[:first]], ways)
 
 
 def _goes_on(text: str) -> bool:

@@ -83,7 +83,8 @@ def score(
     else:
         src_ids = tokenizer.encode_src(beginnings(sources, longest))
         sides.append((sources, src_ids))
-        blank = {i for i, ids in enumerate(src_ids) if len(ids) == 1 or not sources[i].strip()}
+        shortest = len(tokenizer.src_start) + 2
+        blank = {i for i, ids in enumerate(src_ids) if len(ids) < shortest or not sources[i].strip()}
     too_long = {
         i
         for lines, encoded in sides
@@ -100,7 +101,7 @@ def score(
         [src_ids[i] for i in scored], [tgt_ids[i] for i in scored], model, cfg.batch_tokens, device=device
     )
     scores = [PairScore() for _ in targets]
-    first = 1 if sources is None else 0
+    first = 1 if sources is None else len(tokenizer.tgt_start)  # what is given, not predicted
     for i, log_probs in zip(scored, found, strict=True):
         scores[i] = PairScore(tgt_ids[i][first:], log_probs[first:])
     return scores

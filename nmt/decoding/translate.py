@@ -136,8 +136,9 @@ def read_sources(
     """Return the ids of lines that are not blank, by their places, and the places of lines that are cut."""
     longest = longest_source(model, cfg)
     encoded = tokenizer.encode_src(beginnings(lines, longest))
-    # A line may also turn out blank when it is normalised: then only EOS is left of it.
-    sources = {i: ids for i, ids in enumerate(encoded) if len(ids) > 1 and lines[i].strip()}
+    # A line may also turn out blank when it is normalised: then no piece of it is left.
+    shortest = len(tokenizer.src_start) + 2
+    sources = {i: ids for i, ids in enumerate(encoded) if len(ids) >= shortest and lines[i].strip()}
     if shortened := [i for i, ids in enumerate(encoded) if is_shortened(lines[i], len(ids), longest)]:
         warn(cut_message([i + first_line for i in shortened], longest, cfg, unit="characters"))
     too_long = [i for i, ids in sources.items() if len(ids) > longest]
@@ -162,7 +163,8 @@ class _Asked:
         self.requests, self.sources = requests, sources
         self.tokenizer, self.token_scores = tokenizer, token_scores
         is_asked = cfg.avoid or any(one.prefix or one.must or one.avoid for one in requests)
-        self.of_text = Wishes(tokenizer, cfg.avoid) if is_asked else None
+        has_wishes = is_asked or tokenizer.tgt_start
+        self.of_text = Wishes(tokenizer, cfg.avoid) if has_wishes else None
 
     def wishes(self, numbers: Sequence[int]) -> list[Wish] | None:
         """Return the wishes for a batch of lines, or None where there is none in all lines."""

@@ -13,6 +13,8 @@ import nmt
 from nmt.data.pairs import Split
 from nmt.data.sources import DemoData, load
 from nmt.data.special_ids import BOS_ID, EOS_ID, UNK_ID
+from nmt.decoding.configs import DecodingConfig, MBRConfig, SamplingConfig
+from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder
 
@@ -105,6 +107,40 @@ def test_the_vocabulary_of_nllb_is_that_of_its_tokenizer_json(folder: Path, tmp_
         "A dog.", out_type=str
     )
     assert [rows[i] for i in src[1:-1]] == [pieces[piece] for piece in segmented]
+
+
+def test_translations_are_those_of_transformers_and_begin_with_the_language(
+    folder: Path, tmp_path: Path
+) -> None:
+    _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
+    run, lines = nmt.open_run(tmp_path / "run"), load(DemoData(), Split.test).src[:10]
+    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder)
+    tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en", tgt_lang="de")
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    start = tokenizer.get_lang_id("de")
+    with torch.no_grad():
+        ids = theirs.generate(**batch, forced_bos_token_id=start, max_new_tokens=12, num_beams=1)
+    expected = [[token for token in row[1:].tolist() if token not in (1, 2)] for row in ids]
+    found = list(run.translate(lines, beam_size=1, max_length_ratio=0.0, max_length_offset=13))
+    assert [[imported.tgt.rows[i] for i in one.ids[:12]] for one in found] == expected
+    assert {one.ids[0] for one in found} == set(run.tokenizer.tgt_start)
+    begun = run.translate(Request("A dog.", prefix="Ein "), beam_size=3)
+    assert next(begun).text.startswith("Ein ")
+    assert next(run.translate(["  "])).text == ""
+    (scored,) = run.score([("A dog.", "Ein Hund.")])
+    assert len(scored.ids) == len(run.tokenizer.encode_tgt(["Ein Hund."])[0]) - 1
+
+
+@pytest.mark.parametrize("decoding", [SamplingConfig(n_best=3), MBRConfig(num_samples=4, beam_size=3)])
+def test_every_strategy_begins_with_the_language(
+    folder: Path, tmp_path: Path, decoding: DecodingConfig
+) -> None:
+    import_folder(folder, tmp_path / "run", ("en", "de"))
+    run = nmt.open_run(tmp_path / "run")
+    found = list(run.translate(["A dog.", "A cat."], decoding))
+    assert {one.ids[0] for best in found for one in (best, *best.alternatives)} == set(
+        run.tokenizer.tgt_start
+    )
 
 
 def test_a_language_that_the_model_does_not_know_is_refused(folder: Path, tmp_path: Path) -> None:
