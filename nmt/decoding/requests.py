@@ -139,6 +139,7 @@ class Wishes:
         self.tokenizer, self.avoid = tokenizer, list(avoid)
         self.spellings = _spellings(tokenizer)
         self.word_parts = self.spellings.word_parts
+        self._avoided = [ids for phrase in self.avoid for ids in self._all_spellings(phrase)]
 
     def of(self, request: Request) -> Wish:
         """Return the wish for the translation of a line.
@@ -148,8 +149,7 @@ class Wishes:
         """
         prefix, rest = self._beginning(request.prefix)
         must = [ids for ids in map(self._phrase, dict.fromkeys(request.must)) if ids]
-        avoid = dict.fromkeys([*self.avoid, *request.avoid])
-        avoided = [ids for phrase in avoid for ids in self._all_spellings(phrase)]
+        avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
         return Wish(prefix, rest, must, [] if self.tokenizer.cfg.right_to_left else self.word_parts, avoided)
 
     def unmet(self, request: Request, text: str) -> list[str]:

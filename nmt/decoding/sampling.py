@@ -121,11 +121,7 @@ class Samples:
         rows, none = self.rows[self.open], self.rows.new_zeros(len(logits))
         sentences = none.scatter(0, rows, self.sentences[places])  # (R,)
         ids = self.ids[sentences, none.scatter(0, rows, numbers), : self.length]
-        log_probs = _allowed(logits) - normaliser[:, None]
-        found = rules(log_probs[:, None], ids[:, None], sentences)[:, 0]
-        is_stuck = found.amax(1) == -torch.inf
-        found[:, EOS_ID] = found[:, EOS_ID].masked_fill(is_stuck, 0.0)
-        return found
+        return _by_rules(_allowed(logits) - normaliser[:, None], ids, sentences, rules)
 
     def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows (R,) that go on, the groups (G,) that they are of, and their last tokens (R,).
@@ -170,7 +166,7 @@ def continuation(
     """
     generator = torch.Generator().manual_seed(derive_seed("continuation", cfg.seed))
     nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
-    text = list(prompt)
+    text, rules = list(prompt), Restrictions(cfg, torch.ones(1, 1, device=device), None)
     unread, state = [BOS_ID, *text[1 - window :]], model.start(nothing, nothing.bool())
     while True:
         if state.position + len(unread) > window:
@@ -178,7 +174,11 @@ def continuation(
         for token in unread:
             logits = model.step(torch.tensor([token], device=device), state)
         number = torch.rand(1, generator=generator).to(device)
-        token = int(draw(_allowed(logits.float()), number, cfg))
+        logits = _allowed(logits.float())
+        if not rules.change_nothing:
+            ids, sentences = torch.tensor([text[-window:]], device=device), torch.zeros_like(number).long()
+            logits = _by_rules(logits.log_softmax(1), ids, sentences, rules)
+        token = int(draw(logits, number, cfg))
         yield token
         text, unread = [*text[-window:], token], [token]
 
@@ -234,6 +234,14 @@ def _nucleus_bound(best: Tensor, top_p: float) -> Tensor:
     """Return the least (R,) of the largest probabilities `best` (R, M), falling, that is in the nucleus."""
     size = (best.cumsum(dim=1) - best < top_p).sum(dim=1, keepdim=True)
     return best.gather(1, size - 1)[:, 0]
+
+
+def _by_rules(log_probs: Tensor, ids: Tensor, sentences: Tensor, rules: Restrictions) -> Tensor:
+    """Return log probabilities (R, V) of what may follow `ids` (R, t); EOS where nothing may."""
+    found = rules(log_probs[:, None], ids[:, None], sentences)[:, 0]
+    is_stuck = found.amax(1) == -torch.inf
+    found[:, EOS_ID] = found[:, EOS_ID].masked_fill(is_stuck, 0.0)
+    return found
 
 
 def _allowed(logits: Tensor) -> Tensor:
