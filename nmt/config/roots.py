@@ -19,21 +19,25 @@ from nmt.checks import at_least, not_negative, within
 from nmt.config.explain import explained
 from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.starting import InitConfig
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest
-from nmt.models import ModelConfig
-from nmt.models.ensemble import EnsembleConfig
-from nmt.runtime import Parallel, RuntimeConfig
-from nmt.training import ObjectiveConfig
-from nmt.training.auto_batch import AUTO
-from nmt.training.optimizer import MuonConfig, OptimizerConfig
-from nmt.training.schedules import DecayConfig, ScheduleConfig
-from nmt.training.tracking import TrackingConfig
-from nmt.training.trainer import TrainerConfig
+from nmt.models.configs import EnsembleConfig, ModelConfig
+from nmt.runtime_config import Parallel, RuntimeConfig
+from nmt.training.configs import (
+    AUTO,
+    DecayConfig,
+    MuonConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrackingConfig,
+    TrainerConfig,
+)
 
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
 
@@ -61,6 +65,8 @@ class TrainConfig:
     """Seed of the initial weights, the order of the data and dropout."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """Device, number format and threads."""
+    init: InitConfig = field(default_factory=InitConfig)
+    """The model that the training starts from; init=RUN is short for init.run=RUN."""
     model: ModelConfig = MISSING
     """The family and size of the model."""
     data: DataConfig = MISSING

@@ -10,6 +10,7 @@ one should begin: the piece itself, or the pieces that the old model would split
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import struct
 import unicodedata
@@ -93,7 +94,7 @@ def _extended(
 
 
 def _counted_words(model: bytes, lines: Sequence[str], symbols: Iterable[str]) -> Counter[str]:
-    """Count the words of normalised lines, each spelt with its space, without symbols that are never split."""
+    """Count the words of normalised lines, each spelt with its space, but no symbol that is never split."""
     normalize = sentencepiece.SentencePieceProcessor(model_proto=model).normalize
     left_out = {SPACE + symbol for symbol in symbols}
     counts = Counter[str]()
@@ -141,7 +142,7 @@ class _Joining:
     def _count(self, row: int, sign: int) -> None:
         """Add (or take away) the neighbours in one word to the counts."""
         pieces = self._rows[row]
-        for pair in zip(pieces, pieces[1:], strict=False):
+        for pair in itertools.pairwise(pieces):
             self._pairs[pair] += sign * self._counts[row]
             if sign > 0:
                 self._where[pair].add(row)
@@ -174,10 +175,10 @@ class _Joining:
         for row in sorted(self._where.pop(pair)):
             self._count(row, -1)
             old = self._rows[row]
-            touched.update(zip(old, old[1:], strict=False))
+            touched.update(itertools.pairwise(old))
             self._rows[row] = list(_joined(old, pair))
             self._count(row, 1)
-            touched.update(zip(self._rows[row], self._rows[row][1:], strict=False))
+            touched.update(itertools.pairwise(self._rows[row]))
         for other in touched:
             heapq.heappush(self._heap, (-self._pairs[other], other))
 

@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.starting import OptimizerUse, VocabularyUse, refuse_contradictions
@@ -63,7 +62,7 @@ class Start:
     def begin(
         self, model: TranslationModel, tokenizer: Tokenizer, run: RunDirectory | None, log: Log
     ) -> None:
-        """Load the weights that `init.weights` chooses into `model`, say which, and record the start in `run`.
+        """Load the weights that `init.weights` chooses into `model`; say which, and record that in `run`.
 
         Raises:
             UserError: they do not fit the model.
@@ -232,8 +231,8 @@ def _load(model: TranslationModel, weights: Mapping[str, Tensor], rows: _Rows, w
         more = [f"and {len(wrong) - MOST_LISTED:,} more"] if len(wrong) > MOST_LISTED else []
         lines = "\n  ".join([f"{what} do not fit:", *wrong[:MOST_LISTED], *more])
         raise UserError(
-            f"{lines}\nleave out model=... and model.KEY=..., so that the model follows the run, or take what "
-            "fits, such as init.weights=[encoder.*]"
+            f"{lines}\nleave out model=... and model.KEY=..., so that the model follows the run, or take "
+            "what fits, such as init.weights=[encoder.*]"
         )
     model.load_state_dict(own | moved)
     return [name for name in own if name not in moved]
@@ -300,8 +299,8 @@ def _coverage_lines(covered: Mapping[str, Coverage], cfg: TrainConfig) -> Iterat
             continue
         before = f" ({old.per_word:.2f} and {old.unknown_share:.2%} on those of the run)" if old else ""
         yield (
-            f"validation pairs, {language}: {new.per_word:.2f} pieces a word, {new.unknown_share:.2%} of them "
-            f"unknown{before}"
+            f"validation pairs, {language}: {new.per_word:.2f} pieces a word, {new.unknown_share:.2%} of "
+            f"them unknown{before}"
         )
         if new.unknown_share > MUCH_UNKNOWN and cfg.init.vocabulary is VocabularyUse.keep:
             yield "warning: much is unknown to this vocabulary; init.vocabulary=extend adds pieces"
