@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmt.checks import at_least
 from nmt.errors import UserError
-
-if TYPE_CHECKING:
-    from nmt.config.roots import TrainConfig
 
 
 class VocabularyUse(Enum):
@@ -137,9 +134,8 @@ def _differences(
             yield f"{part}.{key}={shown[0]}, but {shown[1]} there"
 
 
-def refuse_contradictions(cfg: TrainConfig, plain: dict[str, Any], stored: dict[str, Any]) -> None:
-    """Raise `UserError` when a training says otherwise than the run that it starts from."""
-    init = cfg.init
+def refuse_contradictions(init: InitConfig, plain: dict[str, Any], stored: dict[str, Any]) -> None:
+    """Raise `UserError` when a training says otherwise than the run that it starts from; both are plain."""
     keeps = init.vocabulary is not VocabularyUse.remap
     found = list(contradictions(plain, stored, model=init.is_whole, tokenizer=keeps))
     if found:

@@ -132,11 +132,9 @@ class Start:
             for key, x in stored.items()
             if not key.startswith((OF_OBJECTIVE, OF_TRAINED)) and key.rpartition("/")[0] in chosen
         }
-        if self.cfg.trainer.ema_decay:
-            for name, x in model.named_parameters():
-                other = stored.get(OF_TRAINED + name)
-                is_theirs = other is not None and name in self._chosen()
-                state[OF_TRAINED + name] = rows.moved(name, other) if is_theirs else x.detach().clone()
+        for name, x in model.named_parameters() if self.cfg.trainer.ema_decay else ():
+            theirs = stored.get(OF_TRAINED + name) if name in self._chosen() else None
+            state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
         return Checkpoint(step, weights, state, TrainState(step=step).to_store())
 
 
@@ -151,7 +149,7 @@ def opened_start(cfg: TrainConfig) -> Start | None:
         return None
     checkpoint, sha256 = identify_checkpoint(init.run, init.checkpoint)
     stored = load_config(RunDirectory(Path(init.run)).config_file)
-    refuse_contradictions(cfg, to_plain(cfg), to_plain(stored))
+    refuse_contradictions(init, to_plain(cfg), to_plain(stored))
     _require_pieces_of_tags(cfg, stored)
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
