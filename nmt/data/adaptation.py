@@ -36,8 +36,8 @@ LEAST_COUNT = 2
 GAIN = 0.01
 """Logarithm by which a joined piece of a unigram model is at least more probable than its parts."""
 
-Origins = list[list[int]]
-"""For each new id the old ids whose vectors it begins from: their mean; empty: the mean of all."""
+Origins = list[int | list[int]]
+"""For each new id: the old id of the same piece, or the old ids whose mean it begins as; empty: of all."""
 
 
 class Inherited(NamedTuple):
@@ -219,10 +219,10 @@ def origins(old: bytes, new: bytes) -> Origins:
         for processor in spelt
     )
     ids, known, symbols = {text: i for i, text in enumerate(before)}, Pieces(old), Pieces(new).symbols
-    found: Origins = [[token] for token in range(EOS_ID + 1)]
+    found: Origins = list(range(EOS_ID + 1))
     for text in after[EOS_ID + 1 :]:
         if text in ids:
-            found.append([ids[text]])
+            found.append(ids[text])
         elif text in symbols:
             found.append(sorted(known.symbols.values()))
         else:

@@ -219,12 +219,12 @@ def _load(model: TranslationModel, weights: Mapping[str, Tensor], rows: _Rows, w
     """
     own = model.state_dict()
     moved = {name: rows.moved(name, x) for name, x in weights.items()}
-    wrong = [f"{name} has no place in this model" for name in moved if name not in own]
-    wrong += [
+    wrong = [
         f"{name} is {list(x.shape)}, but {list(own[name].shape)} in this model"
         for name, x in moved.items()
         if name in own and x.shape != own[name].shape
     ]
+    wrong += [f"{name} has no place in this model" for name in moved if name not in own]
     if wrong:
         more = [f"and {len(wrong) - MOST_LISTED:,} more"] if len(wrong) > MOST_LISTED else []
         lines = "\n  ".join([f"{what} do not fit:", *wrong[:MOST_LISTED], *more])
@@ -263,7 +263,7 @@ class _Rows:
         size = self._sizes.get(side, self._sizes["tgt"])
         if found is None:
             return {"pieces": size, "kept": size, "of_others": 0, "of_all": 0}
-        kept, of_all = sum(len(ids) == 1 for ids in found), sum(not ids for ids in found)
+        kept, of_all = sum(isinstance(ids, int) for ids in found), found.count([])
         return {"pieces": size, "kept": kept, "of_others": size - kept - of_all, "of_all": of_all}
 
     def lines(self, use: VocabularyUse) -> Iterator[str]:
@@ -281,7 +281,8 @@ class _Rows:
 def moved(tensor: Tensor, found: Origins) -> Tensor:
     """Return the rows (V', ...) that begin from rows of `tensor` (V, ...), as `found` says."""
     mean = tensor.mean(0)
-    return torch.stack([tensor[ids].mean(0) if ids else mean for ids in found])
+    rows = (tensor[ids] if isinstance(ids, int) else tensor[ids].mean(0) if ids else mean for ids in found)
+    return torch.stack(list(rows))
 
 
 def _listed(names: Sequence[str]) -> str:

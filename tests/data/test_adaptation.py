@@ -13,11 +13,12 @@ from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 OLD = ["a man rides a bike", "two men ride on the road", "the dog runs on a road", "a dog and a man run"] * 3
 NEW = ["the ministry of economics said", "économics and the ministry", "ministry said 2023, said 2023"] * 3
 OLD_TEXT, NEW_TEXT = ParallelText(OLD, [x.upper() for x in OLD]), ParallelText(NEW, [x.upper() for x in NEW])
-SIZES = {"unigram": 45, "bpe": 45, "char": 100, "word": 100}
+SIZES = {"unigram": 41, "bpe": 45, "char": 100, "word": 100}
 
 
 def trained(kind: str, joint: bool = True, **fields: object) -> Tokenizer:
-    cfg = TokenizerConfig(TokenizerKind(kind), SIZES[kind], joint=joint, **fields)  # type: ignore[arg-type]
+    size = SIZES[kind] if joint else min(SIZES[kind], 28)
+    cfg = TokenizerConfig(TokenizerKind(kind), size, joint=joint, **fields)  # type: ignore[arg-type]
     return Tokenizer.train(cfg, OLD_TEXT, ["<2x>"])
 
 
@@ -41,7 +42,7 @@ def test_new_pieces_are_used_alike_by_encoding_and_by_sampling(kind: str) -> Non
     old = trained(kind)
     new = extended(old, NEW_TEXT, 20)
     used = {token for ids in new.encode_src(NEW) for token in ids}
-    assert len(used & set(range(old.src_vocab_size, new.src_vocab_size))) > 10
+    assert len(used & set(range(old.src_vocab_size, new.src_vocab_size))) > 5
     nearly_sure = 60.0 if kind == "unigram" else 1e-9
     sampled = new.sample_src(NEW, alpha=nearly_sure, seed=1)
     assert sampled.ids.tolist() == [token for ids in new.encode_src(NEW) for token in ids]
@@ -74,26 +75,28 @@ def test_a_piece_begins_from_itself_or_from_what_it_was_split_into(kind: str) ->
     old = trained(kind)
     new = extended(old, NEW_TEXT, 12, ["<2y>"])
     found = origins(old.src_model, new.src_model)
-    assert found[: old.src_vocab_size] == [[token] for token in range(old.src_vocab_size)]
+    assert found[: old.src_vocab_size] == list(range(old.src_vocab_size))
     known = set("".join(OLD + OLD_TEXT.tgt)) | {"▁"}
     for token in range(old.src_vocab_size, new.src_vocab_size):
         (text,) = new.tgt_spellings([token])
         if text == "<2y>":
-            assert old.tgt_spellings(found[token]) == ["<2x>"]
+            assert found[token] == old.encode_src(["<2x>"])[0][-2:-1]
         elif set(text) <= known and kind != "word":
-            assert "".join(old.tgt_spellings(found[token])) == text
+            parts = found[token]
+            assert isinstance(parts, list)
+            assert "".join(old.tgt_spellings(parts)) == text
 
 
 def test_another_tokenizer_is_mapped_by_spelling() -> None:
-    old, new = trained("bpe"), Tokenizer.train(TokenizerConfig(vocab_size=70), NEW_TEXT)
+    old, new = trained("bpe"), Tokenizer.train(TokenizerConfig(vocab_size=45), NEW_TEXT)
     found = origins(old.src_model, new.src_model)
     assert len(found) == new.src_vocab_size
-    assert found[:4] == [[0], [1], [2], [3]]
+    assert found[:4] == [0, 1, 2, 3]
     spellings = old.tgt_spellings(range(old.tgt_vocab_size))
     for token, text in enumerate(new.tgt_spellings(range(new.tgt_vocab_size))):
         if text in spellings:
-            assert found[token] == [spellings.index(text)]
-        assert UNK_ID not in found[token] or token == UNK_ID
+            assert found[token] == spellings.index(text)
+        assert found[token] != UNK_ID or token == UNK_ID
 
 
 def test_numbers_are_written_as_protobuf_does() -> None:
