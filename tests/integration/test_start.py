@@ -182,20 +182,21 @@ def test_rows_of_the_vocabulary_go_with_their_pieces(
     )
     old, new = open_run(source), open_run(run)
     assert "begin as the mean of the pieces that spelt them before" in messages
-    tables = [(old.model.state_dict(), old.tokenizer), (new.model.state_dict(), new.tokenizer)]
-    ids = [{text: i for i, text in enumerate(t.tgt_spellings(range(t.tgt_vocab_size)))} for _, t in tables]
-    shared = ids[0].keys() & ids[1].keys()
+    before, after = old.model.state_dict(), new.model.state_dict()
+    ids, new_ids = (
+        {text: i for i, text in enumerate(x.tokenizer.tgt_spellings(range(x.tokenizer.tgt_vocab_size)))}
+        for x in (old, new)
+    )
+    shared = sorted(ids.keys() & new_ids.keys())
     assert len(shared) > 8
-    for text in shared:
-        rows = [
-            table["tgt_embedding.tokens.weight"][of[text]] for (table, _), of in zip(tables, ids, strict=True)
-        ]
-        assert torch.allclose(*rows, rtol=0, atol=1e-9)
-    mean, sharp_s = tables[0][0]["output.weight"].mean(0), tables[1][0]["output.weight"][ids[1]["ß"]]
+    table = "tgt_embedding.tokens.weight"
+    rows, new_rows = ([of[text] for text in shared] for of in (ids, new_ids))
+    assert torch.allclose(before[table][rows], after[table][new_rows], rtol=0, atol=1e-9)
+    mean, sharp_s = before["output.weight"].mean(0), after["output.weight"][new_ids["ß"]]
     assert torch.allclose(sharp_s, mean, atol=1e-6)
-    assert new.model.state_dict()["src_embedding.tokens.weight"].shape[0] == new.tokenizer.src_vocab_size
+    assert after["src_embedding.tokens.weight"].shape[0] == new.tokenizer.src_vocab_size
     if vocabulary == "extend":
-        assert list(ids[1])[:60] == list(ids[0])
+        assert list(new_ids)[:60] == list(ids)
 
 
 def test_an_optimizer_that_is_kept_goes_on_with_its_moments(
