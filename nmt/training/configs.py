@@ -100,7 +100,7 @@ class TrainerConfig:
     several names, as tied ones have, is frozen by any of them."""
     gradient_checkpointing: bool = False
     """Compute every layer again in the backward pass instead of keeping what it computed: the same gradients
-    with less memory, for about a third more time."""
+    with less memory, for the time of one more forward pass."""
     num_samples: int = 3
     """Validation sentences whose translations are shown in TensorBoard at every validation."""
 
