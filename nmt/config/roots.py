@@ -300,6 +300,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             f"{key} must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
             f"but is {cfg.trainer.tokens_per_batch}; set {key} higher or data.max_tokens lower"
         )
+    if cfg.trainer.gradient_checkpointing and cfg.runtime.compile:
+        yield (
+            "trainer.gradient_checkpointing=true is for layers as they are, but runtime.compile=true makes "
+            "other code of them; set one of the two to false"
+        )
     if isinstance(cfg.optimizer, MuonConfig) and cfg.runtime.parallel is Parallel.fsdp:
         yield (
             "optimizer=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
