@@ -6,7 +6,7 @@ state of the optimizer. Dropout goes on around frozen weights as around others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
 
@@ -58,8 +58,3 @@ def _groups(name: str) -> list[str]:
     """Return the patterns for all that a name is part of, such as encoder.*, and the name itself."""
     parts = accumulate(name.split("."), "{}.{}".format)
     return [*(f"{part}.*" for part in parts if part != name), name]
-
-
-def frozen_names(parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the names of weights that do not learn."""
-    return [name for name, x in parameters.items() if not x.requires_grad]
