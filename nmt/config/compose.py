@@ -47,7 +47,8 @@ from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.small_data import Setting
-from nmt.config.stored import fingerprint, load_config
+from nmt.config.starting import VocabularyUse, following
+from nmt.config.stored import fingerprint, load_config, to_plain
 from nmt.config.verb import Verb
 from nmt.containment import require_contained
 from nmt.errors import Problems, UserError, suggest, visible
@@ -103,7 +104,8 @@ class Composed:
             return Path(cfg.run)
         languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
-        return _found_again(Path("outputs", data), file_name(str(self.choices.get("model"))), cfg)
+        model = str(self.choices.get("model")).removeprefix(SCHEMA_PREFIX)
+        return _found_again(Path("outputs", data), file_name(model), cfg)
 
 
 def _closed(cfg: DictConfig) -> DictConfig:
@@ -152,6 +154,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     if flags.config_dir is not None:
         folder = f"{UserFiles.scheme()}://{Path(flags.config_dir).absolute()}"
         lines = [[*trial, f"hydra.searchpath=[{quoted(folder)}]"] for trial in lines]
+    lines = [[*_followed(verb, trial), *trial] for trial in lines]
     with _hydra(verb, stored) as hydra_app:
         if flags.help:
             found = _composed(verb, lines[0])
@@ -190,6 +193,27 @@ def _stored(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> Train
             stored.append(load_run(run, key))
     problems.refuse()
     return stored[0] if stored else None
+
+
+def _followed(verb: Verb, lines: Sequence[str]) -> list[str]:
+    """Return overrides by which a training follows the run that it starts from, if it starts from one.
+
+    A run that has begun needs the other no more: it has taken over what there is to follow.
+    """
+    if "init" not in verb.short:
+        return []
+    typed = {o.key_or_group: o for o in parse_overrides(lines)}
+    init = runs_of(list(typed.values()), "init.run")
+    if not init:
+        return []
+    own = runs_of(list(typed.values()), "run")
+    is_gone = not Path(init[0]).exists()
+    stored = load_run(own[0]) if is_gone and own and Path(own[0], "config.yaml").is_file() else None
+    if stored is None or stored.init.run != str(Path(init[0])):
+        stored = load_run(init[0], "init")
+    use = typed.get("init.vocabulary")
+    keeps = use is None or use.value() != VocabularyUse.remap.value
+    return following(to_plain(stored), list(typed), keeps_tokenizer=keeps)
 
 
 def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:

@@ -67,8 +67,13 @@ def _with_literal_prompt(argument: str) -> str:
 
 
 def _mounted(verb: Verb, argument: str) -> str:
-    """Return KEY=CHOICE as Hydra spells the choice of a group for another place: GROUP@KEY=CHOICE."""
-    key, _, choice = argument.partition("=")
+    """Return KEY=CHOICE as Hydra spells the choice of a group for another place: GROUP@KEY=CHOICE.
+
+    A key that is short for another becomes that one.
+    """
+    key, sign, choice = argument.partition("=")
+    if sign and key in verb.short:
+        return f"{verb.short[key]}={choice}"
     return f"{verb.mounts[key]}@{key}={choice}" if key in verb.mounts else argument
 
 

@@ -19,6 +19,7 @@ from nmt.checks import at_least, not_negative, within
 from nmt.config.explain import explained
 from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.starting import InitConfig
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
@@ -64,6 +65,8 @@ class TrainConfig:
     """Seed of the initial weights, the order of the data and dropout."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """Device, number format and threads."""
+    init: InitConfig = field(default_factory=InitConfig)
+    """The model that the training starts from; init=RUN is short for init.run=RUN."""
     model: ModelConfig = MISSING
     """The family and size of the model."""
     data: DataConfig = MISSING
@@ -329,6 +332,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"{key} must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
             f"but is {cfg.trainer.tokens_per_batch}; set {key} higher or data.max_tokens lower"
+        )
+    if cfg.trainer.gradient_checkpointing and cfg.runtime.compile:
+        yield (
+            "trainer.gradient_checkpointing=true is for layers as they are, but runtime.compile=true makes "
+            "other code of them; set one of the two to false"
         )
     if isinstance(cfg.optimizer, MuonConfig) and cfg.runtime.parallel is Parallel.fsdp:
         yield (

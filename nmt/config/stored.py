@@ -25,6 +25,7 @@ from nmt.files import write_atomically
 REPORTING = (
     "run",
     "trainer.num_samples",
+    "trainer.gradient_checkpointing",
     "trainer.measures",
     "trainer.on_nonfinite",
     "trainer.max_recoveries",

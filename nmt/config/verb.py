@@ -32,6 +32,8 @@ class Verb:
     """Whether run=DIR names a run whose config the verb starts from."""
     data_from: str = ""
     """Key that names runs, from the first of which a verb that opens none takes the data to start from."""
+    short: Mapping[str, str] = field(default_factory=dict)
+    """Keys that stand for others, such as init for init.run."""
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Keys that take a choice of a group, each with its group, such as distil.decoding with decoding."""
     reads_input: bool = False

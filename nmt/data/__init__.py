@@ -16,6 +16,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
     tokenizer           Text to ids and ids to text.
+    adaptation          A tokenizer for new text, made from that of a trained model.
     encode              Text to ids, chunk by chunk, cached by content.
     streaming           Training pairs that are read during training.
     training_split      Prepare the training data of a run: text, tokenizer and the pairs of each epoch.

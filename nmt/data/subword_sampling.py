@@ -59,7 +59,7 @@ class SubwordSampler:
 
     def __init__(self, model: bytes, alpha: float, *, is_bpe: bool):
         self._normalize = sentencepiece.SentencePieceProcessor(model_proto=model).normalize
-        self._pieces, self._alpha = _Pieces(model), alpha
+        self._pieces, self._alpha = Pieces(model), alpha
         self._kind = _Merges if is_bpe else _Lattices
         self._graphs: _Graphs = self._kind(self._pieces, alpha)
 
@@ -88,7 +88,7 @@ class SubwordSampler:
         return RaggedIds(ids, np.diff(np.flatnonzero(ids == EOS_ID), prepend=-1))
 
 
-class _Pieces:
+class Pieces:
     """The pieces of a model, and how lines are split into units that are segmented by themselves."""
 
     def __init__(self, model: bytes):
@@ -143,7 +143,7 @@ class _Graphs(ABC):
     All edges are in flat arrays, in the order of their nodes.
     """
 
-    def __init__(self, pieces: _Pieces, alpha: float):
+    def __init__(self, pieces: Pieces, alpha: float):
         self._pieces, self._alpha = pieces, alpha
         self._bounds = array("Q")  # of each edge: 2^32 * (its node + the probability of all edges up to it)
         self._targets = array("i")
@@ -222,7 +222,7 @@ class _Graphs(ABC):
 class _Lattices(_Graphs):
     """The lattices of a unigram model: a node for each place, its edges the pieces that begin there."""
 
-    def __init__(self, pieces: _Pieces, alpha: float):
+    def __init__(self, pieces: Pieces, alpha: float):
         super().__init__(pieces, alpha)
         scores, ids = pieces.scores, pieces.ids
         self._table = {text: (alpha * score, ids[text], 1) for text, score in scores.items()}
@@ -290,7 +290,7 @@ class _Merges(_Graphs):
     Edge j of a node makes j more merges and leaves out the next one; the last edge makes all.
     """
 
-    def __init__(self, pieces: _Pieces, alpha: float):
+    def __init__(self, pieces: Pieces, alpha: float):
         super().__init__(pieces, alpha)
         self._states: dict[int, tuple[int, _Symbols]] = {}  # node -> its first edge, and what it begins with
 

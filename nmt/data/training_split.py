@@ -25,6 +25,7 @@ import numpy as np
 import sentencepiece
 
 from nmt.data import sources, stages
+from nmt.data.adaptation import Inherited, extended
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.mixture import mean_shares
@@ -201,10 +202,12 @@ def prepare(
     seed: int,
     log: Log,
     max_steps: int | None,
+    inherited: Inherited | None = None,
 ) -> TrainingData:
     """Prepare the training data of a run; the evaluation splits and the tokenizer are copied into the run.
 
-    `max_steps` is the length of the training in updates, of which stages are perhaps a share.
+    `max_steps` is the length of the training in updates, of which stages are perhaps a share. Without an
+    `inherited` tokenizer one is trained.
 
     Raises:
         UserError: the data cannot be read, or has changed since the run began.
@@ -224,9 +227,13 @@ def prepare(
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
     if not Tokenizer.exists(run.path):
-        log(f"training a {tokenizer.kind.value} tokenizer")
         tags = list(dict.fromkeys([*cfg.tags.values(), *cfg.origin_tags.values()]))
-        train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir()).save(run.path)
+        if inherited is None:
+            log(f"training a {tokenizer.kind.value} tokenizer")
+            made = train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir())
+        else:
+            made = inherited_tokenizer(inherited, training, tags=tags, seed=seed)
+        made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
     run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
@@ -359,6 +366,16 @@ def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
 
     write_entry(entry, fill)
     return text
+
+
+def inherited_tokenizer(
+    inherited: Inherited, text: TrainingText | StreamedText, *, tags: Sequence[str], seed: int
+) -> Tokenizer:
+    """Return the tokenizer as it is, or with more pieces for `text`, or for a random sample of it."""
+    tokenizer, number = inherited
+    if number is None:
+        return tokenizer
+    return extended(tokenizer, text.sample(tokenizer.cfg.max_sentences // 2, seed), number, tags)
 
 
 def train_tokenizer(

@@ -15,6 +15,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     distillation        The predictions of other runs as what a model learns.
     __init__            The one function that builds an objective.
     ema                 Exponential moving average of the weights.
+    freezing            Weights that do not learn, by patterns of their names.
+    recomputation       Gradient checkpointing: layers computed again in backward.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.
     statistics          Statistics of updates by name: sums on the device, and measures.

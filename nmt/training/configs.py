@@ -95,6 +95,12 @@ class TrainerConfig:
     ema_decay: float = 0.0
     """Score and save the exponential moving average of the weights, of which an update keeps this share (less
     in the first updates), such as 0.999; 0: the weights themselves."""
+    freeze: list[str] = field(default_factory=list)
+    """Patterns of the names of weights that do not learn, such as [encoder.*,*embedding*]; a matrix with
+    several names, as tied ones have, is frozen by any of them."""
+    gradient_checkpointing: bool = False
+    """Compute every layer again in the backward pass instead of keeping what it computed: the same gradients
+    with less memory, for the time of one more forward pass."""
     num_samples: int = 3
     """Validation sentences whose translations are shown in TensorBoard at every validation."""
 

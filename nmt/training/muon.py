@@ -59,7 +59,8 @@ def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.RNNBase):
             for parameter in module.parameters(recurse=False):
-                if parameter.ndim == 2 and min(parameter.shape) > 1 and id(parameter) not in elsewhere:
+                plain = parameter.ndim == 2 and parameter.requires_grad
+                if plain and min(parameter.shape) > 1 and id(parameter) not in elsewhere:
                     gate = module.hidden_size if isinstance(module, nn.RNNBase) else len(parameter)
                     matrices[parameter] = [gate] * (len(parameter) // gate)
     for module in model.modules():

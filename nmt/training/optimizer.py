@@ -66,13 +66,16 @@ def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optim
 def parameter_groups(
     model: nn.Module, weight_decay: float, without: Collection[Tensor] = ()
 ) -> list[dict[str, object]]:
-    """Return the matrices with weight decay, and biases, norms and embeddings without it; no tensor twice."""
+    """Return the matrices with weight decay, and biases, norms and embeddings without it.
+
+    No tensor is there twice, and none that is frozen.
+    """
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     left_out = {id(parameter) for parameter in without}
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in model.parameters():
-        if id(parameter) not in left_out:
+        if parameter.requires_grad and id(parameter) not in left_out:
             matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
             (decayed if matrix else plain).append(parameter)
     groups: list[dict[str, object]] = [
@@ -99,7 +102,7 @@ def load_optimizer_tensors(
     Raises:
         UserError: the state is of another model or another optimizer.
     """
-    parameters = dict(model.named_parameters())
+    parameters = {name: x for name, x in model.named_parameters() if x.requires_grad}
     stored = {name.rpartition("/")[0] for name in tensors}  # what has no gradient has no state
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)

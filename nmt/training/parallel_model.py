@@ -24,6 +24,7 @@ from nmt.training.checkpoint import require_match
 from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule, Objective
 from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from nmt.training.recomputation import recompute_layers, stack_layers
 
 ALIGNMENT = 8
 """Lengths of compiled batches are multiples of this: bf16 matrices and masks then lie as tensor cores want.
@@ -54,7 +55,9 @@ class ParallelModel:
         world: World = ALONE,
         device: torch.device | None = None,
         ema_decay: float = 0.0,
+        recompute: bool = False,
     ):
+        """Wrap the model; with `recompute` its layers are computed again in backward."""
         cfg, device = cfg or RuntimeConfig(), device or torch.device("cpu")
         self.is_sharded = world.size > 1 and cfg.parallel is Parallel.fsdp
         fits = not (model.max_length or 0) % ALIGNMENT  # or padding might need a position too many
@@ -62,6 +65,8 @@ class ParallelModel:
         self.model = model
         self.objective = objective
         self.trained = copy.deepcopy(model) if self.is_sharded or ema_decay else model
+        if recompute:
+            recompute_layers(self.trained)
         average = model if ema_decay else None
         self.module: nn.Module = LossModule(self.trained, objective, compiled=cfg.compile, average=average)
         if self.is_sharded:
@@ -165,10 +170,8 @@ def _shard(module: nn.Module, world: World, device: torch.device) -> None:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (world.size,))
-    stacks = [stack for stack in module.modules() if isinstance(stack, nn.ModuleList)]
-    for layer in reversed([layer for stack in stacks for layer in stack]):
-        if not getattr(layer, "is_stepped_through", False):
-            fully_shard(layer, mesh=mesh)
+    for layer in reversed(stack_layers(module)):
+        fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
 
 

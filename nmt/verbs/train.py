@@ -30,6 +30,7 @@ from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
+from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
@@ -37,6 +38,7 @@ from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.configs import AverageOf, TrackingConfig
+from nmt.training.freezing import freeze
 from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
@@ -61,6 +63,8 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
         run.locked() if world.is_main else nullcontext(),
     ):
         unchanged = world.is_main and run.claim(cfg)
+        if world.is_main:
+            require_unchanged(run, cfg)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
         status = Status(run, stop, cfg.runtime.requeue)
         if results is None:
@@ -96,6 +100,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     resume_step = checkpoint.step if checkpoint else 0
+    start = None if checkpoint else opened_start(cfg)
     tracked = TrackedRun(run.path, resume_step, cfg.trainer.max_steps, cfg.trainer.best_metric, to_plain(cfg))
     with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
         task = TASKS[cfg.task]
@@ -108,13 +113,22 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
                 seed=cfg.seed,
                 log=tracker.message,
                 max_steps=cfg.trainer.max_steps,
+                inherited=start.inherited if start else None,
             )
         if cfg.trainer.is_to_be_found and not checkpoint:
             cfg = with_batch_tokens(cfg, _found_batch_tokens(cfg, data, run, device, world, tracker.message))
             if world.is_main:
                 run.adopt(cfg)
         trained = _trained_model(cfg, data, device, world)
+        if start:
+            start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
+        if frozen := freeze(trained.model, cfg.trainer.freeze):
+            tracker.message(frozen)
+        begun = start.continued(trained.model, data.tokenizer) if start else None
         trainer = _trainer(trained, data, run, validator(trained, run, tracker))
+        if begun:
+            trainer.resume(begun)
+            tracker.message(f"the optimizer goes on after step {begun.step}")
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
@@ -167,7 +181,15 @@ def _trainer(
     cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
     objective = build_objective(cfg.objective, opener(cfg, data.tokenizer))
     decay = cfg.trainer.ema_decay
-    parallel_model = ParallelModel(model, objective, cfg.runtime, world=world, device=device, ema_decay=decay)
+    parallel_model = ParallelModel(
+        model,
+        objective,
+        cfg.runtime,
+        world=world,
+        device=device,
+        ema_decay=decay,
+        recompute=cfg.trainer.gradient_checkpointing,
+    )
     return Trainer(
         cfg.trainer,
         cfg.schedule,

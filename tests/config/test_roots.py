@@ -261,6 +261,11 @@ def test_a_damaged_config_is_read_or_refused(
             "set runtime.parallel=ddp, or optimizer=adamw",
         ),
         (
+            ("trainer.gradient_checkpointing=true", "runtime.compile=true"),
+            "trainer.gradient_checkpointing=true is for layers as they are, but runtime.compile=true makes "
+            "other code of them; set one of the two to false",
+        ),
+        (
             ("schedule=cosine", "trainer.max_steps=null", "trainer.max_epochs=3"),
             "schedule=cosine must know where its decay ends; set trainer.max_steps or schedule.decay_steps",
         ),

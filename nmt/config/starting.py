@@ -1,0 +1,145 @@
+"""The config of a training that starts from the model of another run, which it follows.
+
+The model, the tokenizer and the task of that run become overrides of the new training, so that only what
+differs need be said; what the user says goes before. Knows configs; opens no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from nmt.checks import at_least
+from nmt.errors import UserError
+
+
+class VocabularyUse(Enum):
+    """Tokenizer of a training that starts from a model."""
+
+    keep = "keep"
+    extend = "extend"
+    remap = "remap"
+
+
+class OptimizerUse(Enum):
+    """State in which the optimizer of such a training begins."""
+
+    fresh = "fresh"
+    keep = "keep"
+
+
+@dataclass
+class InitConfig:
+    """The model that a training starts from; init=RUN is short for init.run=RUN."""
+
+    run: str | None = None
+    """Run directory whose model is the start; null: random weights."""
+    checkpoint: str = "final"
+    """final (the one that results.json is about), best, last, average, or the number of a step."""
+    weights: list[str] = field(default_factory=lambda: ["*"])
+    """Patterns of the names of weights to take, such as encoder.* and src_embedding.*; others begin anew."""
+    vocabulary: VocabularyUse = VocabularyUse.keep
+    """keep: the tokenizer of the run; extend: with more pieces behind its own, learnt from the training
+    pairs; remap: a new tokenizer, whose pieces begin from those of the run that spell the same."""
+    new_pieces: int = 1000
+    """Most pieces that extend adds, on each side where they have vocabularies of their own."""
+    optimizer: OptimizerUse = OptimizerUse.fresh
+    """fresh: step 0 of the schedule; keep: the moments and the step of a checkpoint go on."""
+
+    def __post_init__(self) -> None:
+        at_least(self, "init", 1, "new_pieces")
+        if self.run is not None and not self.run.strip():
+            raise UserError("init.run must name a run directory, but is empty; null starts without one")
+        self.run = None if self.run is None else str(Path(self.run))
+        if not self.weights:
+            raise UserError("init.weights must have a pattern, but is empty; ['*'] takes all weights")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all weights are taken."""
+        return "*" in self.weights
+
+
+FREE = ("*dropout*", "init", "embedding_init")
+"""Keys of a model that neither name nor shape a weight, nor say what is computed of them."""
+OF_TEXT = (
+    "kind",
+    "joint",
+    "byte_fallback",
+    "normalization",
+    "lowercase",
+    "strip_punctuation",
+    "right_to_left",
+)
+"""Keys of a tokenizer on which the ids of a text depend once its pieces are known."""
+
+
+def following(stored: dict[str, Any], typed: Sequence[str], *, keeps_tokenizer: bool) -> list[str]:
+    """Return overrides for the model, task and tokenizer of a `stored` config, but what is `typed`.
+
+    `typed` are keys and groups that the user sets: a `model` of another choice is followed in no key.
+    """
+    lines = [] if "task" in typed else [f"task={stored['task']}"]
+    if "model" not in typed:
+        values = dict(stored["model"])
+        lines.append(f"model=base_{values.pop('name')}")
+        lines += _values("model", values, typed)
+    if keeps_tokenizer:
+        own = {} if "tokenizer" not in typed else {"sampling_alpha", "max_sentences"}
+        values = {key: value for key, value in stored["tokenizer"].items() if key not in own}
+        lines += _values("tokenizer", values, typed)
+    return lines
+
+
+def _values(part: str, values: dict[str, Any], typed: Sequence[str]) -> Iterator[str]:
+    for key, value in values.items():
+        if f"{part}.{key}" not in typed:
+            yield f"{part}.{key}={_spelt(value)}"
+
+
+def _spelt(value: object) -> str:
+    """Return a plain value as an override spells it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def contradictions(
+    cfg: dict[str, Any], stored: dict[str, Any], *, model: bool, tokenizer: bool
+) -> Iterator[str]:
+    """Yield a line for each key in which a training cannot differ from the run that it starts from.
+
+    Both are plain configs; `model` and `tokenizer` tell which of the two parts have to agree.
+    """
+    if cfg["task"] != stored["task"]:
+        yield f"task={cfg['task']}, but {stored['task']} there"
+    if model:
+        free = [key for key in stored["model"] if any(fnmatch(key, pattern) for pattern in FREE)]
+        yield from _differences("model", cfg["model"], stored["model"], without=free)
+    if tokenizer:
+        others = [key for key in stored["tokenizer"] if key not in OF_TEXT]
+        yield from _differences("tokenizer", cfg["tokenizer"], stored["tokenizer"], without=others)
+
+
+def _differences(
+    part: str, new: dict[str, Any], old: dict[str, Any], without: Sequence[str]
+) -> Iterator[str]:
+    for key in [*old, *(key for key in new if key not in old)]:
+        if key not in without and new.get(key) != old.get(key):
+            shown = [_spelt(values[key]) if key in values else "no such key" for values in (new, old)]
+            yield f"{part}.{key}={shown[0]}, but {shown[1]} there"
+
+
+def refuse_contradictions(init: InitConfig, plain: dict[str, Any], stored: dict[str, Any]) -> None:
+    """Raise `UserError` when a training says otherwise than the run that it starts from; both are plain."""
+    keeps = init.vocabulary is not VocabularyUse.remap
+    found = list(contradictions(plain, stored, model=init.is_whole, tokenizer=keeps))
+    if found:
+        lines = "\n  ".join([f"init={init.run} has a model that this training contradicts:", *found])
+        remap = "; init.vocabulary=remap takes a new tokenizer" if "tokenizer." in lines else ""
+        part = "; init.weights=[encoder.*] takes a part into another model" if "model." in lines else ""
+        raise UserError(f"{lines}\nleave these keys out, then they follow the run{part}{remap}")

@@ -1,0 +1,305 @@
+"""The start of a training from the model of another run: its tokenizer, its weights, its optimizer.
+
+Once the first checkpoint of the new run is written, the other run is needed no more; init.json of the new one
+says what it was. Rows of the vocabulary's matrices go with their pieces; see `nmt.data.adaptation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nmt.config.roots import Task, TrainConfig
+from nmt.config.starting import OptimizerUse, VocabularyUse, refuse_contradictions
+from nmt.config.stored import load_config, to_plain
+from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
+from nmt.data.pairs import Split
+from nmt.data.tokenizer import Tokenizer
+from nmt.errors import Log, UserError
+from nmt.files import read_json, write_json
+from nmt.models.base import TranslationModel
+from nmt.models.vocabulary import TokenEmbedding
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import Run, identify_checkpoint, open_run
+from nmt.training.checkpoint import AVERAGE, Checkpoint
+from nmt.training.freezing import matching
+from nmt.training.parallel_model import OF_OBJECTIVE, OF_TRAINED
+from nmt.training.train_state import TrainState
+
+MOST_LISTED = 12
+"""Weights that an error or a remark names, one by one."""
+MUCH_UNKNOWN = 0.01
+"""Share of unknown pieces in new text from which on a vocabulary does not suit it."""
+
+
+@dataclass
+class Start:
+    """The model that a training starts from, and the part of the config that says how."""
+
+    cfg: TrainConfig
+    """The config of the training."""
+    run: Run
+    """The other run, opened."""
+    checkpoint: str
+    """average, or the number of a step."""
+    sha256: str
+    """A hash of the content of the checkpoint."""
+
+    @property
+    def inherited(self) -> Inherited | None:
+        """The tokenizer to keep or to extend; None for a new one."""
+        init = self.cfg.init
+        if init.vocabulary is VocabularyUse.remap:
+            return None
+        extends = init.vocabulary is VocabularyUse.extend
+        return Inherited(self.run.tokenizer, init.new_pieces if extends else None)
+
+    def begin(
+        self, model: TranslationModel, tokenizer: Tokenizer, run: RunDirectory | None, log: Log
+    ) -> None:
+        """Load the weights that `init.weights` chooses into `model`; say which, and record that in `run`.
+
+        Raises:
+            UserError: they do not fit the model.
+        """
+        rows = _Rows(model, self.run.tokenizer, tokenizer)
+        log(f"starting from {self.run.directory.path}, {self.place} (sha256 {self.sha256[:16]})")
+        new = _load(model, self._chosen(), rows, self._what)
+        sizes = {name: x.numel() for name, x in model.named_parameters()}
+        fresh = [name for name in new if name in sizes]
+        total = sum(sizes.values())
+        log(f"weights: {total - sum(map(sizes.__getitem__, fresh)):,} of {total:,} are those of the run")
+        if fresh:
+            log(f"weights that begin anew: {_listed(fresh)}")
+        for line in rows.lines(self.cfg.init.vocabulary):
+            log(line)
+        if run is None:
+            return
+        covered = self._coverage(tokenizer, run)
+        for line in _coverage_lines(covered, self.cfg):
+            log(line)
+        record = {
+            "run": str(self.run.directory.path.absolute()),
+            "checkpoint": self.checkpoint,
+            "sha256": self.sha256,
+            "new_weights": fresh,
+            "pieces": rows.counts(),
+            "coverage": {name: dataclasses.asdict(found) for name, found in covered.items()},
+        }
+        write_json(record_file(run), record)
+
+    @property
+    def place(self) -> str:
+        """The checkpoint in words."""
+        return "the average of its checkpoints" if self.checkpoint == AVERAGE else f"step {self.checkpoint}"
+
+    @property
+    def _what(self) -> str:
+        return f"the weights of init={self.run.directory.path} ({self.place})"
+
+    def _chosen(self) -> dict[str, Tensor]:
+        weights = self.run.model.state_dict()
+        return {name: weights[name] for name in matching(self.cfg.init.weights, weights, "init.weights")}
+
+    def _coverage(self, tokenizer: Tokenizer, run: RunDirectory) -> dict[str, Coverage]:
+        """Return how well the vocabularies cover the validation pairs of both runs, by side and run."""
+        if self.cfg.task is not Task.translation:
+            return {}
+        old = self.run.directory.kept_text(Split.validation, self.run.cfg.data)
+        new = run.kept_text(Split.validation, self.cfg.data)
+        found = dict[str, Coverage]()
+        for name, vocabulary, text in (("new", tokenizer, new), ("old", self.run.tokenizer, old)):
+            if text is not None:
+                found |= zip((f"src_{name}", f"tgt_{name}"), coverage(vocabulary, text), strict=True)
+        return found
+
+    def continued(self, model: TranslationModel, tokenizer: Tokenizer) -> Checkpoint | None:
+        """Return a checkpoint of `model`, in which the optimizer of the run goes on; None for a fresh one."""
+        if self.cfg.init.optimizer is OptimizerUse.fresh:
+            return None
+        step, rows = int(self.checkpoint), _Rows(model, self.run.tokenizer, tokenizer)
+        stored = self.run.directory.checkpoints.load(step).optimizer
+        learning = {name for name, x in model.named_parameters() if x.requires_grad}
+        chosen = learning & self._chosen().keys()
+        weights = model.state_dict()
+        state = {
+            key: rows.moved(key.rpartition("/")[0], x)
+            for key, x in stored.items()
+            if not key.startswith((OF_OBJECTIVE, OF_TRAINED)) and key.rpartition("/")[0] in chosen
+        }
+        for name, x in model.named_parameters() if self.cfg.trainer.ema_decay else ():
+            theirs = stored.get(OF_TRAINED + name) if name in self._chosen() else None
+            state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
+        return Checkpoint(step, weights, state, TrainState(step=step).to_store())
+
+
+def opened_start(cfg: TrainConfig) -> Start | None:
+    """Open the run that a training starts from, or return None if it starts from random weights.
+
+    Raises:
+        UserError: there is no such run or checkpoint, or the training contradicts it.
+    """
+    init = cfg.init
+    if init.run is None:
+        return None
+    checkpoint, sha256 = identify_checkpoint(init.run, init.checkpoint)
+    stored = load_config(RunDirectory(Path(init.run)).config_file)
+    refuse_contradictions(init, to_plain(cfg), to_plain(stored))
+    _require_pieces_of_tags(cfg, stored)
+    if init.optimizer is OptimizerUse.keep:
+        _require_optimizer(cfg, stored, checkpoint)
+    run = open_run(init.run, checkpoint, dataclasses.replace(cfg.runtime, device="cpu"))
+    return Start(cfg, run, checkpoint, sha256)
+
+
+def _require_pieces_of_tags(cfg: TrainConfig, stored: TrainConfig) -> None:
+    """Raise `UserError` when a kept vocabulary has no piece for a tag of the new data."""
+    old, new = ({*data.tags.values(), *data.origin_tags.values()} for data in (stored.data, cfg.data))
+    if cfg.init.vocabulary is VocabularyUse.keep and new - old:
+        raise UserError(
+            f"init.vocabulary=keep: the vocabulary of {cfg.init.run} has no piece for the tag "
+            f"{', '.join(sorted(new - old))}; set init.vocabulary=extend"
+        )
+
+
+def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -> None:
+    """Raise `UserError` unless the optimizer of a checkpoint can go on."""
+    key = "init.optimizer=keep"
+    if checkpoint == AVERAGE:
+        raise UserError(
+            f"{key}: {cfg.init.run} ends with an average of checkpoints, which has no optimizer; "
+            "set init.checkpoint=best or last"
+        )
+    if cfg.optimizer.name != stored.optimizer.name:
+        raise UserError(
+            f"{key}: optimizer={cfg.optimizer.name}, but {cfg.init.run} was trained with "
+            f"optimizer={stored.optimizer.name}; choose that one, or init.optimizer=fresh"
+        )
+    limit = cfg.trainer.max_steps
+    if limit is not None and limit <= int(checkpoint):
+        raise UserError(
+            f"{key} goes on after step {checkpoint}, but trainer.max_steps={limit} ends before; raise it"
+        )
+
+
+def record_file(run: RunDirectory) -> Path:
+    """Return the file of a run that says what it started from."""
+    return run.path / "init.json"
+
+
+def require_unchanged(run: RunDirectory, cfg: TrainConfig) -> None:
+    """Raise `UserError` when a run has begun from other weights than `init.run` has now.
+
+    Where the other run is gone, there is nothing to compare, and nothing is needed of it.
+    """
+    init, file = cfg.init, record_file(run)
+    is_there = init.run is not None and (Path(init.run) / "config.yaml").is_file()
+    if not (is_there and file.is_file() and run.checkpoints.steps()):
+        return
+    before = read_json(file, {"sha256": str, "checkpoint": str})
+    found, sha256 = identify_checkpoint(str(init.run), init.checkpoint)
+    if sha256 != before["sha256"]:
+        raise UserError(
+            f"{run.path} started from another model than init={init.run} has now: checkpoint "
+            f"{before['checkpoint']} of sha256 {before['sha256'][:16]} then, {found} of {sha256[:16]} now; "
+            "start anew with another run=..."
+        )
+
+
+def _load(model: TranslationModel, weights: Mapping[str, Tensor], rows: _Rows, what: str) -> list[str]:
+    """Load weights, their rows moved, and return the names of the tensors that stay as they were.
+
+    Raises:
+        UserError: one of them has no place in the model, or another shape.
+    """
+    own = model.state_dict()
+    moved = {name: rows.moved(name, x) for name, x in weights.items()}
+    wrong = [
+        f"{name} is {list(x.shape)}, but {list(own[name].shape)} in this model"
+        for name, x in moved.items()
+        if name in own and x.shape != own[name].shape
+    ]
+    wrong += [f"{name} has no place in this model" for name in moved if name not in own]
+    if wrong:
+        more = [f"and {len(wrong) - MOST_LISTED:,} more"] if len(wrong) > MOST_LISTED else []
+        lines = "\n  ".join([f"{what} do not fit:", *wrong[:MOST_LISTED], *more])
+        raise UserError(
+            f"{lines}\nleave out model=... and model.KEY=..., so that the model follows the run, or take "
+            "what fits, such as init.weights=[encoder.*]"
+        )
+    model.load_state_dict(own | moved)
+    return [name for name in own if name not in moved]
+
+
+class _Rows:
+    """The way of the rows of a model's matrices from one vocabulary to another."""
+
+    def __init__(self, model: TranslationModel, old: Tokenizer, new: Tokenizer):
+        tables = [f"{name}.weight" for name, x in model.named_modules() if isinstance(x, TokenEmbedding)]
+        self._names = {*tables, *(f"output.{name}" for name, _ in model.output.named_parameters())}
+        self._tgt = None if old.tgt_model == new.tgt_model else origins(old.tgt_model, new.tgt_model)
+        self._src = self._tgt if new.src_model == new.tgt_model and old.src_model == old.tgt_model else None
+        if self._src is None and old.src_model != new.src_model:
+            self._src = origins(old.src_model, new.src_model)
+        self._sizes = {"src": new.src_vocab_size, "tgt": new.tgt_vocab_size}
+        self._is_joint = new.src_model == new.tgt_model
+
+    def moved(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a weight, or what an optimizer keeps of it, with the rows of the new vocabulary."""
+        found = self._src if name.startswith("src_embedding") else self._tgt
+        return tensor if found is None or name not in self._names or not tensor.ndim else moved(tensor, found)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many pieces of each side begin as they were, from others, and from the mean of all."""
+        both = {"joint": self._tgt} if self._is_joint else {"src": self._src, "tgt": self._tgt}
+        return {side: self._counts(side, found) for side, found in both.items()}
+
+    def _counts(self, side: str, found: Origins | None) -> dict[str, int]:
+        size = self._sizes.get(side, self._sizes["tgt"])
+        if found is None:
+            return {"pieces": size, "kept": size, "of_others": 0, "of_all": 0}
+        kept, of_all = sum(isinstance(ids, int) for ids in found), found.count([])
+        return {"pieces": size, "kept": kept, "of_others": size - kept - of_all, "of_all": of_all}
+
+    def lines(self, use: VocabularyUse) -> Iterator[str]:
+        """Yield a line for each vocabulary."""
+        for side, n in self.counts().items():
+            new = ""
+            if n["pieces"] > n["kept"]:
+                new = (
+                    f", {n['of_others']:,} begin as the mean of the pieces that spelt them before, "
+                    f"{n['of_all']:,} as the mean of all"
+                )
+            yield f"vocabulary ({side}, {use.value}): {n['pieces']:,} pieces, {n['kept']:,} of the run{new}"
+
+
+def moved(tensor: Tensor, found: Origins) -> Tensor:
+    """Return the rows (V', ...) that begin from rows of `tensor` (V, ...), as `found` says."""
+    mean = tensor.mean(0)
+    rows = (tensor[ids] if isinstance(ids, int) else tensor[ids].mean(0) if ids else mean for ids in found)
+    return torch.stack(list(rows))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
+
+
+def _coverage_lines(covered: Mapping[str, Coverage], cfg: TrainConfig) -> Iterator[str]:
+    """Yield a line for each side of the validation pairs, and a warning where much is unknown."""
+    for side, language in (("src", cfg.data.src), ("tgt", cfg.data.tgt)):
+        new, old = covered.get(f"{side}_new"), covered.get(f"{side}_old")
+        if new is None:
+            continue
+        before = f" ({old.per_word:.2f} and {old.unknown_share:.2%} on those of the run)" if old else ""
+        yield (
+            f"validation pairs, {language}: {new.per_word:.2f} pieces a word, {new.unknown_share:.2%} of "
+            f"them unknown{before}"
+        )
+        if new.unknown_share > MUCH_UNKNOWN and cfg.init.vocabulary is VocabularyUse.keep:
+            yield "warning: much is unknown to this vocabulary; init.vocabulary=extend adds pieces"

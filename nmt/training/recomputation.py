@@ -1,0 +1,46 @@
+"""Gradient checkpointing: what a layer computes on the way is dropped, and computed again in backward.
+
+Memory for one layer is then needed at a time, besides the inputs of all layers, for the time of one more
+forward pass (Chen et al. 2016). Random numbers are those of the first time, so that gradients are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from nmt.errors import UserError
+
+
+def stack_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of all stacks that are always called as a whole, over all positions at once."""
+    stacks = [stack for stack in module.modules() if isinstance(stack, nn.ModuleList)]
+    layers = [layer for stack in stacks for layer in stack]
+    return [layer for layer in layers if not getattr(layer, "is_stepped_through", False)]
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """Make every layer of a stack drop what it computes in training; search and evaluation stay as they are.
+
+    Raises:
+        UserError: the model has no such layer.
+    """
+    layers = stack_layers(model)
+    if not layers:
+        raise UserError(
+            "trainer.gradient_checkpointing=true drops what a layer computes over all positions at once, but "
+            "a recurrent model has no such layers; set it to false, and lower trainer.batch_tokens"
+        )
+    for layer in layers:
+        layer.forward = partial(_recomputed, layer.forward)  # a copy of the model has a copy of it
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)

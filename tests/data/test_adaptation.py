@@ -1,0 +1,103 @@
+"""A tokenizer for new text: old ids stay, new pieces are used, each begins from what it was split into."""
+
+from __future__ import annotations
+
+import pytest
+
+from nmt.data.adaptation import _integer, coverage, extended, origins
+from nmt.data.pairs import ParallelText
+from nmt.data.special_ids import UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+
+OLD = ["a man rides a bike", "two men ride on the road", "the dog runs on a road", "a dog and a man run"] * 3
+NEW = ["the ministry of economics said", "économics and the ministry", "ministry said 2023, said 2023"] * 3
+OLD_TEXT, NEW_TEXT = ParallelText(OLD, [x.upper() for x in OLD]), ParallelText(NEW, [x.upper() for x in NEW])
+SIZES = {"unigram": 41, "bpe": 45, "char": 100, "word": 100}
+
+
+def trained(kind: str, joint: bool = True, **fields: object) -> Tokenizer:
+    size = SIZES[kind] if joint else min(SIZES[kind], 28)
+    cfg = TokenizerConfig(TokenizerKind(kind), size, joint=joint, **fields)  # type: ignore[arg-type]
+    return Tokenizer.train(cfg, OLD_TEXT, ["<2x>"])
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", SIZES)
+def test_an_extended_vocabulary_keeps_old_ids_and_covers_more(kind: str, joint: bool) -> None:
+    old = trained(kind, joint)
+    new = extended(old, NEW_TEXT, 12, ["<2x>", "<2y>"])
+    assert old.tgt_vocab_size < new.tgt_vocab_size <= old.tgt_vocab_size + 13
+    ids = list(range(old.tgt_vocab_size))
+    assert new.tgt_spellings(ids) == old.tgt_spellings(ids)
+    for before, after in zip(coverage(old, NEW_TEXT), coverage(new, NEW_TEXT), strict=True):
+        assert (after.unknown, after.pieces) < (before.unknown, before.pieces)
+    if kind != "word":
+        assert new.src_pieces(["<2y>"])[0][-2].text == "<2y>"
+        assert new.decode(new.encode_tgt(["THE MINISTRY SAID"])[0][:-1]) == "THE MINISTRY SAID"
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_new_pieces_are_used_alike_by_encoding_and_by_sampling(kind: str) -> None:
+    old = trained(kind)
+    new = extended(old, NEW_TEXT, 20)
+    used = {token for ids in new.encode_src(NEW) for token in ids}
+    assert len(used & set(range(old.src_vocab_size, new.src_vocab_size))) > 5
+    nearly_sure = 60.0 if kind == "unigram" else 1e-9
+    sampled = new.sample_src(NEW, alpha=nearly_sure, seed=1)
+    assert sampled.ids.tolist() == [token for ids in new.encode_src(NEW) for token in ids]
+
+
+def test_joined_pieces_are_letters_or_digits_within_a_word() -> None:
+    old = trained("bpe")
+    new = extended(old, ParallelText(["ab12, ab12. x-y x-y"] * 9, []), 50)
+    pieces = new.tgt_spellings(range(old.tgt_vocab_size, new.tgt_vocab_size))
+    assert {"▁ab", "12"} <= set(pieces)
+    assert not any("12," in x or "b1" in x or "-" in x[1:] for x in pieces)
+
+
+def test_the_same_text_gives_the_same_pieces() -> None:
+    old = trained("bpe")
+    turned = ParallelText(NEW_TEXT.tgt[::-1], NEW_TEXT.src[::-1])
+    assert extended(old, NEW_TEXT, 30).fingerprint == extended(old, turned, 30).fingerprint
+
+
+def test_unknown_characters_are_spelt_as_bytes_where_the_model_does() -> None:
+    cfg = TokenizerConfig(TokenizerKind.bpe, 330, byte_fallback=True)
+    old = Tokenizer.train(cfg, OLD_TEXT)
+    new = extended(old, NEW_TEXT, 40)
+    assert "é" not in new.tgt_spellings(range(new.tgt_vocab_size))
+    assert new.decode(new.encode_tgt(["économics"])[0][:-1]) == "économics"
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_piece_begins_from_itself_or_from_what_it_was_split_into(kind: str) -> None:
+    old = trained(kind)
+    new = extended(old, NEW_TEXT, 12, ["<2y>"])
+    found = origins(old.src_model, new.src_model)
+    assert found[: old.src_vocab_size] == list(range(old.src_vocab_size))
+    known = set("".join(OLD + OLD_TEXT.tgt)) | {"▁"}
+    for token in range(old.src_vocab_size, new.src_vocab_size):
+        (text,) = new.tgt_spellings([token])
+        if text == "<2y>":
+            assert found[token] == old.encode_src(["<2x>"])[0][-2:-1]
+        elif set(text) <= known and kind != "word":
+            parts = found[token]
+            assert isinstance(parts, list)
+            assert "".join(old.tgt_spellings(parts)) == text
+
+
+def test_another_tokenizer_is_mapped_by_spelling() -> None:
+    old, new = trained("bpe"), Tokenizer.train(TokenizerConfig(vocab_size=45), NEW_TEXT)
+    found = origins(old.src_model, new.src_model)
+    assert len(found) == new.src_vocab_size
+    assert found[:4] == [0, 1, 2, 3]
+    spellings = old.tgt_spellings(range(old.tgt_vocab_size))
+    for token, text in enumerate(new.tgt_spellings(range(new.tgt_vocab_size))):
+        if text in spellings:
+            assert found[token] == spellings.index(text)
+        assert found[token] != UNK_ID or token == UNK_ID
+
+
+def test_numbers_are_written_as_protobuf_does() -> None:
+    assert [_integer(n) for n in (0, 1, 127, 128, 300)] == [b"\0", b"\1", b"\x7f", b"\x80\1", b"\xac\2"]
