@@ -117,7 +117,7 @@ def _require_unlocked(argv: list[str]) -> None:
 
 def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
-    if not verb.opens_run:
+    if not (verb.opens_run or verb.words):
         _require_unlocked(argv)
     from nmt.config.compose import compose
 

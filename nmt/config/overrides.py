@@ -48,7 +48,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(argv)
-    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in flags.overrides]
+    arguments = _with_key(verb, flags.overrides) if verb.words else flags.overrides
+    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in arguments]
     if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:
@@ -58,6 +59,13 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     return flags
+
+
+def _with_key(verb: Verb, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with those that have no `=`, or name what exists, as one value of `verb.words`."""
+    words = [word for word in arguments if "=" not in word or Path(word).exists()]
+    value = f"[{','.join(map(quoted, words))}]" if len(words) > 1 else "".join(map(quoted, words))
+    return [word for word in arguments if word not in words] + [f"{verb.words}={value}"] * bool(words)
 
 
 def _with_literal_prompt(argument: str) -> str:
