@@ -12,7 +12,7 @@ The modules in import order:
     significance        Scores with intervals, and tests of their differences.
     breakdown           Scores by kind of sentence, and the sentences that differ most.
     comparing           All facts of a comparison.
-    page                A comparison as one HTML page, made from page.html.
     summary             A comparison as text for a terminal.
+    page                A comparison as one HTML page, made from page.html.
     reproduction        A training and its repetition: what agrees and what differs.
 """

@@ -110,6 +110,7 @@ def compared(
     entries = entries_of(names, cfg.split, warn)
     usable = [entry for entry in entries if not entry.problem]
     configs = [entry.record.config for entry in entries]
+    environments = [flat_environment(entry.record.path) for entry in entries]
     found = Comparison(
         split=cfg.split,
         entries=entries,
@@ -120,7 +121,7 @@ def compared(
         buckets={},
         differences={},
         config=differing(configs),
-        environment=differing([flat_environment(entry.record.path) for entry in entries], ignored=("command",)),
+        environment=differing(environments, ignored=("command*",)),
         costs=[_cost(entry.record) for entry in entries],
         curves=_curves_of(entries),
         counted="the training data" if words is not None else f"the {cfg.split} sources themselves",
@@ -236,25 +237,33 @@ def _systems(found: Comparison) -> list[System]:
 def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
     """Return what a reader must know before believing a number."""
     notes = [f"{entry.name} is not compared: {entry.problem}" for entry in found.entries if entry.problem]
+    for entry in usable:
+        if entry.record.state != "done":
+            notes.append(
+                f"{entry.name} is {entry.record.state}, and compared by its translations in {entry.file}"
+            )
     for column in found.columns:
         for entry in usable:
             own = entry.signatures.get(column.metric)
             if own is not None and significance.rules_of(own) != significance.rules_of(column.signature):
                 notes.append(
-                    f"the stored {column.label} of {entry.name} is not comparable: its signature is {own}; here "
-                    f"all are computed anew with {column.signature}"
+                    f"the stored {column.label} of {entry.name} is not comparable: its signature is {own}; "
+                    f"here all are computed anew with {column.signature}"
                 )
         notes += _disagreements(found, column)
         if note := significance.version_note(column.signature):
             notes.append(note)
     srcs = [entry.name for entry in usable[1:] if entry.sources != usable[0].sources]
     if srcs:
-        notes.append(f"the sources of {', '.join(srcs)} differ from those of {usable[0].name}; the references agree")
+        notes.append(
+            f"the sources of {', '.join(srcs)} differ from those of {usable[0].name}; the references agree"
+        )
     number = len(usable) - 1
     if number > 1:
         notes.append(
-            f"{number} runs are tested against {usable[0].name}: by chance alone, one in twenty of such tests has "
-            "p < 0.05; read the p values corrected for their number (Holm), and test a choice once, on test"
+            f"{number} runs are tested against {usable[0].name}: by chance alone, one in twenty of such "
+            "tests has p < 0.05; read the p values corrected for their number (Holm), and test a choice once, "
+            "on test"
         )
     if number and all(len(system.members) == 1 for system in found.systems):
         notes.append(
@@ -303,7 +312,7 @@ def _curves_of(entries: Sequence[Entry]) -> list[dict[str, list[Point]]]:
 def _curves(record: RunRecord) -> dict[str, list[Point]]:
     """Return the curves of a run by name; seconds are of updates, without validations.
 
-    Runs of earlier versions have not stored the number of tokens: there it is the mean of a step, times steps.
+    The number of tokens that earlier versions have not stored is the mean of a step, times steps.
     """
     per_step = record.tokens / record.step if record.tokens and record.step else None
     curves: dict[str, list[Point]] = {}

@@ -31,8 +31,8 @@ class RunsConfig:
     match: str = "*"
     """Pattern of the names to list, such as *dropout-0.1*."""
     sort: str = "age"
-    """Column to sort by: name, state, step, time, age, parameters, a metric such as bleu, best first, or a key
-    of the config, such as model.dropout."""
+    """Column to sort by: name, state, step, time, age, parameters, a metric such as bleu (best first), or a
+    key of the config, such as model.dropout."""
     format: TableFormat = TableFormat.table
     """table for people, json or csv with every score and full keys."""
 
@@ -47,7 +47,7 @@ class CompareConfig:
     split: str = "validation"
     """Sentences to compare on. To look at test again and again is to choose by it: split=test at the end."""
     read_corpus: bool = False
-    """Count words in the training data that the config of the first run names, not in the sentences compared."""
+    """Count words in the training data that the first run names, rather than in the sources compared."""
     bootstrap_samples: int = 1000
     """Samples of the sentences for intervals and for paired bootstrap."""
     randomisation_trials: int = 10000

@@ -43,7 +43,9 @@ def listed(cfg: RunsConfig, warn: Log) -> str:
     for path in foreign:
         warn(f"{path} has files of a run but no config.yaml, and is not listed")
     if not found:
-        raise UserError(f"there is no run in {folder}; nmt train makes one, and nmt runs FOLDER looks elsewhere")
+        raise UserError(
+            f"there is no run in {folder}; nmt train makes one, and nmt runs FOLDER looks elsewhere"
+        )
     records = []
     for path in found:
         if not fnmatchcase(_name(path, folder), cfg.match):
@@ -169,13 +171,14 @@ def _table(records: Sequence[RunRecord], differences: dict[str, list[Any]], fold
     head = ["run", "state", "step", f"valid {label}", f"test {label}", "params", "time", "age"]
     cells = [_cells(record, folder, with_name=label == "score") for record in records]
     names = short_names(list(differences))
-    told = sorted(differences, key=lambda key: matches(key, REPORTING))  # what changes no weights comes last
+    texts = {key: [visible(shown(value)) for value in values] for key, values in differences.items()}
+    told = sorted(texts, key=lambda key: matches(key, REPORTING))  # what changes no weights comes last
     settings = [
-        [f"{names[key]}={shown(values[number])}" for key in told if (values := differences[key])[number] is not None]
+        [f"{names[key]}={texts[key][number]}" for key in told if differences[key][number] is not None]
         for number in range(len(records))
     ]
     wide = shutil.get_terminal_size().columns
-    columns = [[visible(names[key]), *(visible(shown(x)) for x in values)] for key, values in differences.items()]
+    columns = [[visible(names[key]), *values] for key, values in texts.items()]
     table = [head, *cells]
     beside = [[*row, *(column[number] for column in columns)] for number, row in enumerate(table)]
     if sum(_widths(beside)) + len(GAP) * (len(beside[0]) - 1) <= wide:
@@ -258,7 +261,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, room: int) -> str:
-    """Return a text that is at most `room` columns wide, without its middle if it is too long: both ends of the name of a trial tell it apart."""
+    """Return a text of at most `room` columns, without its middle: both ends of a name tell it apart."""
     half = (room - 1) // 2
     return text if width(text) <= room else f"{text[:half]}…{text[len(text) - (room - 1 - half) :]}"
 

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nmt.markup import script_json
 from nmt.comparison.comparing import Comparison
 from nmt.comparison.differences import shown
 from nmt.comparison.summary import verdict
+from nmt.markup import script_json
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACEHOLDER = '{"here": "the data"}'
@@ -54,9 +54,7 @@ def page_data(title: str, found: Comparison) -> dict[str, Any]:
                 "name": column.metric,
                 "label": column.label,
                 "signature": column.signature,
-                "rows": [
-                    row and {**asdict(row), "significant": bool(verdict(row))} for row in column.rows
-                ],
+                "rows": [row and {**asdict(row), "significant": bool(verdict(row))} for row in column.rows],
             }
             for column in found.columns
         ],

@@ -147,7 +147,7 @@ def read_config(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             text = stream.read(MAX_CONFIG_BYTES + 1).decode()
         _require_plain(text, file)
-        plain = yaml.load(text, Loader=_Loader)  # noqa: S506  (a safe loader)
+        plain = yaml.load(text, Loader=_Loader)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:
@@ -223,7 +223,7 @@ def _best(validations: dict[int, dict[str, float]], metric: str) -> tuple[int | 
 
 
 def _scores_of(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the name of each scored split, such as test, or news.test for a set with a name, and its scores."""
+    """Yield the name of each scored split, such as test or news.test of a set named news, and its scores."""
     sets = results.get("sets")
     named = {f"{name}.": found for name, found in sets.items()} if isinstance(sets, dict) else {}
     for prefix, splits in {"": results, **named}.items():

@@ -52,9 +52,14 @@ def scorer_of(signature: str, references: Sequence[Lines] | None = None) -> Any:
     caches = None if references is None else [list(lines) for lines in references]
     try:
         if "nc" in facts:
-            orders = {"char_order": int(facts["nc"]), "word_order": int(facts["nw"])}
-            flags = {"lowercase": yes["case"], "whitespace": yes["space"], "eps_smoothing": not yes["eff"]}
-            return CHRF(**orders, **flags, references=caches)
+            return CHRF(
+                char_order=int(facts["nc"]),
+                word_order=int(facts["nw"]),
+                lowercase=yes["case"],
+                whitespace=yes["space"],
+                eps_smoothing=not yes["eff"],
+                references=caches,
+            )
         if "smooth" in facts:
             method, _, value = facts["smooth"].removesuffix("]").partition("[")
             return BLEU(
@@ -73,7 +78,12 @@ def scorer_of(signature: str, references: Sequence[Lines] | None = None) -> Any:
                 case_sensitive=facts["case"] == "mixed",
                 references=caches,
             )
-    except (KeyError, ValueError, RuntimeError, OSError) as error:  # such as a tokenizer that is not installed
+    except (
+        KeyError,
+        ValueError,
+        RuntimeError,
+        OSError,
+    ) as error:  # such as a tokenizer that is missing
         raise UserError(f"the signature {signature} cannot be scored here: {error}") from error
     raise UserError(f"the signature {signature} is of no metric of sacreBLEU")
 
@@ -103,9 +113,9 @@ def tested(
 
     `trials` is the number of trials of approximate randomisation, 0 for none.
     """
-    named = [(str(number), list(lines)) for number, lines in enumerate(systems)]
+    named: list[tuple[str, Lines]] = [(str(number), list(lines)) for number, lines in enumerate(systems)]
     jobs = 0 if len(systems) >= PARALLEL_FROM else 1
-    results = {}
+    results: dict[str, list[Any]] = {}
     for kind, number in (("bs", samples), ("ar", trials)):
         if number and (kind == "bs" or len(systems) > 1):
             metrics: Mapping[str, Any] = {"metric": scorer_of(signature, references)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from textwrap import fill
+from typing import Any
 
 from nmt.comparison.comparing import TESTED_ALPHA, Column, Comparison
 from nmt.comparison.differences import short_names, shown
@@ -35,16 +36,14 @@ def _headline(found: Comparison) -> str:
     if found.first is None:
         return f"{len(found.entries)} runs; no translations of {found.split} to compare"
     number = len(found.first.references[0])
-    return f"{len(found.comparable)} of {len(found.entries)} runs compared on {number:,} sentences of {found.split}"
+    runs = f"{len(found.comparable)} of {len(found.entries)} runs"
+    return f"{runs} compared on {number:,} sentences of {found.split}"
 
 
 def _scores(found: Comparison, column: Column) -> str:
     """Return the table of one metric; p values are of the difference from the first run, after Holm."""
     head = [column.label, "score", "±95%", "diff", "bootstrap p", "random. p", ""]
-    rows = [
-        [_name(found, number), *_tested(row)]
-        for number, row in enumerate(column.rows)
-    ]
+    rows = [[_name(found, number), *_tested(row)] for number, row in enumerate(column.rows)]
     lines = aligned([head, *rows])
     return "\n".join([*lines, f"signature  {column.metric}|{column.signature}"])
 
@@ -77,7 +76,9 @@ def _systems(found: Comparison) -> str:
         cells = []
         for column in found.columns:
             mean, spread, _, _ = system.scores.get(column.metric, (None, None, None, None))
-            cells.append("-" if mean is None else f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}"))
+            cells.append(
+                "-" if mean is None else f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+            )
         rows.append([visible(cut(system.name, MAX_NAME)), str(len(system.members)), *cells])
     return "\n".join(aligned([head, *rows]))
 
@@ -113,15 +114,14 @@ def _config(found: Comparison) -> Iterator[str]:
         yield "\n".join(lines)
         return
     short = short_names(list(found.config))
+    settings = [
+        " ".join(f"{short[key]}={row[number]}" for key, row in zip(found.config, values, strict=True))
+        for number in range(len(names))
+    ]
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     told = [
-        fill(
-            f"{name}  " + " ".join(f"{short[key]}={row[number]}" for key, row in zip(found.config, values, strict=True)),
-            wide,
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for number, name in enumerate(names)
+        fill(f"{name}  {text}", wide, subsequent_indent="    ", **whole)
+        for name, text in zip(names, settings, strict=True)
     ]
     yield "\n".join(["config", *told])
 

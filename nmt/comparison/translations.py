@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nmt.comparison.differences import shown
 from nmt.comparison.record import RunRecord, find_runs, read_run
 from nmt.errors import Log, UserError, suggest
 from nmt.files import read_json
@@ -77,9 +78,13 @@ def _places(path: Path) -> list[Path]:
     if path.is_dir() and (runs := find_runs(path)[0]):
         return runs
     if path.is_dir():
-        raise UserError(f"run={path} is neither a run nor a folder with runs; `nmt runs` lists those in outputs/")
+        raise UserError(
+            f"run={path} is neither a run nor a folder with runs; `nmt runs` lists those in outputs/"
+        )
     near = suggest(str(path), [str(run) for run in find_runs(Path("outputs"))[0]])
-    raise UserError(f"run={path} is neither a run, a folder of runs, nor a file in the hypotheses/ of a run{near}")
+    raise UserError(
+        f"run={path} is neither a run, a folder of runs, nor a file in the hypotheses/ of a run{near}"
+    )
 
 
 def _run_of(path: Path) -> Path:
@@ -157,6 +162,11 @@ def _add_stored(entry: Entry, split: str) -> None:
         if record.path / found["hypotheses"] == file:
             entry.signatures = entry.signatures | found["signatures"]
             entry.stored = {name: float(value) for name, value in found["scores"].items()}
+            if isinstance(changed := found.get("changed"), dict) and changed and ":" in entry.name:
+                settings = " ".join(
+                    f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items()
+                )
+                entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
 
 
 def lines_of(file: Path) -> list[str]:

@@ -144,7 +144,8 @@ _ROWS = (
     Verb(
         name="runs",
         summary="list the runs in a folder: state, scores, cost, and what differs in their configs",
-        config="nmt.verbs.runs.RunsConfig",
+        config="nmt.comparison.configs.RunsConfig",
+        code="nmt.verbs.runs.run",
         groups=(),
         examples=(
             "nmt runs                                       # all runs in outputs/, the newest first",
@@ -157,7 +158,8 @@ _ROWS = (
     Verb(
         name="compare",
         summary="compare runs: scores with intervals and tests, curves, sentences, costs; also as a page",
-        config="nmt.verbs.compare.CompareConfig",
+        config="nmt.comparison.configs.CompareConfig",
+        code="nmt.verbs.compare.run",
         groups=(),
         examples=(
             "nmt compare outputs/a outputs/b                # b against a, on validation",
@@ -170,7 +172,8 @@ _ROWS = (
     Verb(
         name="reproduce",
         summary="train a run again from its stored config, and report what differs",
-        config="nmt.verbs.reproduce.ReproduceConfig",
+        config="nmt.comparison.configs.ReproduceConfig",
+        code="nmt.verbs.reproduce.run",
         groups=(),
         examples=(
             "nmt reproduce run=outputs/mine                 # into outputs/mine-reproduced",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.comparison.comparing import Comparison, compared
-from nmt.comparison.configs import CompareConfig as CompareConfig
+from nmt.comparison.configs import CompareConfig
 from nmt.comparison.page import page
 from nmt.comparison.summary import summary
 from nmt.config.compose import Composed
@@ -38,7 +38,9 @@ def _log(text: str) -> None:
 
 def _folder(found: Comparison) -> Path:
     """Return the folder that all runs are in, or the run where there is only one."""
-    return Path(os.path.relpath(os.path.commonpath([entry.record.path.absolute() for entry in found.entries])))
+    return Path(
+        os.path.relpath(os.path.commonpath([entry.record.path.absolute() for entry in found.entries]))
+    )
 
 
 def _training_words(run: str) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmt.comparison.configs import RunsConfig as RunsConfig
+from nmt.comparison.configs import RunsConfig
 from nmt.comparison.listing import listed
 from nmt.config.compose import Composed
 from nmt.errors import warn
