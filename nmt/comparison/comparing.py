@@ -262,8 +262,8 @@ def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
     if number > 1:
         notes.append(
             f"{number} runs are tested against {usable[0].name}: by chance alone, one in twenty of such "
-            "tests has p < 0.05; read the p values corrected for their number (Holm), and test a choice once, "
-            "on test"
+            "tests has p < 0.05; read the p values corrected for their number (Holm), and test a choice "
+            "once, on test"
         )
     if number and all(len(system.members) == 1 for system in found.systems):
         notes.append(
