@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics as sums
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,7 +157,7 @@ def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, 
     for metric, signature in signatures.items():
         log(f"scoring {len(usable)} runs by {metric}, with {cfg.bootstrap_samples:,} samples")
         try:
-            rows = significance.tested(
+            rows = significance.scored(
                 signature,
                 [entry.hypotheses for entry in usable],
                 references,
@@ -212,11 +213,11 @@ def _add_breakdown(
 def _systems(found: Comparison) -> list[System]:
     """Return the runs as systems, in the order of their first runs."""
     groups: dict[object, list[int]] = {}
+    seen = Counter[object]()
     for number, entry in enumerate(found.entries):
-        inside = entry.file is not None and entry.file.parent == entry.record.path / "hypotheses"
-        own = entry.file.name if inside and entry.file is not None else str(entry.file)
-        key = system_of(entry.record.config), own if entry.file is not None else ""
-        groups.setdefault(key, []).append(number)
+        key, seed = _system_key(entry), entry.record.config.get("seed")
+        seen[key, seed] += 1  # a copy of a run is no further seed
+        groups.setdefault((key, seen[key, seed], entry.problem and number), []).append(number)
     keys = [key for key in found.config if key != "seed"]
     names = short_names(keys)
     systems = []
@@ -232,6 +233,15 @@ def _systems(found: Comparison) -> list[System]:
                 scores[column.metric] = sums.fmean(rows), spread, min(rows), max(rows)
         systems.append(System(name, members, scores))
     return systems
+
+
+def _system_key(entry: Entry) -> tuple[str, ...]:
+    """Return what runs have in common whose seeds alone differ: config, training data, translations."""
+    record, file = entry.record, entry.file
+    digest = record.path / "data" / "train.json"
+    data = str(read_json(digest).get("sha256")) if digest.is_file() else ""
+    inside = str(file.relative_to(record.path)) if file is not None else ""
+    return system_of(record.config), data, inside
 
 
 def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:

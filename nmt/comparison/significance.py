@@ -73,7 +73,7 @@ def scorer_of(signature: str, references: Sequence[Lines] | None = None) -> Any:
         if "norm" in facts:
             return TER(
                 normalized=yes["norm"],
-                no_punct=yes["punct"],
+                no_punct=not yes["punct"],
                 asian_support=yes["asian"],
                 case_sensitive=facts["case"] == "mixed",
                 references=caches,
@@ -101,7 +101,7 @@ def version_note(signature: str) -> str:
     return f"stored scores are of sacreBLEU {version}, those here of {sacrebleu.__version__}"
 
 
-def tested(
+def scored(
     signature: str,
     systems: Sequence[Lines],
     references: Sequence[Lines],

@@ -39,7 +39,19 @@ def test_a_table_with_a_column_for_each_key_that_differs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head, first, *_, last = table(folder, monkeypatch)
-    assert head == "run state step valid BLEU test BLEU params time age dropout".split()
+    assert head == [
+        "run",
+        "state",
+        "step",
+        "valid",
+        "BLEU",
+        "test",
+        "BLEU",
+        "params",
+        "time",
+        "age",
+        "dropout",
+    ]
     assert first == ["new", "stopped", "40/40", "20.00", "-", "32", "1m", "0s", "0.1"]
     assert last == ["sweep/b10", "done", "40/40", "30.00", "19.00", "32", "1m", "2h", "0.1"]
 
@@ -68,7 +80,7 @@ def test_the_filters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_fit_a_narrow_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {f"model.a_rather_long_name_{number}": number for number in range(9)}
     made_run(folder / "sweep" / ("x" * 70), config=keys)
-    made_run(folder / "sweep" / ("y" * 70), config={key: 0 for key in keys})
+    made_run(folder / "sweep" / ("y" * 70), config=dict.fromkeys(keys, 0))
     monkeypatch.setenv("COLUMNS", "80")
     lines = listed(RunsConfig(str(folder)), pytest.fail).splitlines()
     assert max(map(len, lines)) <= 80
@@ -81,15 +93,18 @@ def test_csv_and_json_have_full_keys_and_all_scores(folder: Path) -> None:
     objects = json.loads(listed(RunsConfig(str(folder), format=TableFormat.json), print))
     assert [row["name"] for row in rows] == [one["name"] for one in objects]
     row, one = rows[1], objects[1]
-    assert row["model.dropout"] == "0.2" and one["config"] == {"model.dropout": 0.2}
+    assert row["model.dropout"] == "0.2"
+    assert one["config"] == {"model.dropout": 0.2}
     assert float(row["test/bleu"]) == one["test/bleu"] == 19.0
-    assert rows[0]["test/bleu"] == "" and one["train_seconds"] == 62.5
+    assert rows[0]["test/bleu"] == ""
+    assert one["train_seconds"] == 62.5
 
 
 def test_a_score_that_is_no_number_is_null(tmp_path: Path) -> None:
     made_run(tmp_path / "run", results={"validation": {"loss": "nan", "bleu": "inf"}})
     (one,) = json.loads(listed(RunsConfig(str(tmp_path), format=TableFormat.json), print))
-    assert one["validation/loss"] is None and one["validation/bleu"] is None
+    assert one["validation/loss"] is None
+    assert one["validation/bleu"] is None
 
 
 def test_damaged_and_foreign_folders_are_named_and_the_rest_is_listed(folder: Path) -> None:
@@ -100,7 +115,8 @@ def test_damaged_and_foreign_folders_are_named_and_the_rest_is_listed(folder: Pa
     lines = listed(RunsConfig(str(folder)), said.append).splitlines()
     assert len(said) == 3
     assert f"{folder / 'new'} has files of a run but no config.yaml" in said[0]
-    assert "other is damaged" in said[1] and "not the config of a training" in said[1]
+    assert "other is damaged" in said[1]
+    assert "not the config of a training" in said[1]
     assert "results.json is damaged" in said[2]
     assert [line.split()[0] for line in lines if line.startswith("sweep")] == ["sweep/b9", "sweep/b10"]
 
