@@ -13,7 +13,7 @@ from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import differing, flat_environment, short_names, shown, system_of
-from nmt.comparison.record import RunRecord, records_of
+from nmt.comparison.record import RunRecord, as_number, records_of
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
 from nmt.decoding.metrics import METRICS
@@ -27,7 +27,7 @@ TESTED_ALPHA = 0.05
 CURVES = {"train/nll": "train loss", "valid/loss": "validation loss", "train/lr": "learning rate"}
 """Values of metrics.jsonl that are curves, with their names; validation scores are, too."""
 Point = tuple[int, float | None, float | None, float]
-"""Step, target tokens, seconds of updates, and value."""
+"""Step, target tokens, seconds of training, and value."""
 
 
 @dataclass
@@ -300,12 +300,11 @@ def _disagreements(found: Comparison, column: Column) -> Iterable[str]:
 
 
 def _cost(record: RunRecord) -> Cost:
-    rates = [
-        (one["train/tflops_per_second"], one["train/tgt_tokens_per_second"])
-        for one in records_of(record.path / "metrics.jsonl")
-        if one.get("train/tflops_per_second") and one.get("train/tgt_tokens_per_second")
-    ]
-    per_token = sums.fmean(tflops / speed for tflops, speed in rates) * 1e12 if rates else None
+    names = ("train/tflops_per_second", "train/tgt_tokens_per_second")
+    records = records_of(record.path / "metrics.jsonl")
+    measures = [[as_number(one.get(name)) for name in names] for one in records]
+    shares = [tflops / speed for tflops, speed in measures if tflops and speed]
+    per_token = sums.fmean(shares) * 1e12 if shares else None
     operations = per_token * record.tokens if per_token and record.tokens else None
     return Cost(record.step, record.seconds, record.tokens, record.parameters, operations)
 
@@ -320,19 +319,23 @@ def _curves_of(entries: Sequence[Entry]) -> list[dict[str, list[Point]]]:
 
 
 def _curves(record: RunRecord) -> dict[str, list[Point]]:
-    """Return the curves of a run by name; seconds are of updates, without validations.
+    """Return the curves of a run by name.
 
-    The number of tokens that earlier versions have not stored is the mean of a step, times steps.
+    What earlier versions have not stored is estimated: tokens by their mean in a step, seconds by those of
+    the updates alone, without validations.
     """
     per_step = record.tokens / record.step if record.tokens and record.step else None
     curves: dict[str, list[Point]] = {}
     tokens, seconds = 0.0, 0.0
     for one in records_of(record.path / "metrics.jsonl"):
         step, before = int(one["step"]), tokens
-        so_far = one.get("train/tokens", per_step * step if per_step else None)
+        so_far = as_number(one.get("train/tokens", per_step * step if per_step else None))
         if so_far is not None and "train/nll" in one:
-            tokens = float(so_far)
-            seconds += max(tokens - before, 0.0) / (one.get("train/tgt_tokens_per_second") or math.inf)
+            tokens = so_far
+            seconds += max(tokens - before, 0.0) / (
+                as_number(one.get("train/tgt_tokens_per_second")) or math.inf
+            )
+            seconds = as_number(one.get("train/seconds")) or seconds
         for key, value in one.items():
             name = CURVES.get(key) or (key.removeprefix("valid/") if key.startswith("valid/") else "")
             if name and isinstance(value, (int, float)) and math.isfinite(value):

@@ -226,7 +226,7 @@ def count(number: float | None) -> str:
 
 def duration(seconds: float | None, *, coarse: bool = False) -> str:
     """Return a time as its largest unit, or two: 45s, 12m, 2h49m, 3d4h."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-"
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
     if minutes < 1:

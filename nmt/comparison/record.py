@@ -6,7 +6,6 @@ damaged: then `read_run` says so in one `UserError`.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -115,23 +114,23 @@ def read_run(path: Path) -> RunRecord:
     if "validation" in splits:
         scored_step, validation = results.get("step"), splits.pop("validation")
     state, reason, known_step = _state(path, bool(results), checkpoint is not None)
-    seconds = _number(results.get("train_seconds", progress.get("seconds")))
+    seconds = as_number(results.get("train_seconds", progress.get("seconds")))
     names = ("metrics.jsonl", "status.json", "results.json", "config.yaml")
     written = [(path / name).stat().st_mtime for name in names if (path / name).is_file()]
-    signatures = results.get("signatures")
+    signatures = results["signatures"] if isinstance(results.get("signatures"), dict) else {}
     return RunRecord(
         path=path,
         config=config,
         state=state,
         reason=reason,
-        step=max(last_step, known_step, int(_number(progress.get("step")) or 0)),
+        step=max(last_step, known_step, _integer(progress.get("step"))),
         validation=validation,
         tests=splits,
-        signatures=dict(signatures) if isinstance(signatures, dict) else {},
-        scored_step=scored_step if isinstance(scored_step, int) else None,
+        signatures={str(name): str(value) for name, value in signatures.items()},
+        scored_step=_integer(scored_step) or None,
         parameters=_num_parameters(checkpoint),
         seconds=seconds,
-        tokens=int(_number(progress.get("tokens")) or 0) or None,
+        tokens=_integer(progress.get("tokens")) or None,
         changed=max(written, default=0.0),
         results=results,
     )
@@ -161,7 +160,9 @@ def read_config(file: Path) -> dict[str, Any]:
 def _best_metric(config: dict[str, Any]) -> str:
     """Return the score that chooses the best checkpoint; configs of earlier versions may say auto."""
     name, metrics = str(config.get("trainer.best_metric", "loss")), config.get("metrics")
-    known = [metric for metric in (metrics if isinstance(metrics, list) else []) if metric in METRICS]
+    known = [
+        str(metric) for metric in (metrics if isinstance(metrics, list) else []) if str(metric) in METRICS
+    ]
     return default_best(known) if name == "auto" else name
 
 
@@ -234,11 +235,16 @@ def _scores_of(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]
 
 def _numbers(found: Any) -> dict[str, float]:
     """Return the numbers in a JSON object, which may be written as "nan" or "inf", or be null."""
-    values = {str(name): _number(value) for name, value in found.items()}
+    values = {str(name): as_number(value) for name, value in found.items()}
     return {name: math.nan if value is None else value for name, value in values.items()}
 
 
-def _number(value: Any) -> float | None:
+def _integer(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 63 else 0
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number as `write_json` writes it, or None for what is none."""
     if isinstance(value, str) and value not in ("nan", "inf", "-inf"):
         return None
     return float(value) if isinstance(value, (int, float, str)) else None
@@ -268,10 +274,10 @@ def _num_parameters(checkpoint: Path | None) -> int | None:
         return None
     with suppress(OSError, ValueError, struct.error), (checkpoint / "model.safetensors").open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, MAX_JSON_BYTES)))
-        shapes = [x["shape"] for name, x in header.items() if name != "__metadata__"]
-        if not misfits({"shapes": [size for shape in shapes for size in shape]}, {"shapes": list[int]}):
-            return sum(map(math.prod, shapes))
+        tensors = {**parse_json(file.read(min(length, MAX_JSON_BYTES))), "__metadata__": {"shape": [0]}}
+        shapes = [one.get("shape") for one in tensors.values() if isinstance(one, dict)]
+        if not misfits({"shapes": shapes}, {"shapes": list[list[int]]}):
+            return sum(map(math.prod, shapes))  # type: ignore[arg-type]
     return None
 
 
@@ -283,7 +289,7 @@ def _state(path: Path, has_results: bool, has_checkpoint: bool) -> tuple[str, st
     """
     status = _optional_json(path / "status.json")
     told, reason = str(status.get("state", "")), str(status.get("reason", ""))
-    step = status["step"] if type(status.get("step")) is int else 0
+    step = _integer(status.get("step"))
     if _is_locked(path):
         return "running", "", step
     if told == "running" and not has_results:

@@ -15,7 +15,7 @@ from nmt.decoding.metrics import METRICS
 from nmt.errors import NotReproduced, visible
 from nmt.files import digest
 
-SPEEDS = ("tgt_tokens_per_second", "tflops_per_second", "mfu", "gpu_memory_gb")
+SPEEDS = ("tgt_tokens_per_second", "tflops_per_second", "mfu", "gpu_memory_gb", "train/seconds")
 """Last parts of the names of measures that differ from one repetition to the next."""
 DERIVED = ("perplexity",)
 """Scores that follow from another."""

@@ -49,7 +49,8 @@ def scorer_of(signature: str, references: Sequence[Lines] | None = None) -> Any:
     """
     facts = dict(part.partition(":")[::2] for part in signature.split("|"))
     yes = {name: value in ("yes", "lc") for name, value in facts.items()}
-    caches = None if references is None else [list(lines) for lines in references]
+    number = int(facts["nrefs"]) if facts.get("nrefs", "").isdigit() else None
+    caches = None if references is None else [list(lines) for lines in references[:number]]
     try:
         if "nc" in facts:
             return CHRF(

@@ -34,7 +34,8 @@ def summary(found: Comparison) -> str:
 
 def _headline(found: Comparison) -> str:
     if found.first is None:
-        return f"{len(found.entries)} runs; no translations of {found.split} to compare"
+        number = len(found.entries)
+        return f"{number} run{'s' * (number > 1)}; no translations of {found.split} to compare"
     number = len(found.first.references[0])
     runs = f"{len(found.comparable)} of {len(found.entries)} runs"
     return f"{runs} compared on {number:,} sentences of {found.split}"

@@ -6,6 +6,7 @@ references differ from those of the first is named and left out of every score; 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,21 @@ from pathlib import Path
 from nmt.comparison.differences import shown
 from nmt.comparison.record import RunRecord, find_runs, read_run
 from nmt.errors import Log, UserError, suggest
-from nmt.files import read_json
+from nmt.files import NUMBER, read_json
 
 MAX_TEXT_BYTES = 1 << 28
 """Largest file of translations that is read."""
+
+
+EVALUATION = {
+    "hypotheses": str,
+    "scores": dict[str, NUMBER],
+    "signatures": dict[str, str],
+    "sha256": dict[str, str],
+}
+"""Fields of the files in evaluations/ that are read, with their types."""
+IS_LANGUAGE_MODEL = ": it is a language model"
+"""End of the problem of a run that is compared without translations."""
 
 
 @dataclass
@@ -64,6 +76,11 @@ def entries_of(names: Sequence[str], split: str, warn: Log) -> list[Entry]:
         _read(entry, split)
     if not entries:
         raise UserError(f"run={names[0]} has no run that can be read")
+    if all(not entry.problem.endswith(IS_LANGUAGE_MODEL) and entry.file is None for entry in entries):
+        known = sorted({file.stem for entry in entries for file in entry.record.path.glob("hypotheses/*.*")})
+        raise UserError(
+            f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
+        )
     first = next((entry for entry in entries if not entry.problem), None)
     for entry in entries:
         if first is not None and entry is not first and not entry.problem:
@@ -119,8 +136,9 @@ def _read(entry: Entry, split: str) -> None:
     """Fill an entry with its translations, or say what keeps them from being compared."""
     record = entry.record
     src, tgt = (str(record.config.get(f"data.{side}")) for side in ("src", "tgt"))
-    data = record.path / "data"
-    sides = [data / f"{split}.{src}", data / f"{split}.{tgt}", *sorted(data.glob(f"{split}.ref*.{tgt}"))]
+    part, _, named = split.partition("-")  # such as validation-news of a set named news
+    data = record.path / "data" / named
+    sides = [data / f"{part}.{src}", data / f"{part}.{tgt}", *sorted(data.glob(f"{part}.ref*.{tgt}"))]
     if entry.file is None:
         entry.problem = f"it has no translations of {split}" + _advice(record, split)
     elif not entry.file.name.startswith(split) and entry.file.parent.name != split:
@@ -143,7 +161,7 @@ def _read(entry: Entry, split: str) -> None:
 
 def _advice(record: RunRecord, split: str) -> str:
     if record.config.get("task") == "language_model":
-        return ": it is a language model"
+        return IS_LANGUAGE_MODEL
     if record.state != "done":
         return f": its training is {record.state}"
     return f"; nmt evaluate run={record.path} data.scored_split={split} makes them"
@@ -152,21 +170,30 @@ def _advice(record: RunRecord, split: str) -> str:
 def _add_stored(entry: Entry, split: str) -> None:
     """Add the scores and signatures that the run has stored for these translations."""
     record, file = entry.record, entry.file
-    if file is None:
+    if file is None or entry.problem:
         return
     entry.signatures = dict(record.signatures)
+    is_known = file.stem == split or file.parent.name == split  # the training wrote it
     if file.parent == record.path / "hypotheses" and file.stem == split:
         entry.stored = dict(record.validation if split == "validation" else record.tests.get(split, {}))
     for evaluation in sorted((record.path / "evaluations").glob("*.json")):
-        found = read_json(evaluation, {"hypotheses": str, "scores": dict, "signatures": dict[str, str]})
+        found = read_json(evaluation, EVALUATION)
         if record.path / found["hypotheses"] == file:
             entry.signatures = entry.signatures | found["signatures"]
-            entry.stored = {name: float(value) for name, value in found["scores"].items()}
+            entry.stored |= {name: float(value) for name, value in found["scores"].items()}
+            is_known = found["sha256"].get("tgt") == _sha256(entry.references[0])
             if isinstance(changed := found.get("changed"), dict) and changed and ":" in entry.name:
                 settings = " ".join(
                     f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items()
                 )
                 entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
+    if not is_known:
+        entry.problem = f"no file in evaluations/ says that {file.name} translates its {split} sentences"
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    """Return the hash by which an evaluation says what it scored."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def lines_of(file: Path) -> list[str]:

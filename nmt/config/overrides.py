@@ -54,6 +54,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:
         parser.error("--resolve belongs to --cfg")
+    if flags.multirun and verb.words:
+        raise UserError(f"nmt {verb.name} starts no training, and is not swept; leave out -m")
     if flags.multirun and verb.reads_input:
         raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():

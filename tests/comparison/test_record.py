@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nmt.comparison.comparing import compared
+from nmt.comparison.configs import CompareConfig, RunsConfig
+from nmt.comparison.listing import listed
+from nmt.comparison.page import page
 from nmt.comparison.record import find_runs, read_config, read_run
 from nmt.config.stored import load_config, to_plain
 from nmt.errors import UserError
@@ -108,6 +114,25 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str, problem: st
     write(tmp_path / "config.yaml", text)
     with pytest.raises(UserError, match=problem):
         read_config(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize("value", [None, "x", "inf", -1, 1e400, [], {}, {"a": {}}, [[{}]]], ids=repr)
+def test_values_of_a_stranger_break_nothing(tmp_path: Path, value: Any) -> None:
+    keys = ("step", "validation", "test", "signatures", "train_seconds", "sets", "averaged_steps")
+    scores = {"step": 5, **dict.fromkeys(("train/nll", "train/tokens", "train/seconds", "valid/bleu"), value)}
+    run = made_run(tmp_path / "run", results=dict.fromkeys(keys, value), records=[scores])
+    progress = {"progress": dict.fromkeys(("step", "tokens", "seconds"), value)}
+    write(run / "checkpoints" / "step_00000040" / "state.json", json.dumps(progress))
+    header = json.dumps({"a": {"shape": value}, "b": value}).encode()
+    file = run / "checkpoints" / "step_00000040" / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+    config = {"trainer": {"max_steps": value, "best_metric": value}, "data": {"tgt": value}, "model": {}}
+    write(run / "config.yaml", json.dumps({**config, "metrics": value, "seed": value, "task": value}))
+    write(run / "status.json", json.dumps(dict.fromkeys(("state", "step", "reason", "host"), value)))
+    assert listed(RunsConfig(str(tmp_path)), pytest.fail)
+    cfg = CompareConfig(bootstrap_samples=100, randomisation_trials=0)
+    with suppress(UserError):
+        page("", compared(cfg, [str(run)], None, log=lambda text: None, warn=pytest.fail))
 
 
 def test_a_run_that_leads_out_of_itself_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def test_an_unfinished_run_has_the_translations_of_its_best_step(tmp_path: Path)
     (entry,) = entries_of(names(run), "validation", pytest.fail)
     assert entry.file == run / "hypotheses" / "validation" / "step_00000040.de"
     assert not entry.problem
-    (entry,) = entries_of(names(run), "test", pytest.fail)
+    other = made_run(tmp_path / "other")
+    _, entry = entries_of(names(other, run), "test", pytest.fail)
     assert entry.problem == "it has no translations of test: its training is stopped"
 
 
@@ -77,8 +79,15 @@ def test_an_evaluation_names_its_settings_and_has_its_own_signature(tmp_path: Pa
         "hypotheses": "hypotheses/validation-0123abcd.de",
         "scores": {"bleu": 1.5},
         "signatures": {"bleu": "tok:none"},
+        "sha256": {"tgt": hashlib.sha256("\n".join(REFERENCES).encode()).hexdigest()},
         "changed": {"decoding.beam_size": 8, "checkpoint": "40"},
     }
+    (entry,) = entries_of(names(file), "validation", pytest.fail)
+    silent = f"no file in evaluations/ says that {file.name} translates its validation sentences"
+    assert entry.problem == silent  # they may be of another corpus
+    other = evaluation | {"sha256": {"tgt": "0"}}
+    write(run / "evaluations" / "validation-0123abcd.json", json.dumps(other))
+    assert entries_of(names(file), "validation", pytest.fail)[0].problem == silent
     write(run / "evaluations" / "validation-0123abcd.json", json.dumps(evaluation))
     _, entry = entries_of(names(run, file), "validation", pytest.fail)
     assert entry.name == "run:beam_size=8 checkpoint=40"
@@ -91,6 +100,21 @@ def test_several_references_are_read(tmp_path: Path) -> None:
     write(run / "data" / "validation.ref2.de", "".join(f"{line}!\n" for line in REFERENCES))
     (entry,) = entries_of(names(run), "validation", pytest.fail)
     assert entry.references == [REFERENCES, [f"{line}!" for line in REFERENCES]]
+
+
+def test_a_split_that_no_run_has(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    with pytest.raises(UserError, match=r"split=news: none of the runs has .* they have test, validation"):
+        entries_of(names(run), "news", pytest.fail)
+
+
+def test_a_named_set(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    for side, lines in (("en", ["a"]), ("de", ["b"])):
+        write(run / "data" / "news" / f"validation.{side}", f"{lines[0]}\n")
+    write(run / "hypotheses" / "validation-news.de", "c\n")
+    (entry,) = entries_of(names(run), "validation-news", pytest.fail)
+    assert (entry.problem, entry.references, entry.hypotheses) == ("", [["b"]], ["c"])
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
