@@ -66,6 +66,10 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
 def _with_key(verb: Verb, arguments: Sequence[str]) -> list[str]:
     """Return the arguments with those that have no `=`, or name what exists, as one value of `verb.words`."""
     words = [word for word in arguments if "=" not in word or Path(word).exists()]
+    if words and any(word.startswith(f"{verb.words}=") for word in arguments if word not in words):
+        raise UserError(
+            f"{words[0]!r} is a value of {verb.words}, which is given, too; write all in one place"
+        )
     value = f"[{','.join(map(quoted, words))}]" if len(words) > 1 else "".join(map(quoted, words))
     return [word for word in arguments if word not in words] + [f"{verb.words}={value}"] * bool(words)
 

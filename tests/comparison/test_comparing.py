@@ -183,6 +183,7 @@ def test_the_command(
             ["nowhere"],
             "run=nowhere is neither a run, a folder of runs, nor a file in the hypotheses/ of a run",
         ),
+        (["run=a", "b"], "'b' is a value of run, which is given, too; write all in one place"),
         (["-m", "x"], "nmt compare starts no training, and is not swept; leave out -m"),
         (["x", "bootstrap_samples=1"], "bootstrap_samples must be at least 100"),
     ],

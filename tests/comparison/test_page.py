@@ -17,6 +17,7 @@ from nmt.comparison.page import TEMPLATE, page, page_data
 from tests.comparison.made import GOOD, SOURCES, made_run
 
 HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
+KEYS = 'byId("chart").dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));'
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -70,7 +71,7 @@ def test_numbers_that_json_lacks_are_null(runs: list[str]) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_shows_every_section(runs: list[str], tmp_path: Path) -> None:
     file = tmp_path / "comparison.html"
-    file.write_text(written(runs), encoding="utf-8")
+    file.write_text(written(runs).replace("</body>", f"<script>{KEYS}</script></body>"), encoding="utf-8")
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--virtual-time-budget=5000", "--dump-dom"]
     done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)
     dom = done.stdout
@@ -80,3 +81,4 @@ def test_a_browser_shows_every_section(runs: list[str], tmp_path: Path) -> None:
     assert dom.count("<polyline") == 3
     assert "<mark>" in dom
     assert "not comparable" in dom
+    assert dom.count('data-run="0">20 at 40</output>') == 1  # the last point, by the keyboard
