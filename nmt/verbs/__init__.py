@@ -163,7 +163,7 @@ _ROWS = (
         groups=(),
         examples=(
             "nmt compare outputs/a outputs/b                # b against a, on validation",
-            "nmt compare outputs/multirun/seed-1            # all runs of a sweep",
+            "nmt compare outputs/base outputs/multirun/mine  # all runs of a sweep against one",
             "nmt compare outputs/a outputs/b split=test     # at the end",
         ),
         opens_run=False,

@@ -51,7 +51,8 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(ReproduceConfig)
     then = Path(cfg.run)
     stored = load_run(cfg.run)
-    now = Path(cfg.output) if cfg.output is not None else then.with_name(f"{then.absolute().name}-reproduced")
+    beside = then if then.name not in ("", "..") else then.resolve()
+    now = Path(cfg.output) if cfg.output is not None else beside.with_name(f"{beside.name}-reproduced")
     record = read_run(then)
     if not record.results:
         raise UserError(
