@@ -11,6 +11,7 @@ in import order, too; a test reads these lists and checks both:
     files                 Files and folders that appear whole.
     containment           Folders of strangers: no name in them leads out of them.
     temporary             Folders for the time of one block, also of killed processes.
+    markup                Text of strangers inside of HTML pages.
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     loading               The code that a table names, imported at its first use.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
@@ -26,6 +27,7 @@ in import order, too; a test reads these lists and checks both:
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, and what is opened from it.
     exchange/             Models of other programs as runs, and runs in the formats of other programs.
+    comparison/           Runs side by side, by their files alone; no weights.
     verbs/                One file a verb: wiring only.
     sweep                 Trials of a sweep, each in a process of its own.
     cli                   `nmt VERB [overrides]`, errors and exit codes.

@@ -4,7 +4,7 @@ Knows no config and no model: the arguments of a verb go to `nmt.config.compose`
 that its row of `nmt.verbs` names. Both are imported once a verb is known: `nmt --help` answers at once.
 
 Exit codes: 0 done, 1 a bug of ours, 2 the user's config or data, 3 a sweep with failed trials, 4 training
-stopped, 128 + N after signal N.
+stopped, 5 a training that was not reproduced, 128 + N after signal N.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _require_unlocked(argv: list[str]) -> None:
 
 def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
-    if not verb.opens_run:
+    if not (verb.opens_run or verb.words):
         _require_unlocked(argv)
     from nmt.config.compose import compose
 

@@ -39,6 +39,12 @@ class TrainingStopped(NmtError):
     exit_code = 4
 
 
+class NotReproduced(NmtError):
+    """A training was repeated, and ended with other scores than the first time."""
+
+    exit_code = 5
+
+
 class Interrupted(BaseException):
     """A signal asked the process to stop, and it did so in good order; no error that a library may handle."""
 

@@ -11,7 +11,6 @@ ten sentences of 30 tokens are 2 MB for 6 layers of 8 heads.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,17 @@ import numpy as np
 from nmt.attention_views.alignment import Weights
 from nmt.attention_views.maps import SentenceMaps
 from nmt.data.tokenizer import Piece
+from nmt.markup import script_json
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACEHOLDER = '{"here": "the data"}'
 """Placeholder of the data in the template."""
-UNSAFE = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
 def page(title: str, sentences: Sequence[dict[str, Any]]) -> str:
     """Return the page with the sentences that `page_data` returned."""
     template = TEMPLATE.read_text(encoding="utf-8")
     return template.replace(PLACEHOLDER, script_json({"title": title, "sentences": list(sentences)}), 1)
-
-
-def script_json(content: Any) -> str:
-    """Return JSON that means the same inside a script element, whatever text is in it."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).translate(UNSAFE)
 
 
 def page_data(sentence: SentenceMaps) -> dict[str, Any]:

@@ -48,16 +48,30 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(argv)
-    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in flags.overrides]
+    arguments = _with_key(verb, flags.overrides) if verb.words else flags.overrides
+    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in arguments]
     if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:
         parser.error("--resolve belongs to --cfg")
+    if flags.multirun and verb.words:
+        raise UserError(f"nmt {verb.name} starts no training, and is not swept; leave out -m")
     if flags.multirun and verb.reads_input:
         raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     return flags
+
+
+def _with_key(verb: Verb, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with those that have no `=`, or name what exists, as one value of `verb.words`."""
+    words = [word for word in arguments if "=" not in word or Path(word).exists()]
+    if words and any(word.startswith(f"{verb.words}=") for word in arguments if word not in words):
+        raise UserError(
+            f"{words[0]!r} is a value of {verb.words}, which is given, too; write all in one place"
+        )
+    value = f"[{','.join(map(quoted, words))}]" if len(words) > 1 else "".join(map(quoted, words))
+    return [word for word in arguments if word not in words] + [f"{verb.words}={value}"] * bool(words)
 
 
 def _with_literal_prompt(argument: str) -> str:

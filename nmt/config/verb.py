@@ -38,6 +38,8 @@ class Verb:
     """Keys that take a choice of a group, each with its group, such as distil.decoding with decoding."""
     reads_input: bool = False
     """Whether sentences come from standard input, which can be read only once."""
+    words: str = ""
+    """Key of the folders that a verb only reads; arguments without `=` are its values."""
     shared: bool = False
     """Whether several processes, started by torchrun, can share the work."""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from nmt import __version__
+from nmt import __version__, kernels
 from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import difference, load_config, refuse_difference, save_config
 from nmt.containment import require_contained
@@ -145,6 +145,9 @@ class RunDirectory:
             "device": torch.cuda.get_device_name(device)
             if device.type == "cuda"
             else platform.processor() or "cpu",
+            "cpu": _cpu_name(),
+            "kernels": kernels.status() if device.type == "cpu" else "",
+            "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "threads": torch.get_num_threads(),
             "precision": precision,
         }
@@ -222,6 +225,14 @@ class RunDirectory:
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""
         return read_json(self.results_file, RESULTS) if self.results_file.is_file() else None
+
+
+def _cpu_name() -> str:
+    """Return the name of the processor, as far as the system tells."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _remove(file: Path) -> None:

@@ -15,6 +15,9 @@ import order:
     import_model        Make a run of a model that another program has trained.
     generate            Continue a text.
     attention           Show what a model attends to.
+    runs                List runs.
+    compare             Compare runs.
+    reproduce           Train a run again and compare.
 """
 
 from nmt.config.verb import Verb
@@ -152,6 +155,47 @@ _ROWS = (
             "paste src.txt tgt.txt | nmt attention run=outputs/mine views=[hard] layer=5 output=aligned",
         ),
         reads_input=True,
+    ),
+    Verb(
+        name="runs",
+        summary="list the runs in a folder: state, scores, cost, and what differs in their configs",
+        config="nmt.comparison.configs.RunsConfig",
+        code="nmt.verbs.runs.run",
+        groups=(),
+        examples=(
+            "nmt runs                                       # all runs in outputs/, the newest first",
+            "nmt runs outputs/multirun sort=bleu state=done",
+            "nmt runs match=*dropout* format=csv > runs.csv",
+        ),
+        opens_run=False,
+        words="folder",
+    ),
+    Verb(
+        name="compare",
+        summary="compare runs: scores with intervals and tests, curves, sentences, costs; also as a page",
+        config="nmt.comparison.configs.CompareConfig",
+        code="nmt.verbs.compare.run",
+        groups=(),
+        examples=(
+            "nmt compare outputs/a outputs/b                # b against a, on validation",
+            "nmt compare outputs/base outputs/multirun/mine  # all runs of a sweep against one",
+            "nmt compare outputs/a outputs/b split=test     # at the end",
+        ),
+        opens_run=False,
+        words="run",
+    ),
+    Verb(
+        name="reproduce",
+        summary="train a run again from its stored config, and report what differs",
+        config="nmt.comparison.configs.ReproduceConfig",
+        code="nmt.verbs.reproduce.run",
+        groups=(),
+        examples=(
+            "nmt reproduce run=outputs/mine                 # into outputs/mine-reproduced",
+            "nmt reproduce run=outputs/mine output=/tmp/again tolerance=0.5",
+        ),
+        opens_run=False,
+        words="run",
     ),
 )
 VERBS = {row.name: row for row in _ROWS}

@@ -1,0 +1,351 @@
+"""All facts of a comparison: scores and tests, systems over seeds, curves, sentences, costs, differences."""
+
+from __future__ import annotations
+
+import math
+import statistics as sums
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmt.comparison import breakdown, significance
+from nmt.comparison.breakdown import Bucket, Difference
+from nmt.comparison.configs import CompareConfig
+from nmt.comparison.differences import differing, flat_environment, short_names, shown, system_of
+from nmt.comparison.record import RunRecord, as_number, records_of
+from nmt.comparison.significance import Tested
+from nmt.comparison.translations import Entry, entries_of
+from nmt.decoding.metrics import METRICS
+from nmt.errors import Log, UserError
+from nmt.files import read_json
+
+MAX_POINTS = 400
+"""Most points of a curve on the page."""
+TESTED_ALPHA = 0.05
+"""Level below which a corrected p value is called significant."""
+CURVES = {"train/nll": "train loss", "valid/loss": "validation loss", "train/lr": "learning rate"}
+"""Values of metrics.jsonl that are curves, with their names; validation scores are, too."""
+Point = tuple[int, float | None, float | None, float]
+"""Step, target tokens, seconds of training, and value."""
+
+
+@dataclass
+class Column:
+    """One metric, and the scores of all entries by it, None for those that cannot be compared."""
+
+    metric: str
+    label: str
+    signature: str
+    rows: list[Tested | None]
+
+
+@dataclass
+class System:
+    """Runs that differ in their seed alone."""
+
+    name: str
+    members: list[int]
+    """Numbers of entries."""
+    scores: dict[str, tuple[float, float | None, float, float]]
+    """By metric: mean, standard deviation (None for one run), lowest, highest."""
+
+
+@dataclass
+class Cost:
+    """What a training took."""
+
+    steps: int
+    seconds: float | None
+    tokens: int | None
+    parameters: int | None
+    operations: float | None
+    """Floating-point operations of one process, by the rates in metrics.jsonl."""
+
+
+@dataclass
+class Comparison:
+    """Everything that the table and the page show."""
+
+    split: str
+    entries: list[Entry]
+    columns: list[Column]
+    losses: list[float | None]
+    """Stored loss of the split by entry, in nats per target token."""
+    same_tokenizer: bool
+    """Whether losses are of the same tokens."""
+    systems: list[System]
+    buckets: dict[str, dict[str, list[Bucket]]]
+    """Kind of bucket -> metric -> buckets; their scores are of the entries that can be compared."""
+    differences: dict[int, list[Difference]]
+    """Number of an entry -> the sentences that differ most from those of the first one."""
+    config: dict[str, list[Any]]
+    environment: dict[str, list[Any]]
+    costs: list[Cost]
+    curves: list[dict[str, list[Point]]]
+    counted: str
+    """Where words were counted."""
+    bootstrap_samples: int
+    randomisation_trials: int
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def comparable(self) -> list[int]:
+        """Numbers of the entries whose translations are compared, the first of them first."""
+        return [number for number, entry in enumerate(self.entries) if not entry.problem]
+
+    @property
+    def first(self) -> Entry | None:
+        """The entry that the others are tested against."""
+        return self.entries[self.comparable[0]] if self.comparable else None
+
+
+def compared(
+    cfg: CompareConfig, names: Sequence[str], words: Mapping[str, int] | None, *, log: Log, warn: Log
+) -> Comparison:
+    """Return all facts about the runs that `names` stand for; `words` counts words of a training corpus.
+
+    Raises:
+        UserError: a name stands for no run.
+    """
+    entries = entries_of(names, cfg.split, warn)
+    usable = [entry for entry in entries if not entry.problem]
+    configs = [entry.record.config for entry in entries]
+    environments = [flat_environment(entry.record.path) for entry in entries]
+    found = Comparison(
+        split=cfg.split,
+        entries=entries,
+        columns=[],
+        losses=[entry.stored.get("loss", _loss(entry, cfg.split)) for entry in entries],
+        same_tokenizer=len({_tokenizer(entry.record) for entry in entries}) == 1,
+        systems=[],
+        buckets={},
+        differences={},
+        config=differing(configs),
+        environment=differing(environments, ignored=("command*",)),
+        costs=[_cost(entry.record) for entry in entries],
+        curves=_curves_of(entries),
+        counted="the training data" if words is not None else f"the {cfg.split} sources themselves",
+        bootstrap_samples=cfg.bootstrap_samples,
+        randomisation_trials=cfg.randomisation_trials,
+    )
+    if usable:
+        _add_scores(found, usable, cfg, log)
+        _add_breakdown(found, usable, cfg, words)
+    found.systems = _systems(found)
+    found.notes += _notes(found, usable)
+    return found
+
+
+def _loss(entry: Entry, split: str) -> float | None:
+    whole = entry.file is None or entry.file.stem == split
+    scores = entry.record.validation if split == "validation" else entry.record.tests.get(split, {})
+    return scores.get("loss") if whole else None
+
+
+def _tokenizer(record: RunRecord) -> tuple[str, ...]:
+    manifest = record.path / "MANIFEST.json"
+    sums = read_json(manifest) if manifest.is_file() else {}
+    known = [f"{name} {value}" for name, value in sorted(sums.items()) if name.startswith("tokenizer")]
+    files = sorted(record.path.glob("tokenizer*.model"))
+    return tuple(known or [f"{file.name} {file.read_bytes()!r}" for file in files])
+
+
+def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, log: Log) -> None:
+    signatures = _signatures(usable)
+    references = usable[0].references
+    for metric, signature in signatures.items():
+        log(f"scoring {len(usable)} runs by {metric}, with {cfg.bootstrap_samples:,} samples")
+        try:
+            rows = significance.scored(
+                signature,
+                [entry.hypotheses for entry in usable],
+                references,
+                samples=cfg.bootstrap_samples,
+                trials=cfg.randomisation_trials,
+            )
+        except UserError as error:
+            found.notes.append(f"{metric} is left out: {error}")
+            continue
+        of_entry = dict(zip(map(id, usable), rows, strict=True))
+        label = METRICS[metric].label if metric in METRICS else metric
+        all_rows = [of_entry.get(id(entry)) for entry in found.entries]
+        found.columns.append(Column(metric, label, signature, all_rows))
+
+
+def _signatures(usable: Sequence[Entry]) -> dict[str, str]:
+    """Return the signatures of the first run that has any; those of this sacreBLEU where none has."""
+    stored = next((entry.signatures for entry in usable if entry.signatures), None)
+    if stored is not None:
+        return stored
+    entry = usable[0]
+    rules = {"bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp", "chrf": breakdown.SENTENCE_CHRF}
+    metrics = entry.record.config.get("metrics")
+    wanted = [name for name in metrics if name in rules] if isinstance(metrics, list) else []
+    return {name: rules[name] for name in wanted or rules}
+
+
+def _add_breakdown(
+    found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, words: Mapping[str, int] | None
+) -> None:
+    references, sources = usable[0].references, usable[0].sources
+    words = breakdown.word_counts(sources) if words is None else words
+    starts = breakdown.FREQUENCIES
+    kinds = {
+        "length": (breakdown.lengths(references[0]), breakdown.LENGTHS),
+        "frequency": (breakdown.rarest_words(sources, words), starts),
+    }
+    found.buckets = {kind: {} for kind in kinds}
+    for column in found.columns:
+        counts = [breakdown.statistics(column.signature, entry.hypotheses, references) for entry in usable]
+        for kind, (values, bounds) in kinds.items():
+            found.buckets[kind][column.metric] = breakdown.by_bucket(column.signature, counts, values, bounds)
+    if len(usable) > 1 and cfg.max_sentences:
+        first, chrf = usable[0], breakdown.sentence_scores(usable[0].hypotheses, references)
+        for number, entry in enumerate(found.entries):
+            if entry is not first and not entry.problem:
+                own = breakdown.sentence_scores(entry.hypotheses, references)
+                found.differences[number] = breakdown.largest_differences(
+                    first.hypotheses, entry.hypotheses, (chrf, own), cfg.max_sentences
+                )
+
+
+def _systems(found: Comparison) -> list[System]:
+    """Return the runs as systems, in the order of their first runs."""
+    groups: dict[object, list[int]] = {}
+    seen = Counter[object]()
+    for number, entry in enumerate(found.entries):
+        key, seed = _system_key(entry), entry.record.config.get("seed")
+        seen[key, seed] += 1  # a copy of a run is no further seed
+        groups.setdefault((key, seen[key, seed], entry.problem and number), []).append(number)
+    keys = [key for key in found.config if key != "seed"]
+    names = short_names(keys)
+    systems = []
+    for members in groups.values():
+        entry = found.entries[members[0]]
+        values = [f"{names[key]}={shown(found.config[key][members[0]])}" for key in keys[:4]]
+        name = " ".join(values) if len(members) > 1 and values else entry.name
+        scores = {}
+        for column in found.columns:
+            rows = [row.value for number in members if (row := column.rows[number]) is not None]
+            if rows:
+                spread = sums.stdev(rows) if len(rows) > 1 else None
+                scores[column.metric] = sums.fmean(rows), spread, min(rows), max(rows)
+        systems.append(System(name, members, scores))
+    return systems
+
+
+def _system_key(entry: Entry) -> tuple[str, ...]:
+    """Return what runs have in common whose seeds alone differ: config, training data, translations."""
+    record, file = entry.record, entry.file
+    digest = record.path / "data" / "train.json"
+    data = str(read_json(digest).get("sha256")) if digest.is_file() else ""
+    inside = str(file.relative_to(record.path)) if file is not None else ""
+    return system_of(record.config), data, inside
+
+
+def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
+    """Return what a reader must know before believing a number."""
+    notes = [f"{entry.name} is not compared: {entry.problem}" for entry in found.entries if entry.problem]
+    for entry in usable:
+        if entry.record.state != "done":
+            notes.append(
+                f"{entry.name} is {entry.record.state}, and compared by its translations in {entry.file}"
+            )
+    for column in found.columns:
+        for entry in usable:
+            own = entry.signatures.get(column.metric)
+            if own is not None and significance.rules_of(own) != significance.rules_of(column.signature):
+                notes.append(
+                    f"the stored {column.label} of {entry.name} is not comparable: its signature is {own}; "
+                    f"here all are computed anew with {column.signature}"
+                )
+        notes += _disagreements(found, column)
+        if note := significance.version_note(column.signature):
+            notes.append(note)
+    srcs = [entry.name for entry in usable[1:] if entry.sources != usable[0].sources]
+    if srcs:
+        notes.append(
+            f"the sources of {', '.join(srcs)} differ from those of {usable[0].name}; the references agree"
+        )
+    number = len(usable) - 1
+    if number > 1:
+        notes.append(
+            f"{number} runs are tested against {usable[0].name}: by chance alone, one in twenty of such "
+            "tests has p < 0.05; read the p values corrected for their number (Holm), and test a choice "
+            "once, on test"
+        )
+    if number and all(len(system.members) == 1 for system in found.systems):
+        notes.append(
+            "each system is one run: the tests know the chance in the choice of sentences, not the chance in "
+            "training; several seeds show that"
+        )
+    if not found.same_tokenizer:
+        notes.append("the tokenizers differ: losses and perplexities are per token, and not comparable")
+    return list(dict.fromkeys(notes))
+
+
+def _disagreements(found: Comparison, column: Column) -> Iterable[str]:
+    """Yield a remark for each run whose stored score is not that of its stored translations."""
+    for entry, row in zip(found.entries, column.rows, strict=True):
+        stored, own = entry.stored.get(column.metric), entry.signatures.get(column.metric)
+        if row is None or stored is None or own is None:
+            continue
+        same = significance.rules_of(own) == significance.rules_of(column.signature)
+        if same and not math.isclose(stored, row.value, abs_tol=0.005):
+            yield (
+                f"{entry.name} has stored {column.label} {stored:.2f}, but its translations in "
+                f"{entry.file} score {row.value:.2f}: the file or the score has changed"
+            )
+
+
+def _cost(record: RunRecord) -> Cost:
+    names = ("train/tflops_per_second", "train/tgt_tokens_per_second")
+    records = records_of(record.path / "metrics.jsonl")
+    measures = [[as_number(one.get(name)) for name in names] for one in records]
+    shares = [tflops / speed for tflops, speed in measures if tflops and speed]
+    per_token = sums.fmean(shares) * 1e12 if shares else None
+    operations = per_token * record.tokens if per_token and record.tokens else None
+    return Cost(record.step, record.seconds, record.tokens, record.parameters, operations)
+
+
+def _curves_of(entries: Sequence[Entry]) -> list[dict[str, list[Point]]]:
+    """Return the curves of each entry; those of a run that is there several times, once."""
+    known, curves = set(), []
+    for entry in entries:
+        curves.append({} if entry.record.path in known else _curves(entry.record))
+        known.add(entry.record.path)
+    return curves
+
+
+def _curves(record: RunRecord) -> dict[str, list[Point]]:
+    """Return the curves of a run by name.
+
+    What earlier versions have not stored is estimated: tokens by their mean in a step, seconds by those of
+    the updates alone, without validations.
+    """
+    per_step = record.tokens / record.step if record.tokens and record.step else None
+    curves: dict[str, list[Point]] = {}
+    tokens, seconds = 0.0, 0.0
+    for one in records_of(record.path / "metrics.jsonl"):
+        step, before = int(one["step"]), tokens
+        so_far = as_number(one.get("train/tokens", per_step * step if per_step else None))
+        if so_far is not None and "train/nll" in one:
+            tokens = so_far
+            seconds += max(tokens - before, 0.0) / (
+                as_number(one.get("train/tgt_tokens_per_second")) or math.inf
+            )
+            seconds = as_number(one.get("train/seconds")) or seconds
+        for key, value in one.items():
+            name = CURVES.get(key) or (key.removeprefix("valid/") if key.startswith("valid/") else "")
+            if name and isinstance(value, (int, float)) and math.isfinite(value):
+                known = so_far is not None or tokens > 0
+                point = (step, tokens, seconds, float(value)) if known else (step, None, None, float(value))
+                curves.setdefault(name, []).append(point)
+    return {name: _thinned(points) for name, points in curves.items()}
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    """Return at most `MAX_POINTS` of the points, the last among them."""
+    every = math.ceil(len(points) / MAX_POINTS)
+    return points[::-1][::every][::-1] if every > 1 else points

@@ -1,0 +1,66 @@
+"""Keys that differ among runs: of configs and of environments, both as full keys with plain values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from nmt.comparison.record import flat
+from nmt.files import read_json
+
+NAMES = ("run", "tracking.*")
+"""Keys that say where a training reports to, and nothing about it."""
+REPORTING = ("runtime.*", "trainer.*_every_steps", "trainer.keep_*", "data.path")
+"""Keys that change weights little or not at all."""
+SEEDS = ("seed",)
+"""Keys that make repetitions of one system differ."""
+
+
+def differing(facts: Sequence[Mapping[str, Any]], ignored: Sequence[str] = NAMES) -> dict[str, list[Any]]:
+    """Return each key whose values differ, with the value of every run, None where a run lacks the key.
+
+    A key that only some runs have, such as one of another version or family, differs only if those do.
+    """
+    found = {}
+    for key in dict.fromkeys(key for one in facts for key in one):
+        if len({repr(one[key]) for one in facts if key in one}) > 1 and not matches(key, ignored):
+            found[key] = [one.get(key) for one in facts]
+    return found
+
+
+def flat_environment(run: Path) -> dict[str, Any]:
+    """Return the environment.json of a run as full keys with values; empty where there is none."""
+    file = run / "environment.json"
+    return dict(flat(read_json(file))) if file.is_file() else {}
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each key as its name, or as many parts as tell it from the others."""
+    names = {key: key.rpartition(".")[2] for key in keys}
+    counts = Counter(names.values())
+    return {key: name if counts[name] == 1 else key for key, name in names.items()}
+
+
+def system_of(config: Mapping[str, Any]) -> str:
+    """Return a text that runs have in common which differ in the seed, and in where they report to, alone."""
+    kept = {key: value for key, value in config.items() if not matches(key, (*NAMES, *SEEDS))}
+    return repr(sorted(kept.items()))
+
+
+def shown(value: Any) -> str:
+    """Return a value of a config as it is written on a command line."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "-"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return f"[{','.join(map(shown, value))}]"
+    return str(value)
+
+
+def matches(key: str, patterns: Sequence[str]) -> bool:
+    """Return whether a full key fits one of the patterns."""
+    return any(fnmatch(key, pattern) for pattern in patterns)

@@ -1,0 +1,281 @@
+"""The table of `nmt runs`: a row a run, and columns for the keys of the config that differ."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shutil
+import time
+import unicodedata
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from nmt.comparison.configs import RunsConfig, TableFormat
+from nmt.comparison.differences import REPORTING, differing, matches, short_names, shown
+from nmt.comparison.record import STATES, RunRecord, find_runs, read_run
+from nmt.decoding.metrics import METRICS, higher_is_better
+from nmt.errors import Log, UserError, suggest, visible
+
+GAP = "  "
+MAX_LINES = 2
+"""Most lines of config differences below a run."""
+MIN_NAME = 16
+"""Fewest characters of a name that a narrow terminal cuts it to."""
+
+
+def listed(cfg: RunsConfig, warn: Log) -> str:
+    """Return the runs in a folder as text; `warn` is told of what is no run, or a damaged one.
+
+    Raises:
+        UserError: there is no such folder, no run in it, or no such state or column.
+    """
+    folder = Path(cfg.folder)
+    if not folder.is_dir():
+        raise UserError(f"folder={folder} is not a directory; say nmt runs FOLDER")
+    states = _states(cfg.state)
+    found, foreign = find_runs(folder)
+    for path in foreign:
+        warn(f"{path} has files of a run but no config.yaml, and is not listed")
+    if not found:
+        raise UserError(
+            f"there is no run in {folder}; nmt train makes one, and nmt runs FOLDER looks elsewhere"
+        )
+    records = []
+    for path in found:
+        if not fnmatchcase(_name(path, folder), cfg.match):
+            continue
+        try:
+            records.append(read_run(path))
+        except UserError as error:
+            warn(f"{path} is damaged and not listed: {error}")
+    records = [record for record in records if states is None or record.state in states]
+    differences = differing([record.config for record in records])
+    records = _sorted(records, cfg.sort, folder)
+    differences = {key: [record.config.get(key) for record in records] for key in differences}
+    if cfg.format is TableFormat.table:
+        return _table(records, differences, folder)
+    rows = [_facts(record, folder) for record in records]
+    return _json(rows, differences) if cfg.format is TableFormat.json else _csv(rows, differences)
+
+
+def _states(value: object) -> list[str] | None:
+    if value is None:
+        return None
+    states = list(map(str, value)) if isinstance(value, list) else [str(value)]
+    for state in states:
+        if state not in STATES:
+            near = suggest(state, STATES)
+            raise UserError(f"state must be one or several of {', '.join(STATES)}, but is {state!r}{near}")
+    return states
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.name if path == folder else str(path.relative_to(folder))
+
+
+def _sorted(records: Sequence[RunRecord], column: str, folder: Path) -> list[RunRecord]:
+    """Return the runs sorted by a column, the best or newest first; runs without the value come last."""
+    known: dict[str, Callable[[RunRecord], Any]] = {
+        "name": lambda run: _by_numbers(_name(run.path, folder)),
+        "state": lambda run: STATES.index(run.state),
+        "step": lambda run: -run.step,
+        "time": lambda run: run.seconds,
+        "age": lambda run: -run.changed,
+        "parameters": lambda run: run.parameters,
+    }
+    metrics = dict.fromkeys([*(name for run in records for name in run.validation), *METRICS, "loss"])
+    keys = dict.fromkeys(key for run in records for key in run.config)
+    if column in known:
+        value = known[column]
+    elif column in metrics:
+        sign = -1 if higher_is_better(column) else 1
+        value = lambda run: sign * run.validation.get(column, math.nan)  # noqa: E731
+    elif matching := [key for key in keys if column in (key, key.rpartition(".")[2])]:
+        value = lambda run: run.config.get(matching[0])  # noqa: E731
+    else:
+        raise UserError(
+            f"sort must be one of {', '.join([*known, *metrics])} or a key of the config, but is "
+            f"{column!r}{suggest(column, [*known, *metrics, *keys])}"
+        )
+    return sorted(records, key=lambda run: _order(value(run)))
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Return a key that sorts numbers before texts, and what is missing last."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return 3, 0
+    if isinstance(value, list):
+        return 2, value if all(isinstance(x, tuple) for x in value) else str(value)
+    return (0, value) if isinstance(value, (int, float)) else (1, str(value))
+
+
+def _by_numbers(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts `a10` after `a9`."""
+    return [(1, int(x), "") if x.isdigit() else (0, 0, x) for x in re.split(r"([0-9]+)", name) if x]
+
+
+def _facts(record: RunRecord, folder: Path) -> dict[str, Any]:
+    """Return what is known of a run under names for programs."""
+    changed = datetime.fromtimestamp(record.changed, timezone.utc).isoformat(timespec="seconds")
+    return {
+        "name": _name(record.path, folder),
+        "path": str(record.path),
+        "state": record.state,
+        "reason": record.reason,
+        "step": record.step,
+        "max_steps": record.steps,
+        "scored_step": record.scored_step,
+        **{f"validation/{name}": value for name, value in record.validation.items()},
+        **{f"{split}/{name}": x for split, scores in record.tests.items() for name, x in scores.items()},
+        "parameters": record.parameters,
+        "train_seconds": record.seconds,
+        "train_tokens": record.tokens,
+        "changed": changed,
+    }
+
+
+def _json(rows: Sequence[dict[str, Any]], differences: dict[str, list[Any]]) -> str:
+    """Return one JSON array; a number that JSON lacks is null."""
+    content = [
+        {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}
+        | {"config": {key: values[number] for key, values in differences.items()}}
+        for number, row in enumerate(rows)
+    ]
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _csv(rows: Sequence[dict[str, Any]], differences: dict[str, list[Any]]) -> str:
+    """Return comma-separated values with a line of names; what a run lacks is empty."""
+    names = list(dict.fromkeys([*(name for row in rows for name in row), *differences]))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for number, row in enumerate(rows):
+        values = {key: x[number] for key, x in differences.items()}
+        writer.writerow(row | {key: x if x is None else shown(x) for key, x in values.items()})
+    return out.getvalue().rstrip("\n")
+
+
+def _table(records: Sequence[RunRecord], differences: dict[str, list[Any]], folder: Path) -> str:
+    """Return lines that fit the terminal; config differences that do not fit stand below their run."""
+    if not records:
+        return "no run fits; nmt runs without state= and match= lists all"
+    metrics = {record.best_metric for record in records}
+    label = _label(metrics.pop()) if len(metrics) == 1 else "score"
+    head = ["run", "state", "step", f"valid {label}", f"test {label}", "params", "time", "age"]
+    cells = [_cells(record, folder, with_name=label == "score") for record in records]
+    names = short_names(list(differences))
+    texts = {key: [visible(shown(value)) for value in values] for key, values in differences.items()}
+    told = sorted(texts, key=lambda key: matches(key, REPORTING))  # what changes no weights comes last
+    settings = [
+        [f"{names[key]}={texts[key][number]}" for key in told if differences[key][number] is not None]
+        for number in range(len(records))
+    ]
+    wide = shutil.get_terminal_size().columns
+    columns = [[visible(names[key]), *values] for key, values in texts.items()]
+    table = [head, *cells]
+    beside = [[*row, *(column[number] for column in columns)] for number, row in enumerate(table)]
+    if sum(_widths(beside)) + len(GAP) * (len(beside[0]) - 1) <= wide:
+        return "\n".join(aligned(beside, left=(0, 1)))
+    room = wide - sum(_widths(table)[1:]) - len(GAP) * (len(head) - 1)
+    for row in table[1:]:
+        row[0] = cut(row[0], max(room, MIN_NAME))
+    lines = aligned(table, left=(0, 1))
+    below = [[line, *_filled(own, wide)] for line, own in zip(lines[1:], settings, strict=True)]
+    return "\n".join([lines[0], *(line for block in below for line in block)])
+
+
+def _cells(record: RunRecord, folder: Path, *, with_name: bool) -> list[str]:
+    metric = record.best_metric
+    test = next(iter(record.tests.values()), {})
+    name = f"{_label(metric)} " if with_name else ""
+    scores = [
+        f"{name}{values[metric]:.2f}" if metric in values else "-" for values in (record.validation, test)
+    ]
+    steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps else "")
+    return [
+        visible(_name(record.path, folder)),
+        record.state,
+        steps,
+        *scores,
+        count(record.parameters),
+        duration(record.seconds),
+        duration(time.time() - record.changed, coarse=True),
+    ]
+
+
+def _label(metric: str) -> str:
+    return METRICS[metric].label if metric in METRICS else metric
+
+
+def count(number: float | None) -> str:
+    """Return a number as people say it: 4.98M."""
+    if number is None:
+        return "-"
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float | None, *, coarse: bool = False) -> str:
+    """Return a time as its largest unit, or two: 45s, 12m, 2h49m, 3d4h."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 1:
+        return f"{max(seconds, 0):.0f}s"
+    if hours < 1:
+        return f"{minutes}m"
+    if days < 1:
+        return f"{hours}h" if coarse else f"{hours}h{minutes % 60:02}m"
+    return f"{days}d" if coarse else f"{days}d{hours % 24}h"
+
+
+def aligned(table: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
+    """Return each row as a line; columns are right-aligned, but for those whose numbers are in `left`."""
+    widths = _widths(table)
+    return [
+        GAP.join(
+            text + " " * (size - width(text)) if number in left else " " * (size - width(text)) + text
+            for number, (text, size) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _widths(table: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width, column)) for column in zip(*table, strict=True)]
+
+
+def width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
+
+
+def cut(text: str, room: int) -> str:
+    """Return a text of at most `room` columns, without its middle: both ends of a name tell it apart."""
+    half = (room - 1) // 2
+    return text if width(text) <= room else f"{text[:half]}…{text[len(text) - (room - 1 - half) :]}"
+
+
+def _filled(words: Sequence[str], wide: int) -> list[str]:
+    """Return words in at most `MAX_LINES` indented lines of `wide` columns, and how many are left out."""
+    lines, rest = list[str](), list(map(visible, words))
+    while rest:
+        word = rest[0] if len(rest) == 1 or len(lines) < MAX_LINES else f"{rest[0]} +{len(rest) - 1} more"
+        if lines and width(lines[-1]) + 1 + width(word) <= wide:
+            lines[-1] += f" {rest.pop(0)}"
+        elif len(lines) < MAX_LINES:
+            lines.append(f"    {rest.pop(0)}")
+        else:
+            lines[-1] += f" +{len(rest)} more"
+            break
+    return lines

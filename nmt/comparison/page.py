@@ -1,0 +1,99 @@
+"""A comparison as one HTML page that needs nothing else: no server, no network, no other file.
+
+The page itself is `page.html` beside this module. A corpus, a config and the name of a folder are written by
+strangers: they go into the page as JSON in which no character can end the script element, and the page makes
+text of them and never markup.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nmt.comparison.comparing import Comparison
+from nmt.comparison.differences import shown
+from nmt.comparison.summary import verdict
+from nmt.markup import script_json
+
+TEMPLATE = Path(__file__).with_name("page.html")
+PLACEHOLDER = '{"here": "the data"}'
+"""Placeholder of the data in the template."""
+
+
+def page(title: str, found: Comparison) -> str:
+    """Return the page of a comparison."""
+    content = script_json(_finite(page_data(title, found)))
+    return TEMPLATE.read_text(encoding="utf-8").replace(PLACEHOLDER, content, 1)
+
+
+def page_data(title: str, found: Comparison) -> dict[str, Any]:
+    """Return the comparison as the page reads it."""
+    first = found.first
+    return {
+        "title": title,
+        "split": found.split,
+        "sentences": len(first.references[0]) if first else 0,
+        "notes": found.notes,
+        "samples": [found.bootstrap_samples, found.randomisation_trials],
+        "counted": found.counted,
+        "runs": [
+            {
+                "name": entry.name,
+                "path": str(entry.record.path),
+                "file": str(entry.file or ""),
+                "state": entry.record.state,
+                "problem": entry.problem,
+            }
+            for entry in found.entries
+        ],
+        "comparable": found.comparable,
+        "metrics": [
+            {
+                "name": column.metric,
+                "label": column.label,
+                "signature": column.signature,
+                "rows": [row and {**asdict(row), "significant": bool(verdict(row))} for row in column.rows],
+            }
+            for column in found.columns
+        ],
+        "losses": found.losses,
+        "systems": [asdict(system) for system in found.systems],
+        "buckets": {
+            kind: {metric: [asdict(bucket) for bucket in buckets] for metric, buckets in of.items()}
+            for kind, of in found.buckets.items()
+        },
+        "differences": {str(number): _sentences(found, number) for number in found.differences},
+        "config": _table(found.config),
+        "environment": _table(found.environment),
+        "costs": [asdict(cost) for cost in found.costs],
+        "curves": found.curves,
+    }
+
+
+def _sentences(found: Comparison, number: int) -> list[dict[str, Any]]:
+    first = found.first
+    return [
+        {
+            **asdict(one),
+            "source": first.sources[one.line - 1] if first else "",
+            "references": [lines[one.line - 1] for lines in first.references] if first else [],
+        }
+        for one in found.differences[number]
+    ]
+
+
+def _table(values: dict[str, list[Any]]) -> list[list[str]]:
+    return [[key, *map(shown, row)] for key, row in values.items()]
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data with None for the numbers that JSON lacks, and shorter numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,311 @@
+"""What the files of one run tell, without its weights: config, state, scores, curves and cost.
+
+Reads runs of any version, finished or not, also while they are trained. A run may come from a stranger, or be
+damaged: then `read_run` says so in one `UserError`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nmt.config.renames import translate
+from nmt.containment import require_contained
+from nmt.decoding.metrics import METRICS, default_best, higher_is_better
+from nmt.errors import UserError
+from nmt.files import MAX_JSON_BYTES, misfits, parse_json, read_json, require_unlocked
+
+MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 1_000_000, 8
+"""Bounds of config.yaml."""
+PARTS = ("model", "data", "trainer")
+"""Parts that the config of every training has."""
+MARKS = ("checkpoints", "metrics.jsonl", "results.json")
+"""Names that only a run directory has."""
+STATES = ("done", "running", "stopped", "failed", "killed", "unknown", "new", "damaged")
+"""States of a run in `nmt runs`."""
+SPLITS = ("validation", "test", "train")
+CHECKPOINT = re.compile(r"step_(\d{8,})")
+
+
+@dataclass
+class RunRecord:
+    """The facts about one run that its files tell."""
+
+    path: Path
+    config: dict[str, Any]
+    """Full key -> value, such as model.d_model; keys of earlier versions have their present names."""
+    state: str
+    """One of `STATES`."""
+    reason: str
+    """What ended the training, where that is known."""
+    step: int
+    """Newest step that is known of."""
+    validation: dict[str, float]
+    """Scores of the final weights, else the best validation so far."""
+    tests: dict[str, dict[str, float]]
+    """Scores of the final weights by split, without validation."""
+    signatures: dict[str, str]
+    """How each score was computed, by metric."""
+    scored_step: int | None
+    """Step that `validation` is of."""
+    parameters: int | None
+    seconds: float | None
+    """Wall-clock time of training, validations included."""
+    tokens: int | None
+    """Target tokens trained on."""
+    changed: float
+    """When a file of the run was last written, in seconds since 1970."""
+    results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int | None:
+        """The limit of the training in steps."""
+        value = self.config.get("trainer.max_steps")
+        return value if isinstance(value, int) else None
+
+    @property
+    def best_metric(self) -> str:
+        """The score that chose the best checkpoint."""
+        return _best_metric(self.config)
+
+
+def find_runs(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the run directories in `folder`, itself included, and folders that look like damaged ones.
+
+    Links are not followed, and no run is sought inside of another.
+    """
+    runs, foreign = list[Path](), list[Path]()
+    for place, folders, files in os.walk(folder):
+        found = {*folders, *files}
+        if "config.yaml" in found:
+            runs.append(Path(place))
+        elif len(found & {*MARKS}) > 1:
+            foreign.append(Path(place))
+        if "config.yaml" in found or place in map(str, foreign):
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    return sorted(runs), sorted(foreign)
+
+
+def read_run(path: Path) -> RunRecord:
+    """Return what the files of the run in `path` tell.
+
+    Raises:
+        UserError: the folder is no run, leads out of itself, or a file that counts is damaged.
+    """
+    require_contained(path)
+    config = read_config(path / "config.yaml")
+    results = _optional_json(path / "results.json")
+    validations, last_step = _validations(path / "metrics.jsonl")
+    splits = dict(_scores_of(results))
+    checkpoint = _newest_checkpoint(path)
+    progress = _progress(checkpoint)
+    scored_step, validation = _best(validations, _best_metric(config))
+    if "validation" in splits:
+        scored_step, validation = results.get("step"), splits.pop("validation")
+    state, reason, known_step = _state(path, bool(results), checkpoint is not None)
+    seconds = as_number(results.get("train_seconds", progress.get("seconds")))
+    names = ("metrics.jsonl", "status.json", "results.json", "config.yaml")
+    written = [(path / name).stat().st_mtime for name in names if (path / name).is_file()]
+    signatures = results["signatures"] if isinstance(results.get("signatures"), dict) else {}
+    return RunRecord(
+        path=path,
+        config=config,
+        state=state,
+        reason=reason,
+        step=max(last_step, known_step, _integer(progress.get("step"))),
+        validation=validation,
+        tests=splits,
+        signatures={str(name): str(value) for name, value in signatures.items()},
+        scored_step=_integer(scored_step) or None,
+        parameters=_num_parameters(checkpoint),
+        seconds=seconds,
+        tokens=_integer(progress.get("tokens")) or None,
+        changed=max(written, default=0.0),
+        results=results,
+    )
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return a stored config as full keys with their values; quick, since nothing is checked by dataclasses.
+
+    Raises:
+        UserError: the file cannot be read, is not plain YAML, or is not the config of a training.
+    """
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_CONFIG_BYTES + 1).decode()
+        _require_plain(text, file)
+        plain = yaml.load(text, Loader=_Loader)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{file} is no config: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(plain, dict) or not all(isinstance(plain.get(part), dict) for part in PARTS):
+        raise UserError(f"{file} is not the config of a training of nmt")
+    translate(plain)
+    return dict(flat(plain))
+
+
+def _best_metric(config: dict[str, Any]) -> str:
+    """Return the score that chooses the best checkpoint; configs of earlier versions may say auto."""
+    name, metrics = str(config.get("trainer.best_metric", "loss")), config.get("metrics")
+    known = [
+        str(metric) for metric in (metrics if isinstance(metrics, list) else []) if str(metric) in METRICS
+    ]
+    return default_best(known) if name == "auto" else name
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _require_plain(text: str, file: Path) -> None:
+    """Raise `UserError` for text that is too long or too deep, or that has aliases, which multiply."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_CONFIG_DEPTH or len(text) > MAX_CONFIG_BYTES or isinstance(event, yaml.AliasEvent):
+            raise UserError(f"{file} is no config of nmt: it is too large or too deep, or has aliases")
+
+
+def flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full key and the value of everything in nested dicts."""
+    for name, value in plain.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def records_of(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of metrics.jsonl, without lines that are cut short; numbers may be None."""
+    with suppress(FileNotFoundError), file.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError):
+                record = parse_json(line)
+                if type(record.get("step")) is int:
+                    yield record
+
+
+def _validations(file: Path) -> tuple[dict[int, dict[str, float]], int]:
+    """Return the validation scores by step, and the newest step, of metrics.jsonl."""
+    found, line, last_step = dict[int, dict[str, float]](), b"", 0
+    with suppress(FileNotFoundError), file.open("rb") as lines:
+        for line in lines:
+            if b'"valid/' not in line:
+                continue
+            with suppress(ValueError):
+                record = parse_json(line)
+                scores = {key[6:]: value for key, value in record.items() if key.startswith("valid/")}
+                found[int(record["step"])] = _numbers(scores)
+    with suppress(ValueError, KeyError, TypeError):
+        last_step = int(parse_json(line)["step"])
+    return found, max([last_step, *found])
+
+
+def _best(validations: dict[int, dict[str, float]], metric: str) -> tuple[int | None, dict[str, float]]:
+    sign = 1 if higher_is_better(metric) else -1
+    scored = {step: sign * one[metric] for step, one in validations.items() if metric in one}
+    scored = {step: value for step, value in scored.items() if not math.isnan(value)}
+    if not scored:
+        return None, {}
+    step = max(scored, key=lambda step: scored[step])
+    return step, validations[step]
+
+
+def _scores_of(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the name of each scored split, such as test or news.test of a set named news, and its scores."""
+    sets = results.get("sets")
+    named = {f"{name}.": found for name, found in sets.items()} if isinstance(sets, dict) else {}
+    for prefix, splits in {"": results, **named}.items():
+        for split in SPLITS:
+            if isinstance(splits, dict) and isinstance(splits.get(split), dict):
+                yield f"{prefix}{split}", _numbers(splits[split])
+
+
+def _numbers(found: Any) -> dict[str, float]:
+    """Return the numbers in a JSON object, which may be written as "nan" or "inf", or be null."""
+    values = {str(name): as_number(value) for name, value in found.items()}
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def _integer(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 63 else 0
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number as `write_json` writes it, or None for what is none."""
+    if isinstance(value, str) and value not in ("nan", "inf", "-inf"):
+        return None
+    return float(value) if isinstance(value, (int, float, str)) else None
+
+
+def _optional_json(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.is_file() else {}
+
+
+def _newest_checkpoint(path: Path) -> Path | None:
+    folder = path / "checkpoints"
+    found = [one for one in (folder.iterdir() if folder.is_dir() else ()) if CHECKPOINT.fullmatch(one.name)]
+    return max(found, key=lambda one: one.name, default=None)
+
+
+def _progress(checkpoint: Path | None) -> dict[str, Any]:
+    """Return what the newest checkpoint remembers of its training; nothing where it cannot be read."""
+    if checkpoint is None or not (checkpoint / "state.json").is_file():
+        return {}
+    found = read_json(checkpoint / "state.json").get("progress")
+    return found if isinstance(found, dict) else {}
+
+
+def _num_parameters(checkpoint: Path | None) -> int | None:
+    """Return the number of weights by the header of model.safetensors, which lists their shapes."""
+    if checkpoint is None:
+        return None
+    with suppress(OSError, ValueError, struct.error), (checkpoint / "model.safetensors").open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        tensors = {**parse_json(file.read(min(length, MAX_JSON_BYTES))), "__metadata__": {"shape": [0]}}
+        shapes = [one.get("shape") for one in tensors.values() if isinstance(one, dict)]
+        if not misfits({"shapes": shapes}, {"shapes": list[list[int]]}):
+            return sum(map(math.prod, shapes))  # type: ignore[arg-type]
+    return None
+
+
+def _state(path: Path, has_results: bool, has_checkpoint: bool) -> tuple[str, str, int]:
+    """Return the state of a run, what ended it, and the step that status.json names.
+
+    A run counts as running while a process holds its lock. Another machine may hold it unseen: then the
+    state is unknown.
+    """
+    status = _optional_json(path / "status.json")
+    told, reason = str(status.get("state", "")), str(status.get("reason", ""))
+    step = _integer(status.get("step"))
+    if _is_locked(path):
+        return "running", "", step
+    if told == "running" and not has_results:
+        host = str(status.get("host", ""))
+        if host != socket.gethostname():
+            return "unknown", f"said to run on {host}", step
+        return "killed", "its process is gone", step
+    known = {"finished": "done", "preempted": "stopped", "stopped": "stopped", "failed": "failed"}
+    if has_results and told in ("", "running"):
+        return "done", "", step
+    return known.get(told, "stopped" if has_checkpoint else "new"), reason, step
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        require_unlocked(path, "")
+    except UserError:
+        return True
+    return False

@@ -1,0 +1,151 @@
+"""Scores with 95% intervals, and tests of their differences: those of sacreBLEU, on its own statistics.
+
+A metric is built from the signature that a run has stored, so that what is compared is what was scored.
+Paired bootstrap (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell 2005) ask how often
+sentences like these would show a difference like this by chance. They know nothing of the chance in training:
+runs of other seeds do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sacrebleu
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
+
+from nmt.errors import UserError
+
+Lines = Sequence[str]
+PARALLEL_FROM = 8
+"""Number of runs from which the tests are made by several processes."""
+
+
+@dataclass
+class Tested:
+    """The score of one run by one metric; p values are of its difference from the first run."""
+
+    value: float
+    interval: float
+    """Half of the width of the 95% interval."""
+    difference: float | None = None
+    """The score minus that of the first run; None for the first."""
+    bootstrap_p: float | None = None
+    randomisation_p: float | None = None
+    bootstrap_holm: float | None = None
+    """`bootstrap_p` corrected for the number of runs that are tested (Holm 1979)."""
+    randomisation_holm: float | None = None
+
+
+def scorer_of(signature: str, references: Sequence[Lines] | None = None) -> Any:
+    """Return the metric of sacreBLEU that a signature describes, with the references cached in it.
+
+    Raises:
+        UserError: the signature is of no metric of sacreBLEU.
+    """
+    facts = dict(part.partition(":")[::2] for part in signature.split("|"))
+    yes = {name: value in ("yes", "lc") for name, value in facts.items()}
+    number = int(facts["nrefs"]) if facts.get("nrefs", "").isdigit() else None
+    caches = None if references is None else [list(lines) for lines in references[:number]]
+    try:
+        if "nc" in facts:
+            return CHRF(
+                char_order=int(facts["nc"]),
+                word_order=int(facts["nw"]),
+                lowercase=yes["case"],
+                whitespace=yes["space"],
+                eps_smoothing=not yes["eff"],
+                references=caches,
+            )
+        if "smooth" in facts:
+            method, _, value = facts["smooth"].removesuffix("]").partition("[")
+            return BLEU(
+                lowercase=yes["case"],
+                tokenize=facts["tok"],
+                smooth_method=method,
+                smooth_value=float(value) if value else None,
+                effective_order=yes["eff"],
+                references=caches,
+            )
+        if "norm" in facts:
+            return TER(
+                normalized=yes["norm"],
+                no_punct=not yes["punct"],
+                asian_support=yes["asian"],
+                case_sensitive=facts["case"] == "mixed",
+                references=caches,
+            )
+    except (
+        KeyError,
+        ValueError,
+        RuntimeError,
+        OSError,
+    ) as error:  # such as a tokenizer that is missing
+        raise UserError(f"the signature {signature} cannot be scored here: {error}") from error
+    raise UserError(f"the signature {signature} is of no metric of sacreBLEU")
+
+
+def rules_of(signature: str) -> str:
+    """Return a signature without the version of sacreBLEU."""
+    return "|".join(part for part in signature.split("|") if not part.startswith("version:"))
+
+
+def version_note(signature: str) -> str:
+    """Return a remark where another version of sacreBLEU than this one computed the stored score."""
+    version = dict(part.partition(":")[::2] for part in signature.split("|")).get("version", "")
+    if version == sacrebleu.__version__:
+        return ""
+    return f"stored scores are of sacreBLEU {version}, those here of {sacrebleu.__version__}"
+
+
+def scored(
+    signature: str,
+    systems: Sequence[Lines],
+    references: Sequence[Lines],
+    *,
+    samples: int,
+    trials: int,
+) -> list[Tested]:
+    """Return the scores of all systems, the first of which the others are tested against.
+
+    `trials` is the number of trials of approximate randomisation, 0 for none.
+    """
+    named: list[tuple[str, Lines]] = [(str(number), list(lines)) for number, lines in enumerate(systems)]
+    jobs = 0 if len(systems) >= PARALLEL_FROM else 1
+    results: dict[str, list[Any]] = {}
+    for kind, number in (("bs", samples), ("ar", trials)):
+        if number and (kind == "bs" or len(systems) > 1):
+            metrics: Mapping[str, Any] = {"metric": scorer_of(signature, references)}
+            test = PairedTest(named, metrics, None, test_type=kind, n_samples=number, n_jobs=jobs)
+            (results[kind],) = [found for name, found in test()[1].items() if name != "System"]
+    rows = [Tested(float(one.score), float(one.ci)) for one in results["bs"]]
+    for number, row in enumerate(rows[1:], start=1):
+        row.difference = row.value - rows[0].value
+        row.bootstrap_p = _p_value(row, results["bs"][number])
+        row.randomisation_p = _p_value(row, results["ar"][number]) if "ar" in results else None
+    corrected = holm([row.bootstrap_p for row in rows])
+    for row, p in zip(rows, corrected, strict=True):
+        row.bootstrap_holm = p
+    for row, p in zip(rows, holm([row.randomisation_p for row in rows]), strict=True):
+        row.randomisation_holm = p
+    return rows
+
+
+def _p_value(row: Tested, result: Any) -> float:
+    """Return the p value of a test; sacreBLEU calls the difference of equal translations significant."""
+    return 1.0 if row.difference == 0 else float(result.p_value)
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Return p values corrected for their number by the step-down rule of Holm; None stays None."""
+    order = sorted((p, number) for number, p in enumerate(values) if p is not None)
+    corrected: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (p, number) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        corrected[number] = highest
+    return corrected

@@ -1,0 +1,131 @@
+"""A comparison as text for a terminal: scores and tests, systems, and config differences."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from textwrap import fill
+from typing import Any
+
+from nmt.comparison.comparing import TESTED_ALPHA, Column, Comparison
+from nmt.comparison.differences import short_names, shown
+from nmt.comparison.listing import aligned, count, cut, duration
+from nmt.comparison.significance import Tested
+from nmt.errors import visible
+
+MAX_NAME = 34
+"""Longest name of a run in a table, in columns."""
+MAX_VALUE = 22
+"""Longest value of a config in a table, in columns."""
+
+
+def summary(found: Comparison) -> str:
+    """Return the comparison as text."""
+    blocks = [_headline(found), *(_scores(found, column) for column in found.columns)]
+    if any(len(system.members) > 1 for system in found.systems):
+        blocks.append(_systems(found))
+    blocks += [_costs(found), *_config(found)]
+    if found.notes:
+        wide = shutil.get_terminal_size().columns
+        notes = [fill(visible(f"- {note}"), wide, subsequent_indent="  ") for note in found.notes]
+        blocks.append("\n".join(["notes", *notes]))
+    return "\n\n".join(blocks)
+
+
+def _headline(found: Comparison) -> str:
+    if found.first is None:
+        number = len(found.entries)
+        return f"{number} run{'s' * (number > 1)}; no translations of {found.split} to compare"
+    number = len(found.first.references[0])
+    runs = f"{len(found.comparable)} of {len(found.entries)} runs"
+    return f"{runs} compared on {number:,} sentences of {found.split}"
+
+
+def _scores(found: Comparison, column: Column) -> str:
+    """Return the table of one metric; p values are of the difference from the first run, after Holm."""
+    head = [column.label, "score", "±95%", "diff", "bootstrap p", "random. p", ""]
+    rows = [[_name(found, number), *_tested(row)] for number, row in enumerate(column.rows)]
+    lines = aligned([head, *rows])
+    return "\n".join([*lines, f"signature  {column.metric}|{column.signature}"])
+
+
+def _tested(row: Tested | None) -> list[str]:
+    if row is None:
+        return ["-"] * 5 + [""]
+    values = [f"{row.value:.2f}", f"{row.interval:.2f}"]
+    if row.difference is None:
+        return [*values, "", "", "", "first"]
+    tests = [(row.bootstrap_p, row.bootstrap_holm), (row.randomisation_p, row.randomisation_holm)]
+    return [*values, f"{row.difference:+.2f}", *(p_value(holm) for _, holm in tests), verdict(row)]
+
+
+def p_value(p: float | None) -> str:
+    """Return a p value as text."""
+    return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def verdict(row: Tested) -> str:
+    """Return a star where all corrected tests call the difference significant."""
+    known = [p for p in (row.bootstrap_holm, row.randomisation_holm) if p is not None]
+    return "*" if known and max(known) < TESTED_ALPHA else ""
+
+
+def _systems(found: Comparison) -> str:
+    head = ["system (over seeds)", "runs", *(f"{column.label} mean ± sd" for column in found.columns)]
+    rows = []
+    for system in found.systems:
+        cells = []
+        for column in found.columns:
+            mean, spread, _, _ = system.scores.get(column.metric, (None, None, None, None))
+            cells.append(
+                "-" if mean is None else f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+            )
+        rows.append([visible(cut(system.name, MAX_NAME)), str(len(system.members)), *cells])
+    return "\n".join(aligned([head, *rows]))
+
+
+def _costs(found: Comparison) -> str:
+    head = ["cost", "steps", "time", "tokens", "parameters", "FLOPs", "loss"]
+    rows = [
+        [
+            _name(found, number),
+            f"{cost.steps:,}",
+            duration(cost.seconds),
+            count(cost.tokens),
+            count(cost.parameters),
+            count(cost.operations),
+            "-" if loss is None else f"{loss:.3f}",
+        ]
+        for number, (cost, loss) in enumerate(zip(found.costs, found.losses, strict=True))
+    ]
+    return "\n".join(aligned([head, *rows]))
+
+
+def _config(found: Comparison) -> Iterator[str]:
+    """Yield the keys that differ: a column for each run where there are few, else a line for each run."""
+    if not found.config:
+        yield "the configs do not differ"
+        return
+    wide = shutil.get_terminal_size().columns
+    names = [_name(found, number) for number in range(len(found.entries))]
+    values = [[visible(cut(shown(x), MAX_VALUE)) for x in row] for row in found.config.values()]
+    table = [["config", *names], *([key, *row] for key, row in zip(found.config, values, strict=True))]
+    lines = aligned(table)
+    if max(map(len, lines)) <= wide:
+        yield "\n".join(lines)
+        return
+    short = short_names(list(found.config))
+    settings = [
+        " ".join(f"{short[key]}={row[number]}" for key, row in zip(found.config, values, strict=True))
+        for number in range(len(names))
+    ]
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    told = [
+        fill(f"{name}  {text}", wide, subsequent_indent="    ", **whole)
+        for name, text in zip(names, settings, strict=True)
+    ]
+    yield "\n".join(["config", *told])
+
+
+def _name(found: Comparison, number: int) -> str:
+    return visible(cut(found.entries[number].name, MAX_NAME))

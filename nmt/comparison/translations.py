@@ -1,0 +1,220 @@
+"""The translations that are compared, the sentences they are of, and whether they can be compared at all.
+
+Scores are comparable when they are of the same translations against the same references. So a run whose
+references differ from those of the first is named and left out of every score; nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nmt.comparison.differences import shown
+from nmt.comparison.record import RunRecord, find_runs, read_run
+from nmt.errors import Log, UserError, suggest
+from nmt.files import NUMBER, read_json
+
+MAX_TEXT_BYTES = 1 << 28
+"""Largest file of translations that is read."""
+
+
+EVALUATION = {
+    "hypotheses": str,
+    "scores": dict[str, NUMBER],
+    "signatures": dict[str, str],
+    "sha256": dict[str, str],
+}
+"""Fields of the files in evaluations/ that are read, with their types."""
+IS_LANGUAGE_MODEL = ": it is a language model"
+"""End of the problem of a run that is compared without translations."""
+
+
+@dataclass
+class Entry:
+    """One row of a comparison: a run, and the translations of it that are scored."""
+
+    name: str
+    record: RunRecord
+    file: Path | None = None
+    """File with the translations."""
+    hypotheses: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    references: list[list[str]] = field(default_factory=list)
+    """One list of lines for each reference."""
+    signatures: dict[str, str] = field(default_factory=dict)
+    """How the stored scores of these translations were computed, by metric."""
+    stored: dict[str, float] = field(default_factory=dict)
+    """Scores of these translations as the run has them: of another set where the references differ."""
+    problem: str = ""
+    """Why the translations cannot be compared; empty where they can."""
+
+
+def entries_of(names: Sequence[str], split: str, warn: Log) -> list[Entry]:
+    """Return the runs that `names` stand for, with their translations of `split`.
+
+    A name is a run directory, a folder of runs, or a file in the hypotheses/ of a run.
+
+    Raises:
+        UserError: a name is none of these, or names no readable run.
+    """
+    found: dict[Path, RunRecord] = {}
+    for name in names:
+        places = _places(Path(name))
+        for path in places:
+            try:
+                found[path] = read_run(_run_of(path))
+            except UserError as error:
+                if places == [Path(name)]:
+                    raise
+                warn(f"{path} is damaged and left out: {error}")
+    entries = [Entry(name, record) for name, record in zip(_short(found), found.values(), strict=True)]
+    for path, entry in zip(found, entries, strict=True):
+        entry.file = path if path.is_file() else _file_of(entry.record, split)
+        _read(entry, split)
+    if not entries:
+        raise UserError(f"run={names[0]} has no run that can be read")
+    if all(not entry.problem.endswith(IS_LANGUAGE_MODEL) and entry.file is None for entry in entries):
+        known = sorted({file.stem for entry in entries for file in entry.record.path.glob("hypotheses/*.*")})
+        raise UserError(
+            f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
+        )
+    first = next((entry for entry in entries if not entry.problem), None)
+    for entry in entries:
+        if first is not None and entry is not first and not entry.problem:
+            entry.problem = _misfit(first, entry)
+    return entries
+
+
+def _places(path: Path) -> list[Path]:
+    """Return the runs, or the one file of translations, that a name stands for."""
+    if path.is_file() and _run_of(path) != path:
+        return [path]
+    if path.is_dir() and (runs := find_runs(path)[0]):
+        return runs
+    if path.is_dir():
+        raise UserError(
+            f"run={path} is neither a run nor a folder with runs; `nmt runs` lists those in outputs/"
+        )
+    near = suggest(str(path), [str(run) for run in find_runs(Path("outputs"))[0]])
+    raise UserError(
+        f"run={path} is neither a run, a folder of runs, nor a file in the hypotheses/ of a run{near}"
+    )
+
+
+def _run_of(path: Path) -> Path:
+    """Return the run that a file of translations belongs to; the path itself where it is in none."""
+    inside = path.is_file() and "hypotheses" in path.absolute().parts
+    return next((up for up in path.parents if inside and (up / "config.yaml").is_file()), path)
+
+
+def _short(places: Mapping[Path, RunRecord]) -> list[str]:
+    """Return a name for each place: that of its run below the folder all runs are in, and of its file."""
+    runs = [record.path.absolute() for record in places.values()]
+    several = len(set(runs)) > 1
+    common = os.path.commonpath(runs if several else [run.parent for run in runs])
+    names = [os.path.relpath(run, common) for run in runs]
+    names = [run.name if name == "." else name for name, run in zip(names, runs, strict=True)]
+    return [
+        f"{name}:{place.stem}" if place.is_file() else name for name, place in zip(names, places, strict=True)
+    ]
+
+
+def _file_of(record: RunRecord, split: str) -> Path | None:
+    """Return the translations of the final weights, else for validation of the best step so far."""
+    tgt, folder = record.config.get("data.tgt"), record.path / "hypotheses"
+    final = folder / f"{split}.{tgt}"
+    if final.is_file() or split != "validation" or record.scored_step is None:
+        return final if final.is_file() else None
+    newest = folder / "validation" / f"step_{record.scored_step:08d}.{tgt}"
+    return newest if newest.is_file() else None
+
+
+def _read(entry: Entry, split: str) -> None:
+    """Fill an entry with its translations, or say what keeps them from being compared."""
+    record = entry.record
+    src, tgt = (str(record.config.get(f"data.{side}")) for side in ("src", "tgt"))
+    part, _, named = split.partition("-")  # such as validation-news of a set named news
+    data = record.path / "data" / named
+    sides = [data / f"{part}.{src}", data / f"{part}.{tgt}", *sorted(data.glob(f"{part}.ref*.{tgt}"))]
+    if entry.file is None:
+        entry.problem = f"it has no translations of {split}" + _advice(record, split)
+    elif not entry.file.name.startswith(split) and entry.file.parent.name != split:
+        entry.problem = f"{entry.file.name} does not seem to be of {split}; say split=..."
+    elif not all(side.is_file() for side in sides[:2]):
+        entry.problem = f"it has no copy of the {split} pairs in data/"
+    else:
+        try:
+            entry.hypotheses = lines_of(entry.file)
+            entry.sources, *entry.references = map(lines_of, sides)
+        except UserError as error:
+            entry.problem = str(error)
+        _add_stored(entry, split)
+    lengths = {len(lines) for lines in (entry.hypotheses, entry.sources, *entry.references)}
+    if not entry.problem and len(lengths) > 1:
+        entry.problem = (
+            f"{entry.file} has {len(entry.hypotheses):,} lines for {len(entry.references[0]):,} references"
+        )
+
+
+def _advice(record: RunRecord, split: str) -> str:
+    if record.config.get("task") == "language_model":
+        return IS_LANGUAGE_MODEL
+    if record.state != "done":
+        return f": its training is {record.state}"
+    return f"; nmt evaluate run={record.path} data.scored_split={split} makes them"
+
+
+def _add_stored(entry: Entry, split: str) -> None:
+    """Add the scores and signatures that the run has stored for these translations."""
+    record, file = entry.record, entry.file
+    if file is None or entry.problem:
+        return
+    entry.signatures = dict(record.signatures)
+    is_known = file.stem == split or file.parent.name == split  # the training wrote it
+    if file.parent == record.path / "hypotheses" and file.stem == split:
+        entry.stored = dict(record.validation if split == "validation" else record.tests.get(split, {}))
+    for evaluation in sorted((record.path / "evaluations").glob("*.json")):
+        found = read_json(evaluation, EVALUATION)
+        if record.path / found["hypotheses"] == file:
+            entry.signatures = entry.signatures | found["signatures"]
+            entry.stored |= {name: float(value) for name, value in found["scores"].items()}
+            is_known = found["sha256"].get("tgt") == _sha256(entry.references[0])
+            if isinstance(changed := found.get("changed"), dict) and changed and ":" in entry.name:
+                settings = " ".join(
+                    f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items()
+                )
+                entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
+    if not is_known:
+        entry.problem = f"no file in evaluations/ says that {file.name} translates its {split} sentences"
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    """Return the hash by which an evaluation says what it scored."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def lines_of(file: Path) -> list[str]:
+    """Return the lines of a text; raise `UserError` for one that is no UTF-8, or too large."""
+    if file.stat().st_size > MAX_TEXT_BYTES:
+        raise UserError(f"{file} has more than {MAX_TEXT_BYTES >> 20} MB")
+    try:
+        return file.read_bytes().decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is damaged: byte {error.start} is not UTF-8") from error
+
+
+def _misfit(first: Entry, other: Entry) -> str:
+    """Return how the references of an entry differ from those of the first; empty where they do not."""
+    if first.references == other.references:
+        return ""
+    ours, theirs = first.references[0], other.references[0]
+    if len(ours) != len(theirs):
+        return f"its references have {len(theirs):,} lines, but those of {first.name} {len(ours):,}"
+    if len(first.references) != len(other.references):
+        return f"it has {len(other.references)} references a line, but {first.name} {len(first.references)}"
+    pairs = zip(map(list, zip(*first.references)), map(list, zip(*other.references)))  # noqa: B905
+    line = next(number for number, (a, b) in enumerate(pairs, start=1) if a != b)
+    return f"its references differ from those of {first.name}, first in line {line:,}"

@@ -1,0 +1,80 @@
+"""The wiring of `nmt reproduce`: train a run again from its stored config, and report what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from nmt.comparison.configs import ReproduceConfig
+from nmt.comparison.record import read_run
+from nmt.comparison.reproduction import report, reproduction, require_reproduced
+from nmt.config.compose import Composed, load_run
+from nmt.config.roots import TrainConfig, check
+from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.training_split import TrainingText, prepare
+from nmt.errors import UserError
+from nmt.runs.directory import RunDirectory
+from nmt.runs.tasks import TASKS
+from nmt.verbs.train import train
+
+
+class _StoredData:
+    """The data of a finished run, which the data of its repetition must equal; nothing is written."""
+
+    def __init__(self, run: RunDirectory):
+        self.run, self.path = run, run.path
+
+    def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
+        """Raise `UserError` when the pairs differ from the copy in the run."""
+        if self.run.kept_text(split, data) is not None:
+            self.run.keep_text(split, text, data)
+
+    def require_same_data(self, text: TrainingText) -> None:
+        """Raise `UserError` when the training pairs differ from those of the run, by their hash."""
+        if (self.path / "data" / "train.json").is_file():
+            self.run.require_same_data(text)
+
+    def seal(self) -> None:
+        """Raise `UserError` when a file of the run has changed."""
+        self.run.verify()
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Train a run again, print what agrees and what differs, and return the new scores.
+
+    Raises:
+        UserError: the run is not finished, or its data is not what it was.
+        NotReproduced: a score differs by more than `tolerance`.
+    """
+    cfg = trial.to_config(ReproduceConfig)
+    then = Path(cfg.run)
+    stored = load_run(cfg.run)
+    beside = then if then.name not in ("", "..") else then.resolve()
+    now = Path(cfg.output) if cfg.output is not None else beside.with_name(f"{beside.name}-reproduced")
+    record = read_run(then)
+    if not record.results:
+        raise UserError(
+            f"run={then} has no scores to compare with: its training is {record.state}; "
+            "the command that began it goes on"
+        )
+    if now.absolute() == then.absolute():
+        raise UserError(f"output={now} is the run itself; choose another folder for the repetition")
+    again = dataclasses.replace(stored, run=str(now))
+    check(again)
+    _require_same_data(again, RunDirectory(then))
+    results = train(again, now)
+    found = reproduction(then, now)
+    print(f"\nrun         {then}\nagain       {now}\n\n{report(found)}")
+    require_reproduced(found, cfg.tolerance)
+    print(f"reproduced: no score differs by more than tolerance={cfg.tolerance:g}")
+    return results
+
+
+def _require_same_data(cfg: TrainConfig, run: RunDirectory) -> None:
+    """Raise `UserError` unless the data that `cfg` names is that of `run`; what is read is cached."""
+    print(f"comparing the data with that of {run.path}", file=sys.stderr, flush=True)
+    examples = TASKS[cfg.task].examples(cfg)
+    settings: dict[str, Any] = {"seed": cfg.seed, "max_steps": cfg.trainer.max_steps}
+    prepare(cfg.data, cfg.tokenizer, examples, _StoredData(run), log=lambda line: None, **settings)

@@ -1,0 +1,193 @@
+"""All facts of a comparison, its table, and what it says before it is believed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli import main
+from nmt.comparison.comparing import Comparison, compared
+from nmt.comparison.configs import CompareConfig
+from nmt.comparison.summary import summary
+from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, made_run, write
+
+
+def comparison(*paths: Path, words: dict[str, int] | None = None, **keys: Any) -> Comparison:
+    cfg = CompareConfig(bootstrap_samples=100, randomisation_trials=100, **keys)
+    return compared(cfg, list(map(str, paths)), words, log=lambda text: None, warn=pytest.fail)
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> Path:
+    """Two settings with two seeds each."""
+    for dropout, lines in ((0.1, GOOD), (0.3, BAD)):
+        for seed in (1, 2):
+            own = [*lines[:4], REFERENCES[4]] if seed == 2 else lines
+            config = {"seed": seed, "model.dropout": dropout}
+            made_run(tmp_path / f"d{dropout}-s{seed}", config=config, hypotheses=own)
+    return tmp_path
+
+
+def test_seeds_are_one_system_with_mean_and_spread(seeds: Path) -> None:
+    found = comparison(seeds)
+    assert [(system.name, system.members) for system in found.systems] == [
+        ("dropout=0.1", [0, 1]),
+        ("dropout=0.3", [2, 3]),
+    ]
+    values = [row.value for row in found.columns[0].rows if row is not None]
+    mean, spread, low, high = found.systems[0].scores["bleu"]
+    assert mean == pytest.approx((values[0] + values[1]) / 2)
+    assert spread == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert (low, high) == (min(values[:2]), max(values[:2]))
+    assert any("3 runs are tested against d0.1-s1: by chance alone" in note for note in found.notes)
+
+
+def test_a_copy_of_a_run_is_no_further_seed(seeds: Path) -> None:
+    shutil.copytree(seeds / "d0.1-s1", seeds / "d0.1-s1-again")
+    members = [system.members for system in comparison(seeds).systems]
+    assert members == [[0, 2], [1], [3, 4]]
+
+
+def test_runs_on_other_data_are_no_seeds(seeds: Path) -> None:
+    write(seeds / "d0.1-s2" / "data" / "train.json", json.dumps({"training_pairs": 9, "sha256": "1"}))
+    assert [system.members for system in comparison(seeds).systems] == [[0], [1], [2, 3]]
+
+
+def test_translations_of_one_run_are_no_seeds(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    found = comparison(run, run / "hypotheses" / "validation" / "step_00000040.de")
+    assert [system.members for system in found.systems] == [[0], [1]]
+    assert found.curves[0]
+    assert not found.curves[1]
+    assert any("each system is one run" in note for note in found.notes)
+
+
+def test_scores_are_of_validation_unless_test_is_asked_for(tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / name) for name in ("a", "b")]
+    for run in runs:
+        write(run / "hypotheses" / "test.de", "".join(f"{line}\n" for line in BAD))
+    scores = {split: comparison(*runs, split=split).columns[0].rows[0] for split in ("validation", "test")}
+    assert scores["validation"] is not None
+    assert scores["test"] is not None
+    assert scores["validation"].value > scores["test"].value
+
+
+def test_a_run_with_another_test_set_is_named_and_has_no_score(tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / "a"), made_run(tmp_path / "b", references=BAD), made_run(tmp_path / "c")]
+    found = comparison(*runs)
+    assert [row is None for row in found.columns[0].rows] == [False, True, False]
+    assert found.comparable == [0, 2]
+    assert list(found.differences) == [2]
+    assert "b is not compared: its references differ from those of a, first in line 1" in found.notes
+
+
+def test_signatures_that_differ_are_named_and_scores_computed_anew(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a")
+    other = BLEU.replace("13a", "char")
+    scores = {"loss": 1.0, "bleu": 77.0}
+    b = made_run(tmp_path / "b", results={"signatures": {"bleu": other}, "validation": scores})
+    found = comparison(a, b)
+    assert [column.signature for column in found.columns] == [BLEU, CHRF]
+    rows = found.columns[0].rows
+    assert rows[0] is not None
+    assert rows[1] is not None
+    assert rows[0].value == rows[1].value
+    (note,) = [note for note in found.notes if "is not comparable" in note]
+    assert note.startswith(f"the stored BLEU of b is not comparable: its signature is {other}")
+
+
+def test_a_stored_score_that_is_not_that_of_the_translations_is_named(tmp_path: Path) -> None:
+    found = comparison(made_run(tmp_path / "a", results={"validation": {"bleu": 12.0}}))
+    assert any("a has stored BLEU 12.00, but its translations" in note for note in found.notes)
+
+
+def test_losses_of_other_tokenizers_are_said_to_be_incomparable(tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / name) for name in ("a", "b")]
+    assert comparison(*runs).same_tokenizer
+    write(runs[1] / "tokenizer.model", "other pieces")
+    assert any("the tokenizers differ" in note for note in comparison(*runs).notes)
+
+
+def test_costs_and_curves(tmp_path: Path) -> None:
+    found = comparison(made_run(tmp_path / "a"))
+    (cost,) = found.costs
+    assert (cost.steps, cost.seconds, cost.tokens, cost.parameters) == (40, 62.5, 300, 32)
+    assert cost.operations == pytest.approx(300 * 2.0e12 / 10.0)  # tokens x operations per token
+    (curves,) = found.curves
+    assert curves["train loss"] == [(20, 100.0, 10.0, 2.5), (40, 300.0, 30.0, 1.5)]
+    assert curves["bleu"] == [(20, 100.0, 10.0, 10.0), (40, 300.0, 30.0, 20.0)]
+
+
+def test_curves_of_a_version_that_stored_no_tokens(tmp_path: Path) -> None:
+    speed = {"train/tgt_tokens_per_second": 15.0}
+    records = [{"step": step, "train/nll": 1.0, **speed} for step in (20, 40)]
+    (curves,) = comparison(made_run(tmp_path / "a", records=records)).curves
+    assert curves["train loss"] == [(20, 150.0, 10.0, 1.0), (40, 300.0, 20.0, 1.0)]
+
+
+def test_only_differences_of_config_and_environment_are_told(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b", config={"model.dropout": 0.3})
+    write(b / "environment.json", json.dumps({"python": "3.11", "packages": {"torch": "2.14.0"}}))
+    found = comparison(a, b)
+    assert found.config == {"model.dropout": [0.1, 0.3]}
+    assert found.environment == {"packages.torch": ["2.13.0", "2.14.0"]}
+
+
+def test_a_language_model_is_compared_without_translations(tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / name, config={"task": "language_model"}) for name in ("a", "b")]
+    for run in runs:
+        shutil.rmtree(run / "hypotheses")
+    found = comparison(*runs)
+    assert found.losses == [1.0, 1.0]
+    assert not found.columns
+    assert "a is not compared: it has no translations of validation: it is a language model" in found.notes
+    assert "no translations of validation to compare" in summary(found)
+
+
+def test_words_are_counted_where_it_is_said(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    own = comparison(run).buckets["frequency"]["bleu"]
+    given = comparison(run, words={"men": 5, "two": 900}).buckets["frequency"]["bleu"]
+    assert [bucket.label for bucket in own] == ["1"]
+    assert [bucket.label for bucket in given] == ["0"]
+
+
+def test_the_command(
+    seeds: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    keys = ["bootstrap_samples=100", "randomisation_trials=100"]
+    assert main(["compare", str(seeds), *keys]) == 0
+    out = capsys.readouterr().out
+    assert "4 of 4 runs compared on 5 sentences of validation" in out
+    assert f"signature  bleu|{BLEU}" in out
+    assert "system (over seeds)" in out
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    assert (seeds / "comparison.html").is_file()
+    a, b = sorted(seeds.glob("d*-s1"))
+    assert main(["compare", f"run=[{a},{b}]", f"output={seeds}/two.html", *keys]) == 0
+    out = capsys.readouterr().out
+    assert "model.dropout" in out
+    assert f"written     {seeds}/two.html" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "run is missing"),
+        (
+            ["nowhere"],
+            "run=nowhere is neither a run, a folder of runs, nor a file in the hypotheses/ of a run",
+        ),
+        (["run=a", "b"], "'b' is a value of run, which is given, too; write all in one place"),
+        (["-m", "x"], "nmt compare starts no training, and is not swept; leave out -m"),
+        (["x", "bootstrap_samples=1"], "bootstrap_samples must be at least 100"),
+    ],
+)
+def test_mistakes(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *arguments]) == 2
+    assert problem in capsys.readouterr().err

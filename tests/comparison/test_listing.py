@@ -1,0 +1,158 @@
+"""The table of `nmt runs`: order, filters, widths, formats, and folders that are no runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli import main
+from nmt.comparison.configs import RunsConfig, TableFormat
+from nmt.comparison.listing import count, cut, duration, listed, width
+from nmt.errors import UserError
+from tests.comparison.made import made_results, made_run, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number, (name, bleu, dropout) in enumerate((("b10", 30.0, 0.1), ("b9", 40.0, 0.3), ("z", 35.0, 0.2))):
+        results = {"validation": {**made_results()["validation"], "bleu": bleu}}
+        run = made_run(tmp_path / "sweep" / name, config={"model.dropout": dropout}, results=results)
+        for file in run.glob("*.*"):
+            os.utime(file, (time.time() - 7200 + number, time.time() - 7200 + number))
+    made_run(tmp_path / "new", finished=False)
+    return tmp_path
+
+
+def table(folder: Path, monkeypatch: pytest.MonkeyPatch, columns: int = 200, **keys: Any) -> list[list[str]]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    return [line.split() for line in listed(RunsConfig(str(folder), **keys), pytest.fail).splitlines()]
+
+
+def test_a_table_with_a_column_for_each_key_that_differs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, first, *_, last = table(folder, monkeypatch)
+    assert head == [
+        "run",
+        "state",
+        "step",
+        "valid",
+        "BLEU",
+        "test",
+        "BLEU",
+        "params",
+        "time",
+        "age",
+        "dropout",
+    ]
+    assert first == ["new", "stopped", "40/40", "20.00", "-", "32", "1m", "0s", "0.1"]
+    assert last == ["sweep/b10", "done", "40/40", "30.00", "19.00", "32", "1m", "2h", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "names"),
+    [
+        ("bleu", ["sweep/b9", "sweep/z", "sweep/b10", "new"]),
+        ("loss", ["new", "sweep/b10", "sweep/b9", "sweep/z"]),
+        ("name", ["new", "sweep/b9", "sweep/b10", "sweep/z"]),
+        ("age", ["new", "sweep/z", "sweep/b9", "sweep/b10"]),
+        ("dropout", ["new", "sweep/b10", "sweep/z", "sweep/b9"]),
+        ("model.dropout", ["new", "sweep/b10", "sweep/z", "sweep/b9"]),
+    ],
+)
+def test_the_order(folder: Path, monkeypatch: pytest.MonkeyPatch, sort: str, names: list[str]) -> None:
+    assert [row[0] for row in table(folder, monkeypatch, sort=sort)[1:]] == names
+
+
+def test_the_filters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [row[0] for row in table(folder, monkeypatch, state="stopped")[1:]] == ["new"]
+    rows = table(folder, monkeypatch, state=["done", "failed"], match="*b*", sort="name")
+    assert [row[0] for row in rows[1:]] == ["sweep/b9", "sweep/b10"]
+
+
+def test_lines_fit_a_narrow_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {f"model.a_rather_long_name_{number}": number for number in range(9)}
+    made_run(folder / "sweep" / ("x" * 70), config=keys)
+    made_run(folder / "sweep" / ("y" * 70), config=dict.fromkeys(keys, 0))
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = listed(RunsConfig(str(folder)), pytest.fail).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("…" in line for line in lines)
+    assert sum("more" in line for line in lines) == 2  # what does not fit is counted
+
+
+def test_csv_and_json_have_full_keys_and_all_scores(folder: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(listed(RunsConfig(str(folder), format=TableFormat.csv), print))))
+    objects = json.loads(listed(RunsConfig(str(folder), format=TableFormat.json), print))
+    assert [row["name"] for row in rows] == [one["name"] for one in objects]
+    row, one = rows[1], objects[1]
+    assert row["model.dropout"] == "0.2"
+    assert one["config"] == {"model.dropout": 0.2}
+    assert float(row["test/bleu"]) == one["test/bleu"] == 19.0
+    assert rows[0]["test/bleu"] == ""
+    assert one["train_seconds"] == 62.5
+
+
+def test_a_score_that_is_no_number_is_null(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", results={"validation": {"loss": "nan", "bleu": "inf"}})
+    (one,) = json.loads(listed(RunsConfig(str(tmp_path), format=TableFormat.json), print))
+    assert one["validation/loss"] is None
+    assert one["validation/bleu"] is None
+
+
+def test_damaged_and_foreign_folders_are_named_and_the_rest_is_listed(folder: Path) -> None:
+    write(folder / "sweep" / "z" / "results.json", "{")
+    (folder / "new" / "config.yaml").unlink()
+    write(folder / "other" / "config.yaml", "a: 1")
+    said: list[str] = []
+    lines = listed(RunsConfig(str(folder)), said.append).splitlines()
+    assert len(said) == 3
+    assert f"{folder / 'new'} has files of a run but no config.yaml" in said[0]
+    assert "other is damaged" in said[1]
+    assert "not the config of a training" in said[1]
+    assert "results.json is damaged" in said[2]
+    assert [line.split()[0] for line in lines if line.startswith("sweep")] == ["sweep/b9", "sweep/b10"]
+
+
+def test_names_are_shown_without_escape_codes(tmp_path: Path) -> None:
+    made_run(tmp_path / "a\x1b[2J", config={"seed": "\x1b[2J"})
+    made_run(tmp_path / "b")
+    assert "\x1b" not in listed(RunsConfig(str(tmp_path)), print)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"folder": "nowhere"}, "folder=nowhere is not a directory; say nmt runs FOLDER"),
+        ({"state": "finished"}, "state must be one or several of done, running,"),
+        ({"sort": "blue"}, "sort must be one of name, state,.*did you mean 'bleu'"),
+    ],
+)
+def test_mistakes(folder: Path, keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        listed(RunsConfig(**{"folder": str(folder), **keys}), print)
+
+
+def test_a_folder_without_runs(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no run in"):
+        listed(RunsConfig(str(tmp_path)), print)
+
+
+def test_the_command_takes_a_folder_without_its_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(folder), "sort=bleu"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("run ")
+    assert main(["runs", str(folder), str(folder / "sweep")]) == 2
+
+
+def test_numbers_for_people() -> None:
+    assert [count(x) for x in (None, 12, 1234, 4978688, 2.7e14)] == ["-", "12", "1.23k", "4.98M", "270T"]
+    times = [duration(x) for x in (None, 7.4, 130, 10141.7, 200000)]
+    assert times == ["-", "7s", "2m", "2h49m", "2d7h"]
+    assert (cut("abcdefghij", 5), width("中文é")) == ("ab…ij", 5)

@@ -1,0 +1,135 @@
+"""What can be compared: names of runs, files and folders, and references that are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from nmt.comparison.translations import entries_of
+from nmt.errors import UserError
+from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES, made_run, write
+
+
+def names(*paths: Path) -> list[str]:
+    return [str(path) for path in paths]
+
+
+def test_runs_folders_and_files_of_translations(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "sweep" / "b")
+    made_run(tmp_path / "sweep" / "c", hypotheses=BAD)
+    file = a / "hypotheses" / "validation" / "step_00000040.de"
+    entries = entries_of(names(a, tmp_path / "sweep", file), "validation", pytest.fail)
+    assert [entry.name for entry in entries] == ["a", "sweep/b", "sweep/c", "a:step_00000040"]
+    assert [entry.hypotheses for entry in entries] == [GOOD, GOOD, BAD, GOOD]
+    assert all(entry.references == [REFERENCES] and not entry.problem for entry in entries)
+    assert [entry.name for entry in entries_of(names(b), "validation", pytest.fail)] == ["b"]
+
+
+def test_an_unfinished_run_has_the_translations_of_its_best_step(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", finished=False)
+    (entry,) = entries_of(names(run), "validation", pytest.fail)
+    assert entry.file == run / "hypotheses" / "validation" / "step_00000040.de"
+    assert not entry.problem
+    other = made_run(tmp_path / "other")
+    _, entry = entries_of(names(other, run), "test", pytest.fail)
+    assert entry.problem == "it has no translations of test: its training is stopped"
+
+
+@pytest.mark.parametrize(
+    ("references", "problem"),
+    [
+        ([*REFERENCES[:2], "Das", *REFERENCES[3:]], "its references differ from those of a, first in line 3"),
+        (REFERENCES[:4], "its references have 4 lines, but those of a 5"),
+    ],
+)
+def test_runs_with_other_references_are_not_comparable(
+    tmp_path: Path, references: list[str], problem: str
+) -> None:
+    size = len(references)
+    a = made_run(tmp_path / "a")
+    b = made_run(tmp_path / "b", hypotheses=GOOD[:size], references=references, sources=["x"] * size)
+    entries = entries_of(names(a, b), "validation", pytest.fail)
+    assert [entry.problem for entry in entries] == ["", problem]
+
+
+def test_translations_that_are_not_of_the_references_are_not_compared(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", hypotheses=GOOD[:3])
+    (entry,) = entries_of(names(run), "validation", pytest.fail)
+    assert entry.problem == f"{run}/hypotheses/validation.de has 3 lines for 5 references"
+    write(run / "hypotheses" / "validation.de", "x")
+    (run / "hypotheses" / "validation.de").write_bytes(b"\xff\n")
+    (entry,) = entries_of(names(run), "validation", pytest.fail)
+    assert entry.problem == f"{run}/hypotheses/validation.de is damaged: byte 0 is not UTF-8"
+
+
+def test_a_file_of_another_split_is_not_compared(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    (entry,) = entries_of(names(run / "hypotheses" / "test.de"), "validation", pytest.fail)
+    assert entry.problem == "test.de does not seem to be of validation; say split=..."
+
+
+def test_an_evaluation_names_its_settings_and_has_its_own_signature(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    file = run / "hypotheses" / "validation-0123abcd.de"
+    write(file, (run / "hypotheses" / "validation.de").read_text())
+    evaluation = {
+        "hypotheses": "hypotheses/validation-0123abcd.de",
+        "scores": {"bleu": 1.5},
+        "signatures": {"bleu": "tok:none"},
+        "sha256": {"tgt": hashlib.sha256("\n".join(REFERENCES).encode()).hexdigest()},
+        "changed": {"decoding.beam_size": 8, "checkpoint": "40"},
+    }
+    (entry,) = entries_of(names(file), "validation", pytest.fail)
+    silent = f"no file in evaluations/ says that {file.name} translates its validation sentences"
+    assert entry.problem == silent  # they may be of another corpus
+    other = evaluation | {"sha256": {"tgt": "0"}}
+    write(run / "evaluations" / "validation-0123abcd.json", json.dumps(other))
+    assert entries_of(names(file), "validation", pytest.fail)[0].problem == silent
+    write(run / "evaluations" / "validation-0123abcd.json", json.dumps(evaluation))
+    _, entry = entries_of(names(run, file), "validation", pytest.fail)
+    assert entry.name == "run:beam_size=8 checkpoint=40"
+    assert (entry.stored, entry.signatures["bleu"]) == ({"bleu": 1.5}, "tok:none")
+    assert entries_of(names(run), "validation", pytest.fail)[0].signatures["bleu"] == BLEU
+
+
+def test_several_references_are_read(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    write(run / "data" / "validation.ref2.de", "".join(f"{line}!\n" for line in REFERENCES))
+    (entry,) = entries_of(names(run), "validation", pytest.fail)
+    assert entry.references == [REFERENCES, [f"{line}!" for line in REFERENCES]]
+
+
+def test_a_split_that_no_run_has(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    with pytest.raises(UserError, match=r"split=news: none of the runs has .* they have test, validation"):
+        entries_of(names(run), "news", pytest.fail)
+
+
+def test_a_named_set(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    for side, lines in (("en", ["a"]), ("de", ["b"])):
+        write(run / "data" / "news" / f"validation.{side}", f"{lines[0]}\n")
+    write(run / "hypotheses" / "validation-news.de", "c\n")
+    (entry,) = entries_of(names(run), "validation-news", pytest.fail)
+    assert (entry.problem, entry.references, entry.hypotheses) == ("", [["b"]], ["c"])
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=f"run={path} is neither a run"):
+            entries_of(names(path), "validation", pytest.fail)
+
+
+def test_a_damaged_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path: Path) -> None:
+    made_run(tmp_path / "a")
+    bad = made_run(tmp_path / "b")
+    write(bad / "results.json", "{")
+    with pytest.raises(UserError, match=r"results\.json is damaged"):
+        entries_of(names(bad), "validation", pytest.fail)
+    said: list[str] = []
+    assert [entry.name for entry in entries_of(names(tmp_path), "validation", said.append)] == ["a"]
+    assert len(said) == 1
+    assert "b is damaged and left out" in said[0]
