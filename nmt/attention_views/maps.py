@@ -111,7 +111,15 @@ def attend_pairs(
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
     then gets a message that names it, counted from `first_line`.
     """
-    for batch in _batches(_tokens(pairs, model, tokenizer, cfg, device, warn, first_line)):
+    tokens = _tokens(pairs, model, tokenizer, cfg, device, warn, first_line)
+    yield from attend_tokens(tokens, model, tokenizer, device=device)
+
+
+def attend_tokens(
+    sentences: Sequence[SentenceMaps], model: TranslationModel, tokenizer: Tokenizer, *, device: torch.device
+) -> Iterator[SentenceMaps]:
+    """Yield sentences that have tokens, in the order of the model, with weights, in the order of the text."""
+    for batch in _batches(sentences):
         for sentence in _add_weights(batch, model, device):
             if tokenizer.cfg.right_to_left and sentence.tgt:
                 sentence.turn()

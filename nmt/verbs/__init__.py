@@ -13,6 +13,7 @@ import order:
     distil              Train a student on the translations of teachers.
     generate            Continue a text.
     attention           Show what a model attends to.
+    serve               Answer requests over HTTP.
 """
 
 from nmt.config.verb import Verb
@@ -128,6 +129,17 @@ _ROWS = (
             "paste src.txt tgt.txt | nmt attention run=outputs/mine views=[hard] layer=5 output=aligned",
         ),
         reads_input=True,
+    ),
+    Verb(
+        name="serve",
+        summary="answer requests over HTTP, and show a page to type sentences at",
+        config="nmt.verbs.serve.ServeConfig",
+        groups=("decoding",),
+        examples=(
+            "nmt serve run=outputs/mine                     # the page is at http://127.0.0.1:8000/",
+            "nmt serve run=outputs/mine serve.port=8080 decoding.beam_size=8 runtime.device=cuda:1",
+            "nmt serve run=outputs/mine serve.host=0.0.0.0 serve.token=SECRET",
+        ),
     ),
 )
 VERBS = {row.name: row for row in _ROWS}

@@ -1,0 +1,37 @@
+"""The wiring of `nmt serve`: a trained model behind HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from nmt.config.compose import Composed
+from nmt.config.roots import TargetConfig, Task
+from nmt.errors import UserError
+from nmt.runs.opened import open_runs
+from nmt.serving.configs import ServingConfig
+
+NEEDED = ("fastapi", "uvicorn")
+
+
+@dataclass
+class ServeConfig(TargetConfig):
+    """Answer requests over HTTP with a trained model; decoding and runtime start from those of the run."""
+
+    serve: ServingConfig = field(default_factory=ServingConfig)
+    """Address and limits of the server."""
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Serve until a signal."""
+    cfg = trial.to_config(ServeConfig)
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(f"nmt serve needs {' and '.join(missing)}: pip install 'nmt[serve]'")
+    opened = open_runs(cfg)
+    opened.require_task(Task.translation)
+    opened.asking_for(cfg.tgt, [])  # an error is an error before the first request is there
+    from nmt.serving.server import serve
+
+    serve(opened, cfg.decoding, cfg.tgt, cfg.serve, cfg.runtime.grace_seconds)
+    return {}
