@@ -200,7 +200,8 @@ def policy(page: str) -> str:
         for tag, text in re.findall(r"<(script|style)>(.*?)</\1>", page, flags=re.DOTALL)
     }
     return (
-        f"default-src 'none'; script-src 'sha256-{digests['script']}'; style-src 'sha256-{digests['style']}'; "
+        "default-src 'none'; "
+        f"script-src 'sha256-{digests['script']}'; style-src 'sha256-{digests['style']}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
@@ -255,9 +256,7 @@ def require_lines(lines: list[str], cfg: ServingConfig) -> None:
                 413, f"text[{number}] has {len(line):,} characters, but at most {cfg.max_chars:,} are allowed"
             )
         if "\n" in line:
-            raise HTTPException(
-                422, f"text[{number}] has a line feed; send a list with an item for each line"
-            )
+            raise HTTPException(422, f"text[{number}] has a line feed; send a list of lines")
         if any("\ud800" <= character <= "\udfff" for character in line):
             raise HTTPException(422, f"text[{number}] has half of a surrogate pair, which is no character")
 

@@ -122,7 +122,7 @@ class Batcher:
         return request
 
     def close(self) -> None:
-        """Refuse what waits and what comes; what is being translated is answered if it is all of a request."""
+        """Refuse what waits and what comes; a request of which the rest is being translated is answered."""
         self._closed = True
         ending = {one.request for one in self._running} - {one.request for one in self._waiting}
         for request in self.requests - ending:

@@ -142,7 +142,8 @@ _ROWS = (
     Verb(
         name="serve",
         summary="answer requests over HTTP, and show a page to type sentences at",
-        config="nmt.verbs.serve.ServeConfig",
+        config="nmt.verbs.configs.ServeConfig",
+        code="nmt.verbs.serve.run",
         groups=("decoding",),
         examples=(
             "nmt serve run=outputs/mine                     # the page is at http://127.0.0.1:8000/",

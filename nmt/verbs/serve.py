@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
 from nmt.config.compose import Composed
-from nmt.config.roots import TargetConfig, Task
+from nmt.config.roots import Task
 from nmt.errors import UserError
 from nmt.runs.opened import open_runs
-from nmt.serving.configs import ServingConfig
+from nmt.verbs.configs import ServeConfig
 
 NEEDED = ("fastapi", "uvicorn")
-
-
-@dataclass
-class ServeConfig(TargetConfig):
-    """Answer requests over HTTP with a trained model; decoding and runtime start from those of the run."""
-
-    serve: ServingConfig = field(default_factory=ServingConfig)
-    """Address and limits of the server."""
 
 
 def run(trial: Composed) -> dict[str, Any]:

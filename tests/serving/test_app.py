@@ -70,7 +70,7 @@ def test_options_are_those_of_the_search(client: Client, run: Run) -> None:
         ({"text": [3]}, 422, "text[0]: Input should be a valid string"),
         ({"text": "a", "colour": 1}, 422, "colour: Extra inputs are not permitted"),
         ({"text": "a", "scores": "yes"}, 422, "scores: Input should be a valid boolean"),
-        ({"text": "a\nb"}, 422, "text[0] has a line feed; send a list with an item for each line"),
+        ({"text": "a\nb"}, 422, "text[0] has a line feed; send a list of lines"),
         (b'{"text": ["a", "\\ud800"]}', 422, "text[1] has half of a surrogate pair"),
         ({"text": "a", "beam_size": 7}, 422, "beam_size must be from 1 to 6, but is 7"),
         ({"text": "a", "n_best": 0}, 422, "n_best must be from 1 to 6, but is 0"),
@@ -149,11 +149,13 @@ def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(run: Run) -> None:
-    with served(run, timeout_seconds=0.2) as client:
-        with socket.create_connection(("127.0.0.1", client.port)) as slow:
-            slow.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
-            slow.sendall(b"Content-Length: 99\r\n\r\n{")
-            assert b"408" in slow.recv(100)
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with (
+        served(run, timeout_seconds=0.2) as client,
+        socket.create_connection(("127.0.0.1", client.port)) as slow,
+    ):
+        slow.sendall(head + b"Content-Length: 99\r\n\r\n{")
+        assert b"408" in slow.recv(100)
 
 
 def test_a_model_without_attention_says_so(tmp_path: Path) -> None:

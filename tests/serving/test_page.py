@@ -30,7 +30,7 @@ def test_one_types_and_sees_translations_confidence_and_attention(tmp_path: Path
         page.call("Input.insertText", text=f"{WORDS[1]} {WORDS[2]}\n{WORDS[3]}")
         page.wait_for("document.querySelectorAll('article').length == 2")
         (first, _) = run.translate([f"{WORDS[1]} {WORDS[2]}", WORDS[3]], n_best=3)
-        shown = "[...document.querySelector('ol.best').children].map((item) => item.lastChild.lastChild.textContent)"
+        shown = "Array.from(document.querySelectorAll('article:first-child li span'), (x) => x.textContent)"
         assert page.evaluate(shown) == [first.text, *(other.text for other in first.alternatives)]
 
         page.evaluate("document.querySelector('.words button').click()")

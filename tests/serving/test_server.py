@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -22,11 +21,9 @@ from tests.runs.untrained import WORDS, untrained
 def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            UserError, match=f"serve.port={port} cannot be listened at: Address already in use"
-        ):
-            with listening(ServingConfig(port=port)):
-                pass
+        words = f"serve.port={port} cannot be listened at: Address already in use"
+        with pytest.raises(UserError, match=words), listening(ServingConfig(port=port)):
+            pass
 
 
 @pytest.mark.parametrize(("token", "is_warned"), [(None, True), ("secret", False)])
@@ -43,13 +40,7 @@ def test_an_open_address_without_a_token_is_warned_of(
 def test_a_signal_ends_the_command(number: signal.Signals, tmp_path: Path) -> None:
     untrained(tmp_path / "run")
     command = [sys.executable, "-m", "nmt", "serve", f"run={tmp_path}/run", "serve.port=0"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     address = process.stdout.readline().split()[3]
     body = json.dumps({"text": WORDS[0]}).encode()
