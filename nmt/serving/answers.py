@@ -82,19 +82,17 @@ def _add_confidence(run: Run, search: DecodingConfig, candidates: Sequence[_Cand
     model = run.searched(search)
     found = score_ids(sources, targets, model, search.batch_tokens, device=run.device)
     for one, log_probs in zip(candidates, found, strict=True):
-        pieces = run.tokenizer.decoded_pieces(one.translation.ids)
-        tokens = [
-            {"text": piece.text, "log_prob": log_prob}
-            for piece, log_prob in zip(pieces, log_probs, strict=True)
-        ]
-        surfaces = [piece.surface for piece in pieces]
+        pairs = list(zip(run.tokenizer.decoded_pieces(one.translation.ids), log_probs, strict=True))
         if run.tokenizer.cfg.right_to_left:
-            for each in (tokens, surfaces, log_probs):
-                each[:-1] = each[-2::-1]  # type: ignore[index]
-        words = [{"text": word, "confidence": 1.0} for word in _words(surfaces)]
-        for word, log_prob in zip(word_indices(surfaces), log_probs, strict=True):
+            pairs[:-1] = pairs[-2::-1]
+        surfaces = [piece.surface for piece, _ in pairs]
+        confidence = [1.0 for _ in _words(surfaces)]
+        for word, (_, log_prob) in zip(word_indices(surfaces), pairs, strict=True):
             if word is not None:
-                words[word]["confidence"] *= math.exp(log_prob)  # type: ignore[operator]
+                confidence[word] *= math.exp(log_prob)
+        named = zip(_words(surfaces), confidence, strict=True)
+        words = [{"text": word, "confidence": value} for word, value in named]
+        tokens = [{"text": piece.text, "log_prob": log_prob} for piece, log_prob in pairs]
         scores = {"score": one.translation.score, "log_prob": math.fsum(log_probs)}
         one.told |= {**scores, "words": words, "tokens": tokens}
 

@@ -106,7 +106,7 @@ class Service:
     def search(self, asked: TranslationRequest) -> DecodingConfig:
         """Return the search of the server with what a request says; raise `HTTPException` if it cannot be."""
         keys = {"n_best": asked.n_best, "beam_size": asked.beam_size}
-        settings = {key: value for key, value in keys.items() if value is not None}
+        settings: dict[str, Any] = {key: value for key, value in keys.items() if value is not None}
         known = [field.name for field in dataclasses.fields(self.decoding)]
         for key, value in settings.items():
             if key not in known:
@@ -263,9 +263,9 @@ def require_lines(lines: list[str], cfg: ServingConfig) -> None:
 
 async def answered(done: asyncio.Future[list[Answer]], request: Request, seconds: float) -> list[Answer]:
     """Wait for answers; raise `HTTPException` when they take too long or the client has left."""
-    left = asyncio.create_task(_disconnected(request))
+    left = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait([done, left], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((done, left), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if done.done():
             return done.result()
     finally:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from nmt.attention_views.alignment import mean_weights
-from nmt.decoding import LengthPenalty
+from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from nmt.serving.answers import Question, answers, num_tokens
 from tests.runs.untrained import RNN, WORDS, untrained
 
@@ -39,7 +39,7 @@ def test_texts_and_scores_are_those_of_translate(run: Run) -> None:
 
 
 def test_log_probabilities_are_those_of_the_search(run: Run) -> None:
-    search = replace(run.cfg.decoding, length_penalty=LengthPenalty.none)
+    search = BeamConfig(length_penalty=LengthPenalty.none, max_length_ratio=1.0, max_length_offset=3)
     for answer in answers(run, LINES, [Question(search, scores=True)] * len(LINES)):
         assert answer["log_prob"] == pytest.approx(answer["score"], abs=1e-4)
         assert math.fsum(token["log_prob"] for token in answer["tokens"]) == answer["log_prob"]

@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from nmt.runs.opened import Run, open_run
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from nmt.serving import server
-from nmt.serving.answers import answers
+from nmt.serving.answers import Question, answers
 from tests.runs.untrained import RNN, WORDS, untrained
 from tests.serving.served import Client, served
 
@@ -127,7 +128,11 @@ def test_a_token_is_asked_for(run: Run) -> None:
 
 
 def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "answers", lambda *asked: time.sleep(0.6) or answers(*asked))
+    def slow(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+        time.sleep(0.6)
+        return answers(run, lines, questions)
+
+    monkeypatch.setattr(server, "answers", slow)
     with served(run, queue_requests=1, timeout_seconds=0.2) as client, ThreadPoolExecutor(1) as thread:
         late = thread.submit(client.post, {"text": "ab"})
         time.sleep(0.1)
