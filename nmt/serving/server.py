@@ -46,7 +46,7 @@ def serve(run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfi
         counters = asyncio.run(serve_at(listener, run, decoding, tgt, cfg, stop))
         assert stop.signal is not None
         number, count = stop.signal, sum(counters.requests.values())
-        raise Interrupted(number, f"stopped by {number.name}; {count:,} requests were answered")
+        raise Interrupted(number, f"stopped by {number.name}; requests answered: {count:,}")
 
 
 async def serve_at(

@@ -13,17 +13,17 @@ from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.answers import Question, answers, num_tokens
-from tests.runs.untrained import RNN, WORDS, untrained
+from tests.runs.untrained import WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 LINES = [" ".join(WORDS[i : i + 1 + i % 4]) for i in range(0, 24, 3)]
 
 
-@pytest.fixture(scope="module", params=["transformer", "rnn", "right_to_left"])
+@pytest.fixture(scope="module", params=["left_to_right", "right_to_left"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("runs") / "run"
     overrides = ["tokenizer.right_to_left=true"] if request.param == "right_to_left" else []
-    untrained(path, *overrides, **({"model": RNN} if request.param == "rnn" else {}))
+    untrained(path, *overrides)
     return open_run(path, runtime_cfg=CPU)
 
 

@@ -51,5 +51,5 @@ def test_a_signal_ends_the_command(number: signal.Signals, tmp_path: Path) -> No
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err.splitlines()[-1]) == (
         128 + number,
-        f"stopped by {number.name}; 1 requests were answered",
+        f"stopped by {number.name}; requests answered: 1",
     )
