@@ -18,7 +18,8 @@ def run(trial: Composed) -> dict[str, Any]:
     """Serve until a signal."""
     cfg = trial.to_config(ServeConfig)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise UserError(f"nmt serve needs {' and '.join(missing)}: pip install 'nmt[serve]'")
+        names = " ".join(missing)
+        raise UserError(f"nmt serve needs its extra: pip install 'nmt[serve]', or pip install {names}")
     opened = open_runs(cfg)
     opened.require_task(Task.translation)
     opened.asking_for(cfg.tgt, [])  # an error is an error before the first request is there
