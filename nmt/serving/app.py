@@ -102,6 +102,8 @@ class Service:
             return await answered(queued.done, request, self.cfg.timeout_seconds)
         except Refused as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
+        except UserError as error:
+            raise HTTPException(422, str(error)) from error
 
     def search(self, asked: TranslationRequest) -> DecodingConfig:
         """Return the search of the server with what a request says; raise `HTTPException` if it cannot be."""

@@ -42,6 +42,8 @@ class Request:
 
     def __init__(self, question: Question, num_lines: int):
         self.question = question
+        self.is_suspect = False
+        """Whether a batch with lines of this request has failed; it then shares no other."""
         self.answers: list[Answer | None] = [None] * num_lines
         self.done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
 
@@ -157,7 +159,7 @@ class Batcher:
         first = min(self._waiting, key=lambda one: one.turn)
         self._clock = first.turn
         search = first.request.question.search
-        alike = [one for one in self._waiting if one.request.question.search == search]
+        alike = [one for one in self._waiting if _may_share(one.request, first.request)]
         alike.sort(key=lambda one: (abs(one.tokens - first.tokens), one.turn))
         longest, room, batch = 0, search.batch_tokens // search.rows_per_sentence, list[Waiting]()
         for one in alike:
@@ -178,8 +180,16 @@ class Batcher:
         self.counters.batch_seconds.observe(seconds)
 
     def _deliver(self, batch: Sequence[Waiting], job: asyncio.Future[list[Answer]]) -> None:
-        """Hand the answers of a batch, or its error, to the requests."""
+        """Hand the answers of a batch to the requests; its error to the one that it must come from.
+
+        The requests of a batch that failed are answered one by one.
+        """
         error = job.exception()
+        if error is not None and len({one.request for one in batch}) > 1 and not self._closed:
+            for one in batch:
+                one.request.is_suspect = True
+            self._waiting += [one for one in batch if not one.request.done.done()]
+            return
         for number, one in enumerate(batch):
             request = one.request
             if request.done.done():  # given up
@@ -190,3 +200,10 @@ class Batcher:
             request.answers[one.place] = job.result()[number]
             if None not in request.answers:
                 request.done.set_result([answer for answer in request.answers if answer is not None])
+
+
+def _may_share(one: Request, other: Request) -> bool:
+    """Return whether lines of two requests may be in one batch."""
+    if one is other:
+        return True
+    return one.question.search == other.question.search and not (one.is_suspect or other.is_suspect)

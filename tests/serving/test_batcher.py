@@ -135,12 +135,12 @@ def test_a_stop_answers_what_is_translated_and_refuses_the_rest() -> None:
     assert run(test).batches == [["first"]]
 
 
-def test_an_error_reaches_those_of_the_batch_and_the_next_batch_is_answered() -> None:
+def test_an_error_reaches_the_request_that_it_comes_from() -> None:
     async def test(batcher: Batcher, worker: Worker) -> None:
-        failed = put(batcher, "fail", "aaaa")
+        failed, other = put(batcher, "fail", "aaaa"), put(batcher, "bbbb")
         worker.may_go_on.set()
         with pytest.raises(ValueError, match="a bug"):
             await failed.done
-        assert await texts(put(batcher, "b")) == ["b"]
+        assert await texts(other) == ["bbbb"]
 
-    run(test)
+    assert run(test).batches == [["first"], ["fail", "bbbb", "aaaa"], ["fail", "aaaa"], ["bbbb"]]
