@@ -186,12 +186,45 @@ class FileConfig(TargetConfig):
             raise UserError(f"lines_at_once={self.lines_at_once} is for standard input; leave it out")
 
 
+class LineFormat(Enum):
+    """What a line of input or output is."""
+
+    text = "text"
+    """A sentence, and what the verb says."""
+    jsonl = "jsonl"
+    """An object of JSON."""
+
+
 @dataclass
 class TranslateConfig(FileConfig):
     """Translate a file, or standard input; decoding and runtime start from those of the run."""
 
     scores: bool = False
     """Write NUMBER ||| TEXT ||| SCORE also with decoding.n_best=1, as always with more."""
+    format: LineFormat | None = None
+    """text or jsonl: what is written for each line; null: jsonl if output ends in .jsonl, else text."""
+    input_format: LineFormat | None = None
+    """text or jsonl: what a line of input is; null: jsonl if input ends in .jsonl, else text."""
+    prefixes: bool = False
+    """A line of input is SOURCE TAB PREFIX, and the translation begins with the prefix."""
+    glossary: str | None = None
+    """File of lines SOURCE TERM TAB TARGET TERM: what the translation must have where the source has it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.format = self.format or _format_of(self.output)
+        self.input_format = self.input_format or _format_of(self.input)
+        if self.prefixes and self.input_format is LineFormat.jsonl:
+            raise UserError('prefixes=true is for lines of text; an object of JSON has its "prefix" itself')
+        if self.scores and self.format is LineFormat.jsonl:
+            raise UserError("scores=true is for lines of text; format=jsonl has the scores anyway")
+        if self.glossary is not None and not self.glossary.strip():
+            raise UserError("glossary must name a file, but is empty")
+
+
+def _format_of(file: str | None) -> LineFormat:
+    """Return the format of lines that the name of a file says."""
+    return LineFormat.jsonl if (file or "").removesuffix(".gz").endswith(".jsonl") else LineFormat.text
 
 
 Root = TypeVar("Root")

@@ -6,14 +6,21 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     metrics             Scores of translations against references, one row each.
     reranking           The choice among candidates by weighted features, and the weights.
     confidence          The agreement of the confidence of a model with the quality of its translations.
-    hypotheses          Hypotheses and their limits.
+    hypotheses          Hypotheses, what is wished for them, and their limits.
+    restrictions        Rules for the next token: n-grams, repetition, length, beginnings, what to avoid.
     candidates          The best continuations of a sentence by one token.
     beam_search         Greedy and beam search over the model contract.
     graph_search        Beam search on a GPU whose steps are recorded and replayed.
+    lexical             Phrases that must appear: beams in banks.
+    diverse             Groups of beams that keep away from each other.
+    coverage            The penalty for what no target position attends to.
+    guided_search       Beam search as config and wishes say, by the modules above.
     sampling            Translations and continuations sampled from the distribution of a model.
     utility             Sentence chrF and BLEU between all texts of a sentence at once; text, no model.
     mbr                 Minimum Bayes risk: the candidate of most utility if the others were right.
     __init__            The one function that finds translations.
+    forcing             Log probabilities of given ids, by one pass.
+    requests            What is asked of the translation of a line; text to `Wish`.
     translate           Lines in, translations out, order kept.
     score               Pairs of lines in, log probabilities out, order kept.
     evaluate            Loss, and metrics with their signatures, on one split.
@@ -21,6 +28,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nmt.decoding.configs import (
@@ -36,7 +44,7 @@ from nmt.loading import Code, loaded
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nmt.decoding.hypotheses import Hypothesis
+    from nmt.decoding.hypotheses import Hypothesis, Wish
     from nmt.models.base import TranslationModel
 
 __all__ = [
@@ -56,12 +64,17 @@ The other strategies return hypotheses that are ranked already."""
 
 
 def decode(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: DecodingConfig
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    cfg: DecodingConfig,
+    wishes: Sequence[Wish] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of every sentence that are found as `cfg` says.
 
     They are `n_best` at most, best first; of a strategy of `RANKINGS` they are all, for the row to rank.
-    `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
+    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence. To be called without gradients,
+    with the model in eval mode.
     """
-    found: list[list[Hypothesis]] = loaded(STRATEGIES[cfg.strategy][1])(model, src, src_mask, cfg)
+    found: list[list[Hypothesis]] = loaded(STRATEGIES[cfg.strategy][1])(model, src, src_mask, cfg, wishes)
     return found

@@ -32,22 +32,37 @@ from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.models.base import State, TranslationModel
 
 Choose = Callable[["Beams", Tensor, int], Candidates]
-"""A rule that changes scores (n-gram blocking, a forced prefix, groups of diverse beams). Its arguments are
-the beams, the log probabilities (B, K, V) of all continuations of `beams.open`, and the number of candidates
-to return, best first, most often by `best_sums`. `Beams.done` relies on sums that never rise."""
+"""A rule that changes scores (n-gram blocking, a forced prefix, groups of diverse beams), such as the `Guide`
+of `nmt.decoding.guided_search`. Its arguments are the beams, the log probabilities (B, K, V) of all
+continuations of `beams.open`, and the number of candidates to return, in the order in which the beam takes
+them, most often by `best_sums`. `Beams.done` relies on sums that never rise."""
 
 
 def beam_search(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig, choose: Choose | None = None
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    cfg: BeamConfig,
+    choose: Choose | None = None,
+    *,
+    limits: Tensor | None = None,
+    num_groups: int = 1,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     Without `choose`, the most probable continuations are chosen, by a kernel where there is one.
+    `limits` (B,) are the most tokens of each sentence, those of the config by default. With several groups a
+    sentence is searched for as many times, B then being the number of all groups; those of a sentence are
+    adjacent.
     """
-    results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
-    beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg, choose)
+    limits = length_limits(src_mask, model.max_length, cfg) if limits is None else limits
     state = model.start(src, src_mask)
+    if num_groups > 1:
+        rows = torch.arange(len(src), device=src.device).repeat_interleave(num_groups)
+        state, limits = model.reorder(state, rows, rows), limits[rows]
+    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+    beams = Beams(limits, cfg, choose)
     while True:
         beams.grow(model, state)
         done, staying = beams.done(), None
@@ -71,7 +86,7 @@ def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:
 
 
 class OpenBeams(NamedTuple):
-    """The hypotheses of each sentence that may still grow, best first; -inf where there is none."""
+    """The hypotheses of each sentence that may still grow, in the order chosen; -inf where there is none."""
 
     log_probs: Tensor
     """(B, K)"""
@@ -163,7 +178,7 @@ class Beams:
     def done(self) -> Tensor:
         """Return for which sentences (B,) search has ended."""
         # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
-        reachable = self.open.log_probs[:, 0] / penalty(self.limits, self.cfg)
+        reachable = self.open.log_probs.amax(1) / penalty(self.limits, self.cfg)
         decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable)
         return decided | (self.limits == self.length)
 

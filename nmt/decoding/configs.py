@@ -6,10 +6,10 @@ row is loaded at its first use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
-from nmt.checks import at_least, finite, within
+from nmt.checks import at_least, finite, not_negative, within
 from nmt.errors import UserError
 from nmt.loading import Code
 from nmt.runtime_config import Precision
@@ -25,6 +25,16 @@ class DecodingConfig:
     """Longest translation in tokens per source token, EOS counted in both; max_length_offset is added."""
     max_length_offset: int = 10
     """Tokens added to the longest translation of every sentence."""
+    min_length: int = 0
+    """Fewest tokens of a translation, EOS not counted; min_length_ratio tokens per source token are added."""
+    min_length_ratio: float = 0.0
+    """Fewest tokens of a translation per source token, EOS counted in the source."""
+    no_repeat_ngram_size: int = 0
+    """No n tokens in a row appear twice in a translation; 0 allows all."""
+    repetition_penalty: float = 1.0
+    """Factor on the log probability of tokens that a translation has already; 1: none."""
+    avoid: list[str] = field(default_factory=list)
+    """Words or phrases that no translation has."""
     n_best: int = 1
     """Hypotheses returned per sentence."""
     batch_tokens: int = 8192
@@ -40,12 +50,27 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         at_least(self, "decoding", 1, "n_best", "batch_tokens", "max_source_tokens")
-        finite(self, "decoding", "max_length_ratio", "max_length_offset")
+        finite(self, "decoding", "max_length_ratio", "max_length_offset", "min_length_ratio")
+        not_negative(self, "decoding", "min_length", "no_repeat_ngram_size")
+        at_least(self, "decoding", 1, "repetition_penalty")
+        finite(self, "decoding", "repetition_penalty")
+        if self.min_length_ratio > self.max_length_ratio:
+            raise UserError(
+                "decoding.min_length_ratio must not exceed decoding.max_length_ratio, but "
+                f"{self.min_length_ratio} > {self.max_length_ratio}; raise the latter"
+            )
+        if not all(map(str.strip, self.avoid)):
+            raise UserError("decoding.avoid must list words or phrases, but one of them is blank")
 
     @property
     def rows_per_sentence(self) -> int:
         """Hypotheses of a sentence that are open at a time."""
         return self.n_best
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether translations must not be too short."""
+        return self.min_length > 0 or self.min_length_ratio > 0
 
 
 class LengthPenalty(Enum):
@@ -74,17 +99,30 @@ class BeamConfig(DecodingConfig):
     """gnmt, average or none."""
     length_penalty_alpha: float = 1.0
     """Strength of the length penalty; 0 switches it off."""
+    coverage_penalty: float = 0.0
+    """Weight of the attention that a finished hypothesis lacks, as a penalty; 0: none."""
+    num_groups: int = 1
+    """Groups that the beams are divided into, which keep away from each other: diverse beam search."""
+    diversity_penalty: float = 0.5
+    """With several groups, what a token costs for each beam of other groups that has just chosen it."""
     cuda_graphs: bool = False
     """On a GPU, record steps of the search as CUDA graphs and replay them; meant for large files."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, "decoding", 1, "beam_size")
-        finite(self, "decoding", "length_penalty_alpha")
+        at_least(self, "decoding", 1, "num_groups")
+        finite(self, "decoding", "length_penalty_alpha", "coverage_penalty", "diversity_penalty")
         if self.n_best > self.beam_size:
             raise UserError(
                 f"decoding.n_best must not exceed decoding.beam_size, but {self.n_best} > "
                 f"{self.beam_size}; try decoding.beam_size={self.n_best}"
+            )
+        if self.beam_size % self.num_groups:
+            fitting = self.num_groups * -(-self.beam_size // self.num_groups)
+            raise UserError(
+                f"decoding.num_groups must divide decoding.beam_size, but {self.beam_size} beams make no "
+                f"{self.num_groups} groups of one size; try decoding.beam_size={fitting}"
             )
 
     @property
@@ -191,7 +229,7 @@ class MBRConfig(DrawingConfig):
 
 
 STRATEGIES: dict[str, tuple[type[DecodingConfig], Code]] = {
-    "beam": (BeamConfig, "nmt.decoding.graph_search.search"),
+    "beam": (BeamConfig, "nmt.decoding.guided_search.search"),
     "sampling": (SamplingConfig, "nmt.decoding.sampling.sample"),
     "mbr": (MBRConfig, "nmt.decoding.mbr.draw_candidates"),
 }

@@ -5,7 +5,8 @@ Shapes: B sentences, S source length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,10 +26,48 @@ class Hypothesis:
     """Log probability of the ids and EOS."""
 
 
-def length_limits(src_mask: Tensor, max_length: int | None, cfg: DecodingConfig) -> Tensor:
-    """Return the most target tokens (B,) that each sentence may get, EOS included, whatever its batch."""
+@dataclass
+class Wish:
+    """What the translation of one sentence must have, in ids in the order of the model."""
+
+    prefix: list[int] = field(default_factory=list)
+    """Its first tokens."""
+    rest: list[dict[int, int]] = field(default_factory=list)
+    """The text after `prefix`, which several tokenisations spell: for each number of characters spelt so far,
+    the tokens that may follow, and how many are spelt then. No more than their number means the end."""
+    must: list[list[int]] = field(default_factory=list)
+    """Phrases that must appear, in any order."""
+    word_parts: Sequence[int] = ()
+    """Tokens that go on with a word: they follow no phrase of `must`."""
+    avoid: list[list[int]] = field(default_factory=list)
+    """Sequences of tokens that must not appear."""
+
+    @property
+    def beginning(self) -> int:
+        """The most tokens that spell the text to begin with."""
+        return len(self.prefix) + len(self.rest)
+
+
+def length_limits(
+    src_mask: Tensor, max_length: int | None, cfg: DecodingConfig, wishes: Sequence[Wish] | None = None
+) -> Tensor:
+    """Return the most target tokens (B,) that each sentence may get, EOS included, whatever its batch.
+
+    What the config or a wish demands fits in, as far as the `max_length` positions of the model allow.
+    """
     lengths: list[int] = src_mask.sum(1).tolist()
     limits = [int(cfg.max_length_ratio * length) + cfg.max_length_offset for length in lengths]
+    if cfg.has_minimum:
+        limits = list(map(max, limits, (1 + least for least in fewest_tokens(lengths, cfg))))
+    if wishes is not None:
+        demands = [wish.beginning + sum(map(len, wish.must)) for wish in wishes]
+        demands = [demand + cfg.max_length_offset + 1 if demand else 0 for demand in demands]
+        limits = list(map(max, limits, demands))
     if max_length is not None:
         limits = [min(limit, max_length) for limit in limits]
     return torch.tensor([max(limit, 1) for limit in limits], device=src_mask.device)
+
+
+def fewest_tokens(lengths: Sequence[int], cfg: DecodingConfig) -> list[int]:
+    """Return the fewest target tokens, EOS not counted, for sources of `lengths` tokens, EOS included."""
+    return [int(cfg.min_length_ratio * length) + cfg.min_length for length in lengths]

@@ -19,27 +19,32 @@ from nmt.decoding.configs import (
     MBRConfig,
     ReferenceWeights,
 )
-from nmt.decoding.graph_search import search
-from nmt.decoding.hypotheses import Hypothesis
+from nmt.decoding.guided_search import search
+from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.decoding.sampling import draw_samples
 from nmt.decoding.utility import expected_utility
 from nmt.models.base import TranslationModel
 
 
 def draw_candidates(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: MBRConfig
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    cfg: MBRConfig,
+    wishes: Sequence[Wish] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return all candidates of every sentence as they were found: equal ones again and again.
 
-    `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
+    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence. To be called without gradients,
+    with the model in eval mode.
     """
     found: list[list[Hypothesis]] = [[] for _ in range(len(src))]
     for number, member in enumerate(model.members if cfg.pool_models else [model]):
         if cfg.num_samples:
             own = replace(cfg, seed=cfg.seed + number)
-            _add(found, draw_samples(member, src, src_mask, own, cfg.num_samples))
+            _add(found, draw_samples(member, src, src_mask, own, cfg.num_samples, wishes))
         if cfg.beam_size:
-            _add(found, search(member, src, src_mask, cfg.beam()))
+            _add(found, search(member, src, src_mask, cfg.beam(), wishes))
     return found
 
 

@@ -25,7 +25,9 @@ from torch.nn import functional as F
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.configs import DrawingConfig, SamplingConfig
-from nmt.decoding.hypotheses import Hypothesis, length_limits
+from nmt.decoding.hypotheses import Hypothesis, Wish, length_limits
+from nmt.decoding.restrictions import Restrictions
+from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runtime import derive_seed
 
@@ -38,25 +40,41 @@ NUCLEUS_TOKENS = 128
 
 
 def sample(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: SamplingConfig
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    cfg: SamplingConfig,
+    wishes: Sequence[Wish] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return `n_best` samples of every sentence, the likeliest per token first.
 
-    `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
-    Scores are made of the probabilities of the model, whatever the temperature.
+    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence. To be called without gradients,
+    with the model in eval mode. Scores are made of the probabilities of the model, whatever the temperature
+    and the rules for tokens.
     """
-    return draw_samples(model, src, src_mask, cfg, cfg.n_best)
+    return draw_samples(model, src, src_mask, cfg, cfg.n_best, wishes)
 
 
 def draw_samples(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: DrawingConfig, num: int
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    cfg: DrawingConfig,
+    num: int,
+    wishes: Sequence[Wish] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return `num` samples of every sentence, as `sample` does."""
-    limits = length_limits(src_mask, model.max_length, cfg)
+    if any(wish.must for wish in wishes or ()):
+        raise UserError(
+            f"phrases that must appear need a beam, but decoding.strategy={cfg.strategy} draws tokens at "
+            "random; use decoding=beam decoding.beam_size=10"
+        )
+    limits = length_limits(src_mask, model.max_length, cfg, wishes)
     samples = Samples(limits, _numbers(src, src_mask, limits, cfg, num))
+    rules = Restrictions(cfg, src_mask, wishes)
     state, last = model.start(src, src_mask), torch.full_like(limits, BOS_ID)
     while True:
-        samples.extend(model.step(last, state).float(), cfg)
+        samples.extend(model.step(last, state).float(), cfg, None if rules.change_nothing else rules)
         staying = samples.open.any(1).nonzero().squeeze(1)
         if not len(staying):
             return samples.hypotheses()
@@ -81,11 +99,12 @@ class Samples:
         self.groups = self.sentences  # (B',) the first group of rows of each
         self.rows = self.groups[:, None].expand(-1, num)  # (B', K)
 
-    def extend(self, logits: Tensor, cfg: DrawingConfig) -> None:
+    def extend(self, logits: Tensor, cfg: DrawingConfig, rules: Restrictions | None = None) -> None:
         """Extend every open sample by one token, drawn by the `logits` (R, V) of its row, overwritten."""
         normaliser = logits.logsumexp(dim=-1)  # (R,)
         rows = self.rows[self.open]  # (N,)
-        tokens = draw(_allowed(logits), self.numbers[:, :, self.length][self.open], cfg, rows)
+        drawn = _allowed(logits) if rules is None else self._ruled(logits, normaliser, rules)
+        tokens = draw(drawn, self.numbers[:, :, self.length][self.open], cfg, rows)
         self.length += 1
         ending = (self.limits == self.length)[:, None].expand_as(self.open)[self.open]
         tokens = tokens.masked_fill(ending, EOS_ID)
@@ -95,6 +114,14 @@ class Samples:
         self.ids[self.sentences, :, self.length - 1] = self.tokens
         self.log_probs[self.sentences] += added
         self.open = self.open & (self.tokens != EOS_ID)
+
+    def _ruled(self, logits: Tensor, normaliser: Tensor, rules: Restrictions) -> Tensor:
+        """Return the log probabilities (R, V) of the tokens that may follow each row; EOS if none may."""
+        places, numbers = self.open.nonzero().unbind(1)
+        rows, none = self.rows[self.open], self.rows.new_zeros(len(logits))
+        sentences = none.scatter(0, rows, self.sentences[places])  # (R,)
+        ids = self.ids[sentences, none.scatter(0, rows, numbers), : self.length]
+        return _by_rules(_allowed(logits) - normaliser[:, None], ids, sentences, rules)
 
     def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows (R,) that go on, the groups (G,) that they are of, and their last tokens (R,).
@@ -139,7 +166,7 @@ def continuation(
     """
     generator = torch.Generator().manual_seed(derive_seed("continuation", cfg.seed))
     nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
-    text = list(prompt)
+    text, rules = list(prompt), Restrictions(cfg, torch.ones(1, 1, device=device), None)
     unread, state = [BOS_ID, *text[1 - window :]], model.start(nothing, nothing.bool())
     while True:
         if state.position + len(unread) > window:
@@ -147,7 +174,11 @@ def continuation(
         for token in unread:
             logits = model.step(torch.tensor([token], device=device), state)
         number = torch.rand(1, generator=generator).to(device)
-        token = int(draw(_allowed(logits.float()), number, cfg))
+        logits = _allowed(logits.float())
+        if not rules.change_nothing:
+            ids, sentences = torch.tensor([text[-window:]], device=device), torch.zeros_like(number).long()
+            logits = _by_rules(logits.log_softmax(1), ids, sentences, rules)
+        token = int(draw(logits, number, cfg))
         yield token
         text, unread = [*text[-window:], token], [token]
 
@@ -203,6 +234,14 @@ def _nucleus_bound(best: Tensor, top_p: float) -> Tensor:
     """Return the least (R,) of the largest probabilities `best` (R, M), falling, that is in the nucleus."""
     size = (best.cumsum(dim=1) - best < top_p).sum(dim=1, keepdim=True)
     return best.gather(1, size - 1)[:, 0]
+
+
+def _by_rules(log_probs: Tensor, ids: Tensor, sentences: Tensor, rules: Restrictions) -> Tensor:
+    """Return log probabilities (R, V) of what may follow `ids` (R, t); EOS where nothing may."""
+    found = rules(log_probs[:, None], ids[:, None], sentences)[:, 0]
+    is_stuck = found.amax(1) == -torch.inf
+    found[:, EOS_ID] = found[:, EOS_ID].masked_fill(is_stuck, 0.0)
+    return found
 
 
 def _allowed(logits: Tensor) -> Tensor:

@@ -3,8 +3,6 @@
 A pair is scored by one pass of the model over its source and its whole target (teacher forcing), and by the
 contract of the models alone. Search sums the same log probabilities: the score of the ids of a hypothesis is
 its `log_prob`. Nothing here reads or writes files.
-
-Shapes: B pairs, T target length, D width, V vocabulary, M target tokens of a batch without padding.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
-from nmt.data.batching import Batch, collate, plan_in_order
+from nmt.data.batching import collate, plan_in_order
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.forcing import token_log_probs
 from nmt.decoding.translate import (
     CHARS_PER_TOKEN,
     beginnings,
@@ -30,9 +28,6 @@ from nmt.decoding.translate import (
 )
 from nmt.errors import Log, warn
 from nmt.models.base import TranslationModel
-
-ROWS_AT_ONCE = 512
-"""Target tokens whose logits exist at a time."""
 
 UNSCORED = -math.inf
 """The score of a pair that a model cannot read."""
@@ -132,20 +127,6 @@ def score_ids(
             for i, log_probs in zip(numbers.tolist(), found, strict=True):
                 scores[i] = log_probs.tolist()
     return scores
-
-
-def token_log_probs(model: TranslationModel, batch: Batch) -> Tensor:
-    """Return the log probabilities (M,) of the target tokens of a batch, float32, on the CPU."""
-    hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))  # (M, D)
-    targets = batch.real(batch.tgt_out)  # (M,)
-    parts = zip(hidden.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True)
-    return torch.cat([_log_probs(model.project(rows), ids) for rows, ids in parts]).cpu()
-
-
-def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
-    """Return the log probability (M,) of one id in each row of logits (M, V)."""
-    exact = logits.float()
-    return exact.gather(1, ids[:, None])[:, 0] - exact.logsumexp(1)
 
 
 def _message(numbers: set[int], first_line: int, kind: str, reason: str) -> str:

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,10 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode
 from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.forcing import log_probs_of
 from nmt.decoding.graph_search import forget
-from nmt.decoding.hypotheses import Hypothesis
+from nmt.decoding.hypotheses import Hypothesis, Wish
+from nmt.decoding.requests import Request, Wishes
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
 from nmt.layers.low_precision import in_low_precision
@@ -52,10 +55,30 @@ class Translation:
     """The next best translations, best first: decoding.n_best - 1, fewer only where fewer exist."""
     ids: list[int] = field(default_factory=list)
     """The target ids that the text was made of, without BOS and EOS."""
+    tokens: list[str] = field(default_factory=list)
+    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction."""
+    log_probs: list[float] = field(default_factory=list)
+    """If asked for: the log probability of each of `tokens`, given the source and the tokens before it."""
+    truncated: bool = False
+    """Whether only the beginning of the source was translated."""
+    unmet: list[str] = field(default_factory=list)
+    """Texts of the request that the translation lacks, or that it has but should avoid."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a line of JSON holds: all but the ids, the alternatives in the same form."""
+        return {
+            "translation": self.text,
+            "score": round(self.score, 4),
+            "tokens": self.tokens,
+            "log_probs": [round(value, 4) for value in self.log_probs],
+            "truncated": self.truncated,
+            "unmet": self.unmet,
+            "alternatives": [other.as_json() for other in self.alternatives],
+        }
 
 
 def translate(
-    lines: Sequence[str],
+    lines: Sequence[str | Request],
     model: TranslationModel,
     tokenizer: Tokenizer,
     cfg: DecodingConfig,
@@ -64,8 +87,12 @@ def translate(
     warn: Log = warn,
     first_line: int = 1,
     world: World = ALONE,
+    token_scores: bool = False,
 ) -> list[Translation]:
     """Return one translation per line, in the order of `lines`, on every rank of `world`.
+
+    `token_scores` asks for `tokens` and `log_probs` of each translation, which take another pass;
+    `warn` gets a message about lines whose requests are not met.
 
     The batches are the same however many ranks there are, and each rank searches for its part of them.
 
@@ -73,6 +100,40 @@ def translate(
     is one of `CHARS_PER_TOKEN` times as many characters; `warn` then gets one message for each kind that
     names the lines, counted from `first_line`.
     """
+    requests = list(map(Request.of, lines))
+    sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, first_line)
+    asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
+    translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
+    places = np.fromiter(sources, dtype=np.int64)
+    lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
+    plan = plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence)
+    batches = [places[batch].tolist() for batch in plan]
+    found = []
+    with evaluating(model):
+        searched = in_precision(model, cfg, device)
+        for numbers in world.shard(told(batches, "translating", "lines")):
+            src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
+            hypotheses = decode(searched, src, src_mask, cfg, asked.wishes(numbers))
+            ranked = [_detokenised(best, tokenizer, cfg) for best in hypotheses]
+            asked.complete(numbers, ranked, searched, device)
+            found.append([[asdict(one) for one in best] for best in ranked])
+    for numbers, sentences in zip(batches, world.unshard(found), strict=True):
+        for i, several in zip(numbers, sentences, strict=True):
+            translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])
+    if unmet := [i + first_line for i, one in enumerate(translations) if one.unmet]:
+        warn(unmet_message(unmet, len(lines)))
+    return translations
+
+
+def read_sources(
+    lines: Sequence[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    warn: Log,
+    first_line: int,
+) -> tuple[dict[int, list[int]], set[int]]:
+    """Return the ids of lines that are not blank, by their places, and the places of lines that are cut."""
     longest = longest_source(model, cfg)
     encoded = tokenizer.encode_src(beginnings(lines, longest))
     # A line may also turn out blank when it is normalised: then only EOS is left of it.
@@ -84,27 +145,54 @@ def translate(
         sources[i] = [*sources[i][: longest - 1], EOS_ID]
     if too_long:
         warn(cut_message([i + first_line for i in too_long], longest, cfg))
+    return sources, {*shortened, *too_long}
 
-    translations = [Translation("") for _ in lines]
-    places = np.fromiter(sources, dtype=np.int64)
-    lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
-    plan = plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence)
-    batches = [places[batch].tolist() for batch in plan]
-    found = []
-    with evaluating(model):
-        searched = in_precision(model, cfg, device)
-        for numbers in world.shard(told(batches, "translating", "lines")):
-            src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            hypotheses = decode(searched, src, src_mask, cfg)
-            found.append([[asdict(x) for x in _detokenised(best, tokenizer, cfg)] for best in hypotheses])
-    for numbers, sentences in zip(batches, world.unshard(found), strict=True):
-        for i, ranked in zip(numbers, sentences, strict=True):
-            translations[i] = _best([Translation(**translation) for translation in ranked])
-    return translations
+
+class _Asked:
+    """What is asked of the translations of some lines."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        sources: dict[int, list[int]],
+        tokenizer: Tokenizer,
+        cfg: DecodingConfig,
+        token_scores: bool,
+    ):
+        self.requests, self.sources = requests, sources
+        self.tokenizer, self.token_scores = tokenizer, token_scores
+        is_asked = cfg.avoid or any(one.prefix or one.must or one.avoid for one in requests)
+        self.of_text = Wishes(tokenizer, cfg.avoid) if is_asked else None
+
+    def wishes(self, numbers: Sequence[int]) -> list[Wish] | None:
+        """Return the wishes for a batch of lines, or None where there is none in all lines."""
+        return None if self.of_text is None else [self.of_text.of(self.requests[i]) for i in numbers]
+
+    def unmet(self, number: int, text: str) -> list[str]:
+        """Return what the translation `text` of a line lacks."""
+        return [] if self.of_text is None else self.of_text.unmet(self.requests[number], text)
+
+    def complete(
+        self,
+        numbers: Sequence[int],
+        ranked: Sequence[Sequence[Translation]],
+        model: TranslationModel,
+        device: torch.device,
+    ) -> None:
+        """Write what the translations of some lines lack, and the scores of their tokens."""
+        for i, several in zip(numbers, ranked, strict=True):
+            for one in several:
+                one.unmet = self.unmet(i, one.text)
+        if self.token_scores:
+            ids = [[one.ids for one in several] for several in ranked]
+            values = log_probs_of(model, [self.sources[i] for i in numbers], ids, device)
+            for several, ours in zip(ranked, values, strict=True):
+                for one, log_probs in zip(several, ours, strict=True):
+                    one.tokens, one.log_probs = self.tokenizer.tgt_spellings([*one.ids, EOS_ID]), log_probs
 
 
 def translate_stream(
-    lines: Iterable[str],
+    lines: Iterable[str | Request],
     model: TranslationModel,
     tokenizer: Tokenizer,
     cfg: DecodingConfig,
@@ -112,12 +200,14 @@ def translate_stream(
     device: torch.device,
     warn: Log = warn,
     chunk: int = LINES_AT_ONCE,
+    token_scores: bool = False,
 ) -> Iterator[Translation]:
     """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
     remaining = iter(lines)
     first_line = 1
+    shared: dict[str, Any] = {"device": device, "warn": warn, "token_scores": token_scores}
     while block := list(itertools.islice(remaining, chunk)):
-        yield from translate(block, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+        yield from translate(block, model, tokenizer, cfg, first_line=first_line, **shared)
         first_line += len(block)
 
 
@@ -191,9 +281,20 @@ def cut_message(
 ) -> str:
     """Return the warning about lines of which only what `longest` tokens can hold is `done`."""
     size = longest if unit == "tokens" else CHARS_PER_TOKEN * longest
-    shown = ", ".join(map(str, line_numbers[:5]))
-    more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
     reason = f"decoding.max_source_tokens={longest}"
     if longest < cfg.max_source_tokens:
         reason = f"the model has {longest} positions"
-    return f"only the first {size} {unit} of line {shown}{more} are {done}, because {reason}"
+    return f"only the first {size} {unit} of line {_shown(line_numbers)} are {done}, because {reason}"
+
+
+def unmet_message(line_numbers: Sequence[int], num_lines: int) -> str:
+    """Return the warning about translations that are not as their requests say."""
+    return (
+        f"{len(line_numbers):,} of {num_lines:,} translations lack a text that they must have, or have one "
+        f"that they must avoid: line {_shown(line_numbers)}"
+    )
+
+
+def _shown(line_numbers: Sequence[int]) -> str:
+    more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
+    return ", ".join(map(str, line_numbers[:5])) + more

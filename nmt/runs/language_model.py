@@ -22,6 +22,7 @@ from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.sampling import continuation
 from nmt.decoding.translate import evaluating
+from nmt.errors import UserError
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking import Tracker
 
@@ -61,6 +62,11 @@ class LanguageModel(TaskCode):
 
 def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
     """Return the text of `max_tokens` sampled tokens that continue `prompt`; EOS ends a line."""
+    if cfg.has_minimum or cfg.avoid:
+        raise UserError(
+            "decoding.min_length, decoding.min_length_ratio and decoding.avoid are for translations; leave "
+            "them out to continue a text"
+        )
     *whole, unfinished = prompt.split("\n")
     ids = [token for line in trained.tokenizer.encode_tgt(whole) for token in line]
     ids += trained.tokenizer.encode_tgt([unfinished])[0][:-1]

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend
@@ -22,6 +22,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
+from nmt.decoding.requests import Request
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.translate import Translation, in_precision, translate_stream
 from nmt.errors import Log, UserError, suggest, warn
@@ -41,6 +42,7 @@ from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
 
 AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
+Line = TypeVar("Line", bound=str | Request)
 
 
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
@@ -90,19 +92,25 @@ class Run(TrainedModel):
 
     def translate(
         self,
-        lines: str | Iterable[str],
+        lines: str | Request | Iterable[str | Request],
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
+        *,
+        token_scores: bool = False,
         **settings: Any,
     ) -> Iterator[Translation]:
         """Translate lines, or one line, in order, with the search of the run or another.
 
-        `settings` are keys of the search, such as `beam_size=8, n_best=3`; `tgt` is as in `asking_for`.
+        A `Request` is a line with what its translation must have. `settings` are keys of the search, such as
+        `beam_size=8, n_best=3`; `tgt` is as in `asking_for`; `token_scores` asks for `Translation.tokens` and
+        `log_probs`.
         """
         self.require_task(Task.translation)
         search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
-        sources = self.asking_for(tgt, lines)
-        return translate_stream(sources, self.searched(search), self.tokenizer, search, device=self.device)
+        several = [lines] if isinstance(lines, str | Request) else lines
+        shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores}
+        asked = self.asking_for(tgt, several)
+        return translate_stream(asked, self.searched(search), self.tokenizer, search, **shared)
 
     def score(
         self,
@@ -162,7 +170,7 @@ class Run(TrainedModel):
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
         return attend(sources, self.model, self.tokenizer, search, device=self.device)
 
-    def asking_for(self, tgt: str | None, lines: str | Iterable[str]) -> Iterable[str]:
+    def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:
         """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.
 
         Raises:
@@ -174,8 +182,8 @@ class Run(TrainedModel):
             raise UserError(f"the run translates into {', '.join(known)}; say which one with tgt=...")
         if tgt is not None and tgt not in known:
             raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
-        lines = [lines] if isinstance(lines, str) else lines
-        return tagged(lines, tags[tgt or known[0]]) if tags else lines
+        several = cast("Iterable[Line]", [lines]) if isinstance(lines, str) else lines
+        return (cast(Line, _tagged(line, tags[tgt or known[0]])) for line in several) if tags else several
 
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
         """Return the prompt and `max_tokens` tokens that continue it."""
@@ -193,6 +201,12 @@ class Run(TrainedModel):
                 f"{run} is a language model and translates nothing; nmt generate run={run} continues a text"
             )
         raise UserError(f"{run} is no language model, but translates: nmt translate run={run}")
+
+
+def _tagged(line: str | Request, tag: str) -> str | Request:
+    """Return a line with `tag` in front of its source."""
+    (source,) = tagged([line if isinstance(line, str) else line.src], tag)
+    return source if isinstance(line, str) else dataclasses.replace(line, src=source)
 
 
 def open_run(path: str | Path, checkpoint: str = "final", runtime_cfg: RuntimeConfig | None = None) -> Run:

@@ -19,6 +19,7 @@ from nmt.attention_views.maps import SentenceMaps, attend_tokens
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
+from nmt.decoding.requests import Request
 from nmt.decoding.score import score_ids
 from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
 from nmt.errors import UserError
@@ -34,6 +35,19 @@ class Question:
     """Whether the answer has scores, and the probability of each word and token."""
     attention: bool = False
     """Whether the answer has weights of cross-attention."""
+    prefix: str = ""
+    must: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    """Text that translations begin with, must have and must not have: see `nmt.decoding.requests`."""
+
+    @property
+    def has_wishes(self) -> bool:
+        """Whether anything is asked of the text; the answer then has `unmet`."""
+        return bool(self.prefix or self.must or self.avoid)
+
+    def request(self, line: str) -> Request:
+        """Return what the search is given for a line."""
+        return Request(line, self.prefix, list(self.must), list(self.avoid))
 
 
 @dataclass
@@ -48,12 +62,15 @@ class _Candidate:
 def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
-    found = translate(lines, run.searched(search), run.tokenizer, search, device=run.device)
+    requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
+    found = translate(requests, run.searched(search), run.tokenizer, search, device=run.device)
     candidates = [
         [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
         for src, best in zip(run.tokenizer.src_pieces(lines), found, strict=True)
     ]
     asked = list(zip(questions, candidates, strict=True))
+    for one in (one for question, some in asked if question.has_wishes for one in some):
+        one.told["unmet"] = one.translation.unmet
     _add_confidence(run, search, [one for question, some in asked if question.scores for one in some])
     _add_attention(run, [one for question, some in asked if question.attention for one in some])
     return [

@@ -53,6 +53,9 @@ class TranslationRequest(BaseModel):
     n_best: StrictInt | None = Field(None, description="Translations of each line, best first.")
     beam_size: StrictInt | None = Field(None, description="Hypotheses kept open in the search.")
     tgt: StrictStr | None = Field(None, description="Language to translate into, of a model with several.")
+    prefix: StrictStr = Field("", description="Text that each translation begins with.")
+    must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
+    avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
     scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
     attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
 
@@ -83,7 +86,8 @@ class Service:
         """Return the answers to a request; raise `HTTPException` for one that gets none."""
         asked = parsed(await body_of(request, self.cfg))
         require_lines(asked.lines, self.cfg)
-        question = Question(self.search(asked), asked.scores, asked.attention)
+        wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid)
+        question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
         if asked.attention and not self.has_attention:
             raise HTTPException(
                 422, "attention: the model attends to no source, so it has no weights to show"

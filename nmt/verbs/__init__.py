@@ -87,6 +87,8 @@ _ROWS = (
             "nmt translate run=outputs/mine decoding=greedy",
             "nmt translate run=[outputs/mine,outputs/other] < src.txt     # an ensemble",
             "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file: several workers",
+            "paste src.txt prefixes.txt | nmt translate run=outputs/mine prefixes=true",
+            "nmt translate run=outputs/mine glossary=terms.tsv input=src.jsonl output=hyp.jsonl",
         ),
         reads_input=True,
     ),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from nmt.config.compose import Composed
-from nmt.config.roots import Task, TranslateConfig
+from nmt.config.roots import LineFormat, Task, TranslateConfig
 from nmt.config.stored import to_plain
+from nmt.data.lines import is_cut
+from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.translate import translate
-from nmt.errors import Log
+from nmt.errors import Log, UserError
 from nmt.runs.opened import Run, open_runs, output_lines
 from nmt.verbs.file_job import Answers, Work, answer, answer_file
 
@@ -33,22 +38,44 @@ def _opened(cfg: TranslateConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.translation)
     run.asking_for(cfg.tgt, [])  # an error is an error before the first line is there
-    return functools.partial(_translated, run, cfg)
+    return functools.partial(_translated, run, cfg, _glossary(cfg))
 
 
-def _translated(run: Run, cfg: TranslateConfig, lines: list[str], first: int, warn: Log) -> Iterator[str]:
+def _translated(
+    run: Run, cfg: TranslateConfig, glossary: Glossary, lines: list[str], first: int, warn: Log
+) -> Iterator[str]:
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
+    requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
+    is_json = cfg.format is LineFormat.jsonl
     found = translate(
-        list(run.asking_for(cfg.tgt, lines)),
+        list(run.asking_for(cfg.tgt, [glossary.applied(request) for request in requests])),
         run.searched(cfg.decoding),
         run.tokenizer,
         cfg.decoding,
         device=run.device,
         warn=warn,
         first_line=first + 1,
+        token_scores=is_json,
     )
     for number, translation in enumerate(found, start=first):
-        yield from output_lines(number, translation, cfg.decoding.n_best, cfg.scores)
+        if is_json:
+            yield json.dumps(translation.as_json(), ensure_ascii=False, allow_nan=False)
+        else:
+            yield from output_lines(number, translation, cfg.decoding.n_best, cfg.scores)
+
+
+def _request(cfg: TranslateConfig, line: str, number: int) -> Request:
+    """Return what a line of input asks for; raise `UserError` that names the line by `number`."""
+    is_json, name = cfg.input_format is LineFormat.jsonl, f"line {number} of the input"
+    if not is_json and not cfg.prefixes:
+        return Request(line)
+    if is_cut(line):
+        raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
+    return Request.from_json(line, name) if is_json else Request.from_pair(line, name)
+
+
+def _glossary(cfg: TranslateConfig) -> Glossary:
+    return Glossary({}) if cfg.glossary is None else Glossary.read(Path(cfg.glossary).expanduser())
 
 
 def search_settings(decoding: Any) -> dict[str, Any]:
@@ -57,7 +84,10 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
-    return search_settings(cfg.decoding) | ({"scores": True} if cfg.scores else {})
+    chosen = {"scores": cfg.scores, "prefixes": cfg.prefixes, "glossary": _glossary(cfg).terms}
+    for key in ("format", "input_format"):
+        chosen[key] = getattr(cfg, key).value if getattr(cfg, key) is not LineFormat.text else None
+    return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 
 
 TRANSLATION = Work("translated", _opened, _facts)

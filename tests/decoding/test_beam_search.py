@@ -7,7 +7,7 @@ import itertools
 import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.beam_search import Beams, beam_search
 from nmt.decoding.candidates import Candidates, best_sums
 from nmt.decoding.configs import STRATEGIES, BeamConfig, LengthPenalty
-from nmt.decoding.hypotheses import Hypothesis
+from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.base import State, TranslationModel
@@ -321,6 +321,24 @@ def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
             {"max_length_offset": -1},
             "decoding.max_length_offset must be finite and not negative, but is -1",
         ),
+        ({"min_length": -1}, "decoding.min_length must not be negative, but is -1"),
+        ({"no_repeat_ngram_size": -2}, "decoding.no_repeat_ngram_size must not be negative, but is -2"),
+        ({"repetition_penalty": 0.5}, "decoding.repetition_penalty must be at least 1, but is 0.5"),
+        (
+            {"coverage_penalty": -1.0},
+            "decoding.coverage_penalty must be finite and not negative, but is -1.0",
+        ),
+        (
+            {"min_length_ratio": 3.0},
+            "decoding.min_length_ratio must not exceed decoding.max_length_ratio, but 3.0 > 2.0; "
+            "raise the latter",
+        ),
+        ({"avoid": ["a", " "]}, "decoding.avoid must list words or phrases, but one of them is blank"),
+        (
+            {"num_groups": 3},
+            "decoding.num_groups must divide decoding.beam_size, but 5 beams make no 3 groups of one size; "
+            "try decoding.beam_size=6",
+        ),
         (
             {"beam_size": 2, "n_best": 4},
             "decoding.n_best must not exceed decoding.beam_size, but 4 > 2; try decoding.beam_size=4",
@@ -343,7 +361,11 @@ class ForcedConfig(BeamConfig):
 
 
 def forced(
-    model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: ForcedConfig
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    cfg: ForcedConfig,
+    wishes: Sequence[Wish] | None = None,
 ) -> list[list[Hypothesis]]:
     def choose(beams: Beams, log_probs: Tensor, num: int) -> Candidates:
         if beams.length == 0:

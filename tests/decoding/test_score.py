@@ -16,8 +16,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding import decode
-from nmt.decoding import score as score_module
+from nmt.decoding import decode, forcing
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.score import PairScore, score, score_ids
@@ -75,7 +74,7 @@ def test_a_hypothesis_has_the_log_probability_of_its_search(
 def test_batches_change_nothing_and_few_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = transformer()
     together = score(TEXT.src, TEXT.tgt, model, TOKENIZER, CFG, device=CPU)
-    monkeypatch.setattr(score_module, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(forcing, "ROWS_AT_ONCE", 3)
     for i, (src, tgt) in enumerate(zip(TEXT.src, TEXT.tgt, strict=True)):
         (alone,) = score([src], [tgt], model, TOKENIZER, CFG, device=CPU)
         assert alone.ids == together[i].ids == TOKENIZER.encode_tgt([tgt])[0]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nmt.decoding.requests import Request
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving import server
@@ -58,6 +59,17 @@ def test_options_are_those_of_the_search(client: Client, run: Run) -> None:
     assert [x["text"] for x in found["alternatives"]] == [x.text for x in wanted.alternatives]
     assert found["attention"]["src_words"] == WORDS[0].split()
     assert (answer["model"], answer["seconds"] > 0) == ("mine", True)
+
+
+def test_wishes_reach_the_search(client: Client, run: Run) -> None:
+    wishes = {"prefix": "ab", "must": ["cd"], "avoid": ["a"]}
+    _, _, answer = client.post({"text": [WORDS[0], WORDS[1]], **wishes})
+    wanted = run.translate([Request(line, "ab", ["cd"], ["a"]) for line in WORDS[:2]])
+    found = [(one["text"], one["unmet"]) for one in answer["translations"]]
+    assert found == [(one.text, one.unmet) for one in wanted]
+    assert all(text.startswith("ab") for text, _ in found)
+    status, _, answer = client.post({"text": WORDS[0], "must": ["cd"], "beam_size": 1})
+    assert (status, "beam_size" in answer["error"]) == (422, True)
 
 
 @pytest.mark.parametrize(

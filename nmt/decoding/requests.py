@@ -1,0 +1,267 @@
+"""What is asked of the translation of a line: text that it begins with, that it must have, or must not have.
+
+A `Request` is text; `Wishes` makes it ids for one vocabulary, and finds what a translation still lacks. The
+last word of a prefix may be unfinished: its characters are given, but not their tokens, so that the model may
+finish the word as it would write it. A phrase to avoid is avoided however tokens spell it.
+
+Prefixes by characters: "token healing", and Post and Vilar 2018 for phrases.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from nmt.data.lines import read_lines
+from nmt.data.special_ids import EOS_ID, UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import SPACE
+from nmt.decoding.hypotheses import Wish
+from nmt.errors import UserError, suggest
+
+MOST_SPELLINGS = 64
+"""Tokenisations of a phrase that are avoided; those of the fewest tokens."""
+MOST_HEALED = 8
+"""Tokens at the end of a prefix that may be replaced by others of the same characters."""
+WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""A letter of a script that puts no spaces between words: Chinese, Japanese, Thai, Khmer and others."""
+
+
+@dataclass
+class Request:
+    """A line to translate, and what its translation must have."""
+
+    src: str
+    """The source."""
+    prefix: str = ""
+    """The beginning of the translation; its last word may be unfinished, unless a space follows it."""
+    must: list[str] = field(default_factory=list)
+    """Words or phrases that must appear, in any order."""
+    avoid: list[str] = field(default_factory=list)
+    """Words or phrases that must not appear."""
+
+    @classmethod
+    def of(cls, line: str | Request) -> Request:
+        """Return a line as a request."""
+        return cls(line) if isinstance(line, str) else line
+
+    @classmethod
+    def from_pair(cls, line: str, name: str) -> Request:
+        """Read SOURCE TAB PREFIX; raise `UserError` that names the line, such as "line 3 of the input"."""
+        num_tabs = line.count("\t")
+        if num_tabs != 1:
+            found = f"{num_tabs} TABs" if num_tabs else "no TAB"
+            raise UserError(f"{name} has {found}; with prefixes=true a line is SOURCE TAB PREFIX")
+        source, _, prefix = line.partition("\t")
+        return cls(source, prefix)
+
+    @classmethod
+    def from_json(cls, text: str, name: str) -> Request:
+        """Read a JSON object with the fields of a request; raise `UserError` that names the line."""
+        try:
+            values: object = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f'{name} is no JSON; a line is an object such as {{"src": "A dog."}}') from error
+        if not isinstance(values, dict) or not isinstance(values.get("src"), str):
+            raise UserError(f'{name} is no object with a text "src", such as {{"src": "A dog."}}')
+        known = [one.name for one in fields(cls)]
+        for key, value in values.items():
+            if key not in known:
+                raise UserError(f"{name} has the unknown key {key!r}{suggest(key, known)}; there are {known}")
+            is_text = isinstance(value, str)
+            if key in ("src", "prefix") and not is_text:
+                raise UserError(f"{name}: {key} must be a text, but is {json.dumps(value)[:80]}")
+            if key in ("must", "avoid") and not _are_phrases(value):
+                raise UserError(
+                    f"{name}: {key} must be a list of words or phrases, but is {json.dumps(value)[:80]}"
+                )
+        return cls(**values)
+
+
+def _are_phrases(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
+
+
+class Glossary:
+    """Terms of the source and their translations."""
+
+    def __init__(self, terms: dict[str, str]):
+        self.terms = terms
+        longest_first = sorted(terms, key=len, reverse=True)
+        self._found = re.compile("|".join(map(_whole, longest_first)) or "(?!)")
+
+    @classmethod
+    def read(cls, path: Path) -> Glossary:
+        """Read lines SOURCE TERM, TAB, TARGET TERM; blank lines are passed over.
+
+        Raises:
+            UserError: the file cannot be read, a line is no pair, or a term has two translations.
+        """
+        terms = dict[str, str]()
+        for number, line in enumerate(read_lines(path, "glossary"), start=1):
+            source, *targets = (part.strip() for part in line.split("\t"))
+            if not source and not any(targets):
+                continue
+            if not source or len(targets) != 1 or not targets[0]:
+                raise UserError(f"glossary: line {number} of {path} is not SOURCE TERM, TAB, TARGET TERM")
+            if terms.setdefault(source, targets[0]) != targets[0]:
+                raise UserError(
+                    f"glossary: line {number} of {path} translates {source!r} again, by {targets[0]!r} "
+                    f"and not {terms[source]!r}; keep one"
+                )
+        return cls(terms)
+
+    def applied(self, request: Request) -> Request:
+        """Return the request with the translation of every term that its source has, as a whole word."""
+        found = [self.terms[match] for match in self._found.findall(request.src)]
+        return replace(request, must=list(dict.fromkeys([*request.must, *found]))) if found else request
+
+
+def _whole(phrase: str) -> str:
+    """Return the pattern of a phrase that is no part of longer words, except of scripts without spaces."""
+    before = "" if WITHOUT_SPACES.match(phrase[0]) or not phrase[0].isalnum() else r"(?<!\w)"
+    after = "" if WITHOUT_SPACES.match(phrase[-1]) or not phrase[-1].isalnum() else r"(?!\w)"
+    return before + re.escape(phrase) + after
+
+
+class Wishes:
+    """Requests as ids of one vocabulary, and what translations lack."""
+
+    def __init__(self, tokenizer: Tokenizer, avoid: Sequence[str] = ()):
+        """Hold phrases to `avoid` in every translation."""
+        self.tokenizer, self.avoid = tokenizer, list(avoid)
+        self.spellings = _spellings(tokenizer)
+        self.word_parts = self.spellings.word_parts
+        self._avoided = [ids for phrase in self.avoid for ids in self._all_spellings(phrase)]
+
+    def of(self, request: Request) -> Wish:
+        """Return the wish for the translation of a line.
+
+        Raises:
+            UserError: a prefix is asked of a model that predicts from right to left.
+        """
+        prefix, rest = self._beginning(request.prefix)
+        must = [ids for ids in map(self._phrase, dict.fromkeys(request.must)) if ids]
+        avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
+        return Wish(prefix, rest, must, [] if self.tokenizer.cfg.right_to_left else self.word_parts, avoided)
+
+    def unmet(self, request: Request, text: str) -> list[str]:
+        """Return the texts of a request that a translation lacks, or that it should not have."""
+        begins = text.startswith(self._plain(request.prefix))
+        lacking = [phrase for phrase in request.must if not self._is_in(phrase, text)]
+        avoid = dict.fromkeys([*self.avoid, *request.avoid])
+        present = [phrase for phrase in avoid if self._is_in(phrase, text)]
+        return [*([] if begins else [request.prefix]), *lacking, *present]
+
+    def _is_in(self, phrase: str, text: str) -> bool:
+        return re.search(_whole(self._plain(phrase)), text) is not None
+
+    def _plain(self, text: str) -> str:
+        """Return text as a translation would have it: prepared, normalised, with single spaces."""
+        spelt = "".join(self._spelt(text))
+        return spelt.replace(SPACE, " ").strip() or text.strip()
+
+    def _spelt(self, text: str) -> list[str]:
+        """Return the spelling of each token of a text, in the order of the text, unknown ones as they are."""
+        pieces = self.tokenizer.tgt_pieces([text])[0][:-1]
+        if self.tokenizer.cfg.right_to_left:
+            pieces = pieces[::-1]
+        return [p.surface.replace(" ", SPACE) if p.id == UNK_ID else p.text for p in pieces]
+
+    def _turned(self, ids: list[int]) -> list[int]:
+        return ids[::-1] if self.tokenizer.cfg.right_to_left else ids
+
+    def _phrase(self, phrase: str) -> list[int]:
+        """Return the ids of a phrase that must appear; none if the vocabulary cannot spell it."""
+        ids = self.tokenizer.encode_tgt([phrase])[0][:-1]
+        if WITHOUT_SPACES.match(phrase.strip()[0]):
+            ids = next((self._turned(found) for found in self._spellings_of(phrase, 1)), ids)
+        return [] if UNK_ID in ids else ids
+
+    def _all_spellings(self, phrase: str) -> Iterator[list[int]]:
+        return (self._turned(ids) for ids in self._spellings_of(phrase, MOST_SPELLINGS))
+
+    def _spellings_of(self, phrase: str, most: int) -> list[list[int]]:
+        text = "".join(self._spelt(phrase))
+        if WITHOUT_SPACES.match(phrase.strip()[0]):
+            text = text.removeprefix(SPACE)
+        return self.spellings.of(text, most)
+
+    def _beginning(self, prefix: str) -> tuple[list[int], list[dict[int, int]]]:
+        """Return the ids of the finished words of a prefix, and the ways to spell what follows them."""
+        if not prefix.strip():
+            return [], []
+        if self.tokenizer.cfg.right_to_left:
+            raise UserError(
+                "the run predicts from right to left, from the last word to the first, so that no beginning "
+                "of its translations can be given; leave out the prefix, or use a run from left to right"
+            )
+        ids, texts = self.tokenizer.encode_tgt([prefix])[0][:-1], self._spelt(prefix)
+        if prefix[-1].isspace():
+            return ids, self.spellings.ways(SPACE) or []
+        words = [place for place, text in enumerate(texts) if text.startswith(SPACE)]
+        first = max([len(ids) - MOST_HEALED, *words[-1:]])
+        ways = self.spellings.ways("".join(texts[first:]))
+        return (ids, []) if ways is None else (ids[:first], ways)
+
+
+def _goes_on(text: str) -> bool:
+    """Return whether a token goes on with the word before it, where words are separated."""
+    return text[:1].isalnum() and not WITHOUT_SPACES.match(text)
+
+
+class Spellings:
+    """The tokens of a vocabulary by their text."""
+
+    def __init__(self, texts: Iterable[tuple[int, str]]):
+        self.ids = {text: token for token, text in texts}
+        self.texts = sorted(self.ids)
+        self.longest = max(map(len, self.texts), default=0)
+        self.word_parts = [i for text, i in self.ids.items() if _goes_on(text)]
+
+    def ways(self, text: str) -> list[dict[int, int]] | None:
+        """Return, for each number of characters that are spelt, the next tokens and what they spell then.
+
+        A last token may be longer than the text. None if no tokens spell the text.
+        """
+        ways: list[dict[int, int]] = [{} for _ in text]
+        for start in reversed(range(len(text))):
+            for end in range(start + 1, min(len(text), start + self.longest + 1)):
+                if ways[end] and (token := self.ids.get(text[start:end])) is not None:
+                    ways[start][token] = end
+            for token in self._starting_with(text[start:]):
+                ways[start][token] = len(text)
+        return ways if ways[0] else None
+
+    def of(self, text: str, most: int) -> list[list[int]]:
+        """Return the at most `most` tokenisations of a text with the fewest tokens."""
+        found: list[list[int]] = []
+        begun: list[tuple[int, list[int]]] = [(0, [])]
+        while begun and len(found) < most:
+            longer = []
+            for start, ids in begun:
+                for end in range(start + 1, min(len(text), start + self.longest) + 1):
+                    if (token := self.ids.get(text[start:end])) is not None:
+                        longer.append((end, [*ids, token]))
+            found += [ids for end, ids in longer if end == len(text)]
+            begun = sorted((item for item in longer if item[0] < len(text)), reverse=True)[: 16 * most]
+        return found[:most]
+
+    def _starting_with(self, text: str) -> Iterator[int]:
+        place = bisect_left(self.texts, text)
+        while place < len(self.texts) and self.texts[place].startswith(text):
+            yield self.ids[self.texts[place]]
+            place += 1
+
+
+@functools.lru_cache(maxsize=4)
+def _spellings(tokenizer: Tokenizer) -> Spellings:
+    numbers = range(EOS_ID + 1, tokenizer.tgt_vocab_size)
+    return Spellings(zip(numbers, tokenizer.tgt_spellings(numbers), strict=True))

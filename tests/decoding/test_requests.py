@@ -1,0 +1,182 @@
+"""Requests as text: how they are read, what their ids allow, and what a translation lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt.data.pairs import ParallelText
+from nmt.data.special_ids import UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.decoding.hypotheses import Wish
+from nmt.decoding.requests import Glossary, Request, Wishes
+from nmt.errors import UserError
+
+LINES = [
+    "ein Mann reitet auf einem Pferd",
+    "zwei Hunde spielen im Schnee",
+    "eine Frau reinigt das Fenster",
+    "der Hund rennt über die Wiese",
+    "ein Hundert Männer reisen nach Rom",
+]
+
+
+def tokenizer(kind: TokenizerKind, **keys: bool) -> Tokenizer:
+    sizes = {TokenizerKind.bpe: 90, TokenizerKind.unigram: 50, TokenizerKind.word: 40, TokenizerKind.char: 60}
+    text = ParallelText(LINES * 5, LINES * 5)
+    return Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=sizes[kind], **keys), text)
+
+
+@pytest.fixture(scope="module", params=[TokenizerKind.bpe, TokenizerKind.unigram, TokenizerKind.char])
+def subwords(request: pytest.FixtureRequest) -> Tokenizer:
+    return tokenizer(request.param)
+
+
+@pytest.fixture(scope="module")
+def bpe() -> Tokenizer:
+    return tokenizer(TokenizerKind.bpe)
+
+
+def accepts(wish: Wish, ids: list[int]) -> bool:
+    """Whether a text of these ids is one that the wish lets begin."""
+    if ids[: len(wish.prefix)] != wish.prefix:
+        return False
+    spelt = 0
+    for token in ids[len(wish.prefix) :]:
+        if spelt == len(wish.rest):
+            return True
+        if token not in wish.rest[spelt]:
+            return False
+        spelt = wish.rest[spelt][token]
+    return spelt == len(wish.rest)
+
+
+def test_every_beginning_of_a_line_allows_the_tokens_of_the_line(subwords: Tokenizer) -> None:
+    wishes = Wishes(subwords)
+    encoded = [ids[:-1] for ids in subwords.encode_tgt(LINES)]
+    for line in LINES:
+        for length in range(1, len(line) + 1):
+            wish = wishes.of(Request("", prefix=line[:length]))
+            for other, ids in zip(LINES, encoded, strict=True):
+                begins = other.startswith(line[:length].rstrip())
+                if (begins and other[len(line[:length].rstrip()) :][:1] in ("", " ")) or other == line:
+                    assert accepts(wish, ids), (line[:length], other)
+                elif not begins:
+                    assert not accepts(wish, ids), (line[:length], other)
+
+
+def test_a_space_ends_the_last_word_of_a_prefix(bpe: Tokenizer) -> None:
+    (whole,) = bpe.encode_tgt(["ein Hundert Männer"])
+    wishes = Wishes(bpe)
+    assert accepts(wishes.of(Request("", prefix="ein Hund")), whole[:-1])
+    assert not accepts(wishes.of(Request("", prefix="ein Hund ")), whole[:-1])
+    assert wishes.of(Request("", prefix=" ")) == wishes.of(Request(""))
+
+
+def test_words_of_a_vocabulary_of_words_are_finished() -> None:
+    words = tokenizer(TokenizerKind.word)
+    wish, (ids,) = Wishes(words).of(Request("", prefix="zwei Hund")), words.encode_tgt(["zwei Hunde spielen"])
+    assert accepts(wish, ids[:-1])
+    assert Wishes(words).of(Request("", prefix="zwei Katz")).prefix == [ids[0], UNK_ID]
+
+
+def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:
+    avoided = Wishes(subwords, ["Hund"]).of(Request("", avoid=["über die"])).avoid
+    for ids in avoided:
+        assert subwords.decode(ids) in ("Hund", "über die")
+    assert subwords.encode_tgt(["Hund"])[0][:-1] in avoided
+    assert len({tuple(ids) for ids in avoided}) == len(avoided)
+
+
+def test_phrases_of_a_model_from_right_to_left_are_turned_and_prefixes_refused() -> None:
+    turned = Wishes(tokenizer(TokenizerKind.bpe, right_to_left=True))
+    plain = Wishes(tokenizer(TokenizerKind.bpe))
+    request = Request("", must=["im Schnee"], avoid=["Hund"])
+    assert [ids[::-1] for ids in turned.of(request).must] == plain.of(request).must
+    assert [ids[::-1] for ids in turned.of(request).avoid] == plain.of(request).avoid
+    with pytest.raises(UserError, match="the run predicts from right to left"):
+        turned.of(Request("", prefix="ein"))
+
+
+def test_what_a_translation_lacks_is_named(bpe: Tokenizer) -> None:
+    wishes = Wishes(bpe, ["Rom"])
+    request = Request("", prefix="ein Ma", must=["Pferd", "☃"], avoid=["Hund"])
+    assert [bpe.decode(ids) for ids in wishes.of(request).must] == ["Pferd"]  # the other cannot be spelt
+    assert wishes.unmet(request, "ein Mann auf einem Pferd") == ["☃"]
+    assert wishes.unmet(request, "ein Mann, Hunde und Pferde") == ["Pferd", "☃"]
+    assert wishes.unmet(request, "Rom: (Hund) Pferd ☃") == ["ein Ma", "Rom", "Hund"]
+    assert wishes.unmet(Request(""), "nach Romanshorn") == []
+
+
+def test_scripts_without_spaces_have_no_ends_of_words() -> None:
+    lines = ["我爱北京", "北京很大", "大家好"]
+    chars = Tokenizer.train(
+        TokenizerConfig(kind=TokenizerKind.char, vocab_size=30), ParallelText(lines * 5, lines * 5)
+    )
+    wishes, request = Wishes(chars), Request("", must=["北京"], avoid=["很大"])
+    wish = wishes.of(request)
+    (ids,) = chars.encode_tgt(["我爱北京很大"])
+    assert wish.must == [ids[3:5]]  # without the space in front of a line
+    assert wish.avoid == [ids[5:7]]
+    assert not wish.word_parts
+    assert wishes.unmet(request, "我爱北京很大") == ["很大"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a", r'line 3 is no JSON; a line is an object such as \{"src": "A dog."\}'),
+        ("[" * 100_000, "line 3 is no JSON"),
+        ("[1]", r'line 3 is no object with a text "src"'),
+        ('{"src": null}', r'line 3 is no object with a text "src"'),
+        ('{"src": "a", "prefx": "b"}', r"line 3 has the unknown key 'prefx'.*prefix"),
+        ('{"src": "a", "prefix": 1}', "line 3: prefix must be a text, but is 1"),
+        ('{"src": "a", "must": "b"}', 'line 3: must must be a list of words or phrases, but is "b"'),
+        ('{"src": "a", "avoid": ["b", " "]}', "line 3: avoid must be a list of words or phrases"),
+    ],
+)
+def test_a_line_of_json_that_is_no_request_is_refused(line: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Request.from_json(line, "line 3")
+
+
+def test_a_line_of_json_is_a_request() -> None:
+    line = '{"src": "a dog", "prefix": "ein", "must": ["Hund"], "avoid": ["Katze"]}'
+    assert Request.from_json(line, "line 1") == Request("a dog", "ein", ["Hund"], ["Katze"])
+
+
+def test_a_prefix_follows_a_tab() -> None:
+    assert Request.from_pair("a dog\tein H", "line 1") == Request("a dog", "ein H")
+    with pytest.raises(UserError, match="line 2 has no TAB; with prefixes=true a line is SOURCE TAB PREFIX"):
+        Request.from_pair("a dog", "line 2")
+
+
+def test_a_glossary_is_for_whole_words_and_the_longest_term(tmp_path: Path) -> None:
+    file = tmp_path / "terms.tsv"
+    file.write_text("dog\tHund\nhot dog\tWürstchen\n\nC++\tC++\n犬\tHund\n", encoding="utf-8")
+    glossary = Glossary.read(file)
+    assert glossary.applied(Request("a hot dog, dogs", must=["und"])).must == ["und", "Würstchen"]
+    assert glossary.applied(Request("a dog and a dog")).must == ["Hund"]
+    assert glossary.applied(Request("in C++.")).must == ["C++"]
+    assert glossary.applied(Request("小犬です")).must == ["Hund"]
+    assert glossary.applied(Request("dogma")).must == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dog\n", "glossary: line 1 of .*terms.tsv is not SOURCE TERM, TAB, TARGET TERM"),
+        ("dog\tHund\tx\n", "glossary: line 1 of"),
+        (
+            "dog\tHund\ndog\tKöter\n",
+            "line 2 of .* translates 'dog' again, by 'Köter' and not 'Hund'; keep one",
+        ),
+    ],
+)
+def test_a_glossary_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "terms.tsv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        Glossary.read(file)

@@ -1,0 +1,144 @@
+"""`nmt translate`: what a line of input asks for, and what a line of output is, in text and in JSON."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli import main
+from nmt.config.roots import LineFormat, TranslateConfig
+from nmt.decoding.configs import BeamConfig
+from nmt.decoding.requests import Request
+from nmt.errors import UserError
+from nmt.runs.opened import open_run
+from nmt.runtime_config import RuntimeConfig
+from nmt.verbs.translate import TRANSLATION
+from tests.runs.untrained import untrained
+
+Capture = pytest.CaptureFixture[bytes]
+CPU = RuntimeConfig(device="cpu", threads=1)
+OBJECTS: list[dict[str, Any]] = [
+    {"src": "ab ba", "prefix": "h", "must": ["cd"], "avoid": ["a b"]},
+    {"src": "  "},
+    {"src": "a b c d", "must": ["☃"]},
+    {"src": "d" * 30},
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained(tmp_path_factory.mktemp("runs") / "untrained", "decoding.beam_size=4")
+
+
+def answered(
+    run: Path, text: str, monkeypatch: pytest.MonkeyPatch, capture: Capture, *keys: str
+) -> tuple[int, list[str], str]:
+    """Return the exit code, the lines of output and the errors of `nmt translate` for `text`."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    capture.readouterr()
+    code = main(["translate", f"run={run}", "runtime.device=cpu", *keys])
+    found = capture.readouterr()
+    return code, found.out.decode().splitlines(), found.err.decode()
+
+
+def test_json_in_and_out_is_what_python_returns(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Capture
+) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in OBJECTS)
+    keys = ("input_format=jsonl", "format=jsonl", "decoding.n_best=2", "decoding.max_source_tokens=20")
+    code, lines, errors = answered(run, text, monkeypatch, capfdbinary, *keys)
+    assert code == 0
+    found = [json.loads(line) for line in lines]
+    requests = [Request(**line) for line in OBJECTS]
+    translations = open_run(run, runtime_cfg=CPU).translate(
+        requests, n_best=2, max_source_tokens=20, token_scores=True
+    )
+    assert found == [translation.as_json() for translation in translations]
+    first, blank, unmet, _ = found
+    assert first["translation"].startswith("h")
+    assert "cd" in first["translation"].split()
+    assert len(unmet["alternatives"]) == 1
+    assert len(first["tokens"]) == len(first["log_probs"])
+    assert first["tokens"][-1] == "</s>"
+    assert (blank["translation"], blank["tokens"], blank["unmet"]) == ("", [], [])
+    assert unmet["unmet"] == ["☃"]
+    assert [line["truncated"] for line in found] == [False, False, False, True]
+    assert (
+        "1 of 4 translations lack a text that they must have, or have one that they must avoid: line 3"
+        in errors
+    )
+
+
+def test_the_score_is_made_of_the_log_probabilities_of_the_tokens(run: Path) -> None:
+    search = BeamConfig(beam_size=4, n_best=3, max_length_ratio=1.0, max_length_offset=3)
+    (best,) = open_run(run, runtime_cfg=CPU).translate("ab ba", search, token_scores=True)
+    for one in (best, *best.alternatives):
+        assert len(one.log_probs) == len(one.ids) + 1
+        assert sum(one.log_probs) / ((5 + len(one.log_probs)) / 6) == pytest.approx(one.score, abs=1e-4)
+
+
+def test_a_prefix_after_a_tab_and_a_glossary(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Capture
+) -> None:
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("ab\tgh\n", encoding="utf-8")
+    keys = ("prefixes=true", f"glossary={terms}")
+    code, lines, errors = answered(run, "ab ba\tc\nb\t\nab\td d\n", monkeypatch, capfdbinary, *keys)
+    assert (code, errors) == (0, "")
+    assert [line[:1] for line in lines[::2]] == ["c", "d"]
+    assert all("gh" in line.split() for line in lines[::2])
+    code, _, errors = answered(run, "ab ba\tc\nb\n", monkeypatch, capfdbinary, *keys)
+    assert code == 2
+    assert "line 2 of the input has no TAB; with prefixes=true a line is SOURCE TAB PREFIX" in errors
+
+
+def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream(
+    run: Path, tmp_path: Path
+) -> None:
+    names = {"input": str(tmp_path / "in.jsonl.gz"), "output": str(tmp_path / "out.jsonl")}
+    with gzip.open(names["input"], "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in OBJECTS)
+    cfg = TranslateConfig(run=str(run), decoding=BeamConfig(max_length_offset=3), runtime=CPU, **names)
+    assert (cfg.format, cfg.input_format) == (LineFormat.jsonl, LineFormat.jsonl)
+    assert TRANSLATION.facts(cfg)["format"] == "jsonl"
+    warnings: list[str] = []
+    lines = [json.dumps(line) for line in OBJECTS]
+    answers = TRANSLATION.opened(cfg)
+    whole = list(answers(lines, 0, warnings.append))
+    assert whole == [one for i, line in enumerate(lines) for one in answers([line], i, warnings.append)]
+    assert warnings[0].endswith("line 3")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"prefixes": True, "input_format": LineFormat.jsonl},
+            'prefixes=true is for lines of text; an object of JSON has its "prefix" itself',
+        ),
+        (
+            {"scores": True, "format": LineFormat.jsonl},
+            "scores=true is for lines of text; format=jsonl has the scores anyway",
+        ),
+        ({"glossary": " "}, "glossary must name a file, but is empty"),
+    ],
+)
+def test_keys_that_contradict_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        TranslateConfig(run="x", decoding=BeamConfig(), **keys)
+    assert str(caught.value) == message
+
+
+def test_another_glossary_is_another_job(tmp_path: Path) -> None:
+    terms = tmp_path / "terms.tsv"
+    cfg = TranslateConfig(run="x", decoding=BeamConfig(), glossary=str(terms))
+    terms.write_text("a\tb\n", encoding="utf-8")
+    before = TRANSLATION.facts(cfg)
+    terms.write_text("a\tc\n", encoding="utf-8")
+    assert TRANSLATION.facts(cfg) != before
