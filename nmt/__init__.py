@@ -28,7 +28,9 @@ in import order, too; a test reads these lists and checks both:
     runs/                 A run directory, and what is opened from it.
     exchange/             Models of other programs as runs, and runs in the formats of other programs.
     comparison/           Runs side by side, by their files alone; no weights.
+    serving/              A trained model behind HTTP, and a page to try it.
     verbs/                One file a verb: wiring only.
+    scripting             Training from Python.
     sweep                 Trials of a sweep, each in a process of its own.
     cli                   `nmt VERB [overrides]`, errors and exit codes.
     __main__              `python -m nmt`.
@@ -48,28 +50,38 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.data.pairs import ParallelText as ParallelText
     from nmt.data.tokenizer import Tokenizer as Tokenizer
+    from nmt.decoding.configs import BeamConfig as BeamConfig
     from nmt.decoding.configs import DecodingConfig as DecodingConfig
+    from nmt.decoding.configs import SamplingConfig as SamplingConfig
     from nmt.errors import NmtError as NmtError
+    from nmt.errors import TrainingStopped as TrainingStopped
     from nmt.errors import UserError as UserError
     from nmt.models import build_model as build_model
     from nmt.models.base import TranslationModel as TranslationModel
+    from nmt.runs.opened import Run as Run
     from nmt.runs.opened import ensemble_of as ensemble_of
     from nmt.runs.opened import open_run as open_run
+    from nmt.scripting import train as train
     from nmt.training.checkpoint import CheckpointStore as CheckpointStore
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "BeamConfig": "decoding.configs",
     "CheckpointStore": "training.checkpoint",
     "DecodingConfig": "decoding.configs",
     "NmtError": "errors",
     "ParallelText": "data.pairs",
+    "Run": "runs.opened",
+    "SamplingConfig": "decoding.configs",
     "Tokenizer": "data.tokenizer",
+    "TrainingStopped": "errors",
     "TranslationModel": "models.base",
     "UserError": "errors",
     "build_model": "models",
     "ensemble_of": "runs.opened",
     "open_run": "runs.opened",
+    "train": "scripting",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -4,6 +4,7 @@ Knows weights over pieces and words; refuses to know how a model was trained. Th
 
     configs             The config of the files; no torch.
     alignment           From attention weights over pieces to alignments of words.
+    table               Attention weights as a table for a notebook.
     maps                Attention maps of a model, sentence by sentence: tokens and weights.
     heatmap             Heat maps of attention weights as images.
     page                Attention weights as one HTML page, made from page.html.

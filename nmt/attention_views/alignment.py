@@ -44,21 +44,33 @@ def word_indices(surfaces: Sequence[str]) -> list[int | None]:
     return found
 
 
-def word_links(
+def word_weights(
     weights: Weights, src_words: Sequence[int | None], tgt_words: Sequence[int | None]
-) -> list[Link]:
-    """Return each target word with the source word that it attends to most, in the order of the target.
+) -> tuple[list[int], list[int], Weights]:
+    """Return the source words, the target words, and the weights between them, a row for each target word.
 
     The weights (T, S) of the pieces of a source word are added up, those of the pieces of a target word
     averaged. A piece that belongs to no word (None), as the end of a sentence, is left out on either side.
     """
     sources = sorted({word for word in src_words if word is not None})
     targets = sorted({word for word in tgt_words if word is not None})
-    if not sources:
-        return []
+    if not sources or not targets:
+        return sources, targets, np.empty((len(targets), len(sources)), np.float32)
     columns = np.array([[word == source for source in sources] for word in src_words])  # (S, source words)
     rows = np.array([[word == target for word in tgt_words] for target in targets])  # (target words, T)
-    totals = (rows / rows.sum(axis=1, keepdims=True)) @ weights @ columns if targets else np.empty((0, 1))
+    return sources, targets, (rows / rows.sum(axis=1, keepdims=True)) @ weights @ columns
+
+
+def word_links(
+    weights: Weights, src_words: Sequence[int | None], tgt_words: Sequence[int | None]
+) -> list[Link]:
+    """Return each target word with the source word that it attends to most, in the order of the target.
+
+    The weights are those of `word_weights`.
+    """
+    sources, targets, totals = word_weights(weights, src_words, tgt_words)
+    if not sources:
+        return []
     return [(sources[best], target) for target, best in zip(targets, totals.argmax(axis=1), strict=True)]
 
 

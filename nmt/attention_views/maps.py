@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 import numpy as np
 import torch
 
-from nmt.attention_views.alignment import Weights
+from nmt.attention_views.alignment import Weights, mean_weights
+from nmt.attention_views.table import weights_table
 from nmt.data.batching import pad
 from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
 from nmt.decoding.configs import DecodingConfig
@@ -33,7 +35,7 @@ BATCH_TOKENS = 2048
 """Tokens of a batch with padding: all weights of a batch, which take far more, are in memory at once."""
 
 
-@dataclass
+@dataclass(repr=False)
 class SentenceMaps:
     """One sentence pair and the weights of every layer; all of it empty for a blank line."""
 
@@ -50,6 +52,20 @@ class SentenceMaps:
     weight of a token that is not predicted before is 0."""
     cross: list[Weights] = field(default_factory=list)
     """(H, T, S) per layer: from the position that predicts target token t to the source."""
+
+    def __repr__(self) -> str:
+        kinds = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
+        counts = ", ".join(f"{kind} of {len(layers)} layers" for kind, layers in kinds.items() if layers)
+        return f"SentenceMaps(line {self.line}: {self.src_text!r} -> {self.tgt_text!r}, {counts or 'empty'})"
+
+    def _repr_html_(self) -> str:
+        """Return the mean of all layers and heads as a table: cross-attention, where the model has it."""
+        if not (self.cross or self.encoder):
+            return f"<div>{escape(repr(self))}</div>"
+        rows, layers = (self.tgt, self.cross) if self.cross else (self.src, self.encoder)
+        title = "target to source" if self.cross else "source to itself"
+        labels = ([piece.text for piece in side] for side in (self.src, rows))
+        return weights_table(f"{title}, mean of all layers and heads", mean_weights(layers), *labels)
 
     @property
     def tgt_in(self) -> list[Piece]:
@@ -111,7 +127,15 @@ def attend_pairs(
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
     then gets a message that names it, counted from `first_line`.
     """
-    for batch in _batches(_tokens(pairs, model, tokenizer, cfg, device, warn, first_line)):
+    tokens = _tokens(pairs, model, tokenizer, cfg, device, warn, first_line)
+    yield from attend_tokens(tokens, model, tokenizer, device=device)
+
+
+def attend_tokens(
+    sentences: Sequence[SentenceMaps], model: TranslationModel, tokenizer: Tokenizer, *, device: torch.device
+) -> Iterator[SentenceMaps]:
+    """Yield sentences that have tokens, in the order of the model, with weights, in the order of the text."""
+    for batch in _batches(sentences):
         for sentence in _add_weights(batch, model, device):
             if tokenizer.cfg.right_to_left and sentence.tgt:
                 sentence.turn()

@@ -10,6 +10,7 @@ Knows files and models together; refuses to know the command line. The modules i
     directory           A run directory: its files, its lock and its config.
     status              The file that says how a training stands.
     agreement           The agreement of several runs that are to predict together.
+    shown               A run as a table for a notebook.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
     start               The start of a training from the model of another run.
     stages              Folders of text that are made once, named by what they are made of.

@@ -20,6 +20,7 @@ from nmt.data.mixture import tagged
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
+from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.requests import Request
 from nmt.decoding.score import PairScore, score
@@ -32,8 +33,9 @@ from nmt.models.ensemble import Ensemble
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
+from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
-from nmt.runs.tasks import TASKS
+from nmt.runs.tasks import TASKS, Evaluation
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.recovery import bad_weights
@@ -51,12 +53,36 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
     )
 
 
-@dataclass
+@dataclass(repr=False)
 class Run(TrainedModel):
     """A trained model and its run directory; for an ensemble, the directory of its first run."""
 
     directory: RunDirectory
     _copies: dict[Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        name = self.cfg.model.name
+        return f"Run({str(self.path)!r}: {name} with {num_parameters:,} parameters on {self.device})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of scores, the curve of the validation, and the differences from the defaults."""
+        return run_table(repr(self), self.cfg, self.results, self.metrics)
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The content of results.json: scores by split, signatures, the step; None before the end."""
+        return self.directory.results()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, each with its "step"; a number that was not finite is None."""
+        return logged_metrics(self.path / "metrics.jsonl")
 
     def searched(self, decoding: DecodingConfig) -> TranslationModel:
         """Return the model in `decoding.precision`; a copy in lower precision is made at the first call."""
@@ -106,6 +132,35 @@ class Run(TrainedModel):
         targets, model = [target for _, target in pairs], self.searched(search)
         where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
         return score(sources, targets, model, self.tokenizer, search, **where)
+
+    def evaluate(
+        self,
+        src: Sequence[str] | None = None,
+        refs: Sequence[str] | None = None,
+        decoding: DecodingConfig | None = None,
+        tgt: str | None = None,
+        *,
+        split: str | None = None,
+        metrics: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> Scores:
+        """Return the scores of the translations of `src` against `refs`, or those of a split of the run.
+
+        `split` is validation or test; by default it is the one of results.json. `metrics` are by default
+        those of the run; `decoding`, `tgt` and `settings` are as in `translate`. Nothing is written.
+
+        Raises:
+            UserError: the sides differ in length, or the run has no copy of the split.
+        """
+        if src is None and refs is None:
+            chosen = Split(split) if split else self.cfg.data.scored_split
+            text = evaluation_text(self.directory, self.cfg, self.cfg.data, chosen, named=False)
+        elif src is None or refs is None or split is not None or len(src) != len(refs):
+            raise UserError("run.evaluate takes as many sources as references, or a split and neither")
+        else:
+            text = ParallelText(list(self.asking_for(tgt, src)), list(refs))
+        search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
+        return Evaluation(self, text, warn).scores(search, metrics or self.cfg.metrics)
 
     def attend(
         self, lines: str | Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None

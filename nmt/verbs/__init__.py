@@ -18,6 +18,7 @@ import order:
     runs                List runs.
     compare             Compare runs.
     reproduce           Train a run again and compare.
+    serve               Answer requests over HTTP.
 """
 
 from nmt.config.verb import Verb
@@ -196,6 +197,18 @@ _ROWS = (
         ),
         opens_run=False,
         words="run",
+    ),
+    Verb(
+        name="serve",
+        summary="answer requests over HTTP, and show a page to type sentences at",
+        config="nmt.verbs.configs.ServeConfig",
+        code="nmt.verbs.serve.run",
+        groups=("decoding",),
+        examples=(
+            "nmt serve run=outputs/mine                     # the page is at http://127.0.0.1:8000/",
+            "nmt serve run=outputs/mine serve.port=8080 decoding.beam_size=8 runtime.device=cuda:1",
+            "nmt serve run=outputs/mine serve.host=0.0.0.0 serve.token=SECRET",
+        ),
     ),
 )
 VERBS = {row.name: row for row in _ROWS}

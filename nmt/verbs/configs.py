@@ -30,6 +30,7 @@ from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.configs import SelectionConfig, Side
+from nmt.serving.configs import ServingConfig
 from nmt.training.configs import DistillationConfig
 
 
@@ -112,6 +113,14 @@ class AttentionVerbConfig(ViewsConfig, TargetConfig):
     def __post_init__(self) -> None:
         TargetConfig.__post_init__(self)
         ViewsConfig.__post_init__(self)
+
+
+@dataclass
+class ServeConfig(TargetConfig):
+    """Answer requests over HTTP with a trained model; decoding and runtime start from those of the run."""
+
+    serve: ServingConfig = field(default_factory=ServingConfig)
+    """Address and limits of the server."""
 
 
 class Combine(Enum):

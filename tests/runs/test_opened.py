@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nmt.data.pairs import Split
+from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import WORDS, untrained
@@ -28,3 +30,21 @@ def test_keys_of_the_search_are_keywords(run: Run) -> None:
     assert run.cfg.decoding.n_best == 1
     with pytest.raises(TypeError, match="colour"):
         run.translate(WORDS[0], colour="red")
+
+
+def test_pairs_of_ones_own_are_scored_as_those_of_the_run(run: Run) -> None:
+    text = run.directory.kept_text(Split.test, run.cfg.data)
+    assert text is not None
+    own = run.evaluate(text.src, text.tgt, metrics=["chrf"])
+    assert own == run.evaluate(split="test", metrics=["chrf"])
+    assert {*own.values} == {"loss", "perplexity", "chrf"}
+    assert own.hypotheses == [one.text for one in run.translate(text.src)]
+    assert run.evaluate(text.src, text.tgt, beam_size=1).hypotheses == [
+        one.text for one in run.translate(text.src, beam_size=1)
+    ]
+
+
+def test_sides_that_do_not_fit_are_refused(run: Run) -> None:
+    for sides in ((["a"], ["b", "c"]), (["a"], None), (None, ["b"])):
+        with pytest.raises(UserError, match="as many sources as references"):
+            run.evaluate(*sides)

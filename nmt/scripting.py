@@ -1,0 +1,70 @@
+"""Training from Python: the path of `nmt train`, with exceptions where the command has exit codes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from nmt.config.compose import compose
+from nmt.config.overrides import quoted
+from nmt.errors import Interrupted, UserError
+from nmt.runs.opened import Run, open_run
+from nmt.verbs import VERBS
+from nmt.verbs import train as verb
+
+
+def train(*overrides: str, **settings: Any) -> Run:
+    """Train as `nmt train` does, or go on, and return the finished run.
+
+    Args:
+        overrides: what the command takes, such as "experiment=multi30k_en_de" and "trainer.max_steps=100".
+        settings: the same as values: `data="demo", trainer={"max_steps": 100}`.
+
+    Raises:
+        UserError: the config or the data cannot be used, or this is not the main thread.
+        TrainingStopped: the training cannot go on; what was saved before is intact.
+        KeyboardInterrupt: Ctrl-C; the training is saved, and the same call goes on.
+    """
+    if options := [override for override in overrides if "=" not in override or override.startswith("-")]:
+        raise UserError(f"nmt.train takes GROUP=CHOICE and key=value, but not {options[0]!r}")
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError("nmt.train must be called in the main thread, which alone receives signals")
+    (trial,) = compose(VERBS["train"], [*overrides, *written(settings)])
+    cfg, run_dir = trial.to_training()
+    try:
+        verb.train(cfg, run_dir)
+    except Interrupted as stop:
+        if stop.exit_code == 128 + signal.SIGINT:
+            raise KeyboardInterrupt(str(stop)) from None
+        raise
+    return open_run(run_dir, runtime_cfg=cfg.runtime)
+
+
+def written(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield `key=value` as the command line has it for nested settings."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from written(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}={_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    """Return a value as Hydra reads it back."""
+    if value is None:
+        return "null"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return quoted(str(value))
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return "{}"
+    raise UserError(f"{value!r} is no value of a config: text, a number, true, false, none or a list")

@@ -1,0 +1,12 @@
+"""Serving: a trained model behind HTTP, and a page to try it.
+
+Refuses to know how a model was trained, and which family it is of. FastAPI and uvicorn are imported when a
+server starts, by `app` and `server` alone. The modules in import order:
+
+    configs             Limits of a server.
+    counters            Counts and histograms in the text format of Prometheus.
+    answers             Lines and what is asked about them in; translations, confidence and attention out.
+    batcher             Requests that wait, and the batches of one worker.
+    app                 The endpoints, and the page made from page.html.
+    server              A server from its start to a signal.
+"""

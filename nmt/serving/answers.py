@@ -1,0 +1,144 @@
+"""What a request asks about its lines, and the answers as plain data.
+
+Translations are those of `nmt.decoding.translate`, which `nmt translate` writes, too. Confidence comes from
+one more pass of the model over each translation, attention from another. Knows no HTTP.
+
+Shapes: T target tokens, S source tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmt.attention_views.alignment import Weights, mean_weights, word_indices, word_weights
+from nmt.attention_views.maps import SentenceMaps, attend_tokens
+from nmt.data.special_ids import EOS_ID
+from nmt.data.tokenizer import Piece
+from nmt.decoding import DecodingConfig
+from nmt.decoding.requests import Request
+from nmt.decoding.score import score_ids
+from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
+from nmt.errors import UserError
+from nmt.runs.opened import Run
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a line."""
+
+    search: DecodingConfig
+    scores: bool = False
+    """Whether the answer has scores, and the probability of each word and token."""
+    attention: bool = False
+    """Whether the answer has weights of cross-attention."""
+    prefix: str = ""
+    must: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    """Text that translations begin with, must have and must not have: see `nmt.decoding.requests`."""
+
+    @property
+    def has_wishes(self) -> bool:
+        """Whether anything is asked of the text; the answer then has `unmet`."""
+        return bool(self.prefix or self.must or self.avoid)
+
+    def request(self, line: str) -> Request:
+        """Return what the search is given for a line."""
+        return Request(line, self.prefix, list(self.must), list(self.avoid))
+
+
+@dataclass
+class _Candidate:
+    """One translation of a line, and what the answer says of it."""
+
+    src: list[Piece]
+    translation: Translation
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+    """Return the answer to each line; all questions have one search."""
+    search = questions[0].search
+    requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
+    found = translate(requests, run.searched(search), run.tokenizer, search, device=run.device)
+    candidates = [
+        [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
+        for src, best in zip(run.tokenizer.src_pieces(lines), found, strict=True)
+    ]
+    asked = list(zip(questions, candidates, strict=True))
+    for one in (one for question, some in asked if question.has_wishes for one in some):
+        one.told["unmet"] = one.translation.unmet
+    _add_confidence(run, search, [one for question, some in asked if question.scores for one in some])
+    _add_attention(run, [one for question, some in asked if question.attention for one in some])
+    return [
+        best.told | ({"alternatives": [x.told for x in more]} if more else {}) for best, *more in candidates
+    ]
+
+
+def num_tokens(run: Run, lines: Sequence[str], search: DecodingConfig) -> list[int]:
+    """Return the number of source tokens of each line, EOS counted.
+
+    Raises:
+        UserError: a line has more tokens than are read; names the line by its number from 0.
+    """
+    longest = longest_source(run.model, search)
+    encoded = run.tokenizer.encode_src(beginnings(lines, longest))
+    for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
+        if len(ids) > longest or is_shortened(line, len(ids), longest):
+            raise UserError(f"text[{number}] has more than the {longest} tokens that are read; split it")
+    return [len(ids) for ids in encoded]
+
+
+def _add_confidence(run: Run, search: DecodingConfig, candidates: Sequence[_Candidate]) -> None:
+    """Add the score, and the probability of each word and token given what the model predicts before it."""
+    sources = [[piece.id for piece in one.src] for one in candidates]
+    targets = [[*one.translation.ids, EOS_ID] for one in candidates]
+    model = run.searched(search)
+    found = score_ids(sources, targets, model, search.batch_tokens, device=run.device)
+    for one, log_probs in zip(candidates, found, strict=True):
+        pairs = list(zip(run.tokenizer.decoded_pieces(one.translation.ids), log_probs, strict=True))
+        if run.tokenizer.cfg.right_to_left:
+            pairs[:-1] = pairs[-2::-1]
+        surfaces = [piece.surface for piece, _ in pairs]
+        confidence = [1.0 for _ in _words(surfaces)]
+        for word, (_, log_prob) in zip(word_indices(surfaces), pairs, strict=True):
+            if word is not None:
+                confidence[word] *= math.exp(log_prob)
+        named = zip(_words(surfaces), confidence, strict=True)
+        words = [{"text": word, "confidence": value} for word, value in named]
+        tokens = [{"text": piece.text, "log_prob": log_prob} for piece, log_prob in pairs]
+        scores = {"score": one.translation.score, "log_prob": math.fsum(log_probs)}
+        one.told |= {**scores, "words": words, "tokens": tokens}
+
+
+def _add_attention(run: Run, candidates: Sequence[_Candidate]) -> None:
+    """Add the mean of cross-attention over all layers and heads: between tokens, and between words."""
+    sentences = [
+        SentenceMaps(number, one.src, run.tokenizer.decoded_pieces(one.translation.ids))
+        for number, one in enumerate(candidates)
+    ]
+    found = attend_tokens(sentences, run.model, run.tokenizer, device=run.device) if sentences else ()
+    for one, maps in zip(candidates, found, strict=True):
+        weights = mean_weights(maps.cross)
+        src, tgt = ([piece.surface for piece in side] for side in (maps.src, maps.tgt))
+        _, _, between = word_weights(weights, word_indices(src), word_indices(tgt))
+        one.told["attention"] = {
+            "src_tokens": [piece.text for piece in maps.src],
+            "tgt_tokens": [piece.text for piece in maps.tgt],
+            "weights": _rounded(weights),
+            "src_words": _words(src),
+            "tgt_words": _words(tgt),
+            "word_weights": _rounded(between),
+        }
+
+
+def _words(surfaces: Sequence[str]) -> list[str]:
+    """Return the words of a line, as `word_indices` counts them."""
+    return re.findall(r"\S+", "".join(surfaces))
+
+
+def _rounded(weights: Weights) -> list[list[float]]:
+    return [[round(weight, 4) for weight in row] for row in weights.tolist()]

@@ -1,0 +1,289 @@
+"""The endpoints of a server, and the page, which is page.html beside this module.
+
+    POST /translate      the answers of `nmt.serving.answers` to the lines of a request
+    GET /health          whether the server is ready, and what it serves
+    GET /metrics         counts for Prometheus
+    GET /openapi.json    the description of all this
+    GET /                the page
+
+Every error is JSON, {"error": TEXT}. The page and /health are for everyone; the rest asks for `serve.token`
+if there is one. Nothing is fetched from elsewhere: FastAPI's own pages, which would be, are switched off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import hashlib
+import hmac
+import json
+import re
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from nmt import __version__
+from nmt.decoding import DecodingConfig
+from nmt.errors import UserError
+from nmt.runs.opened import Run
+from nmt.serving.answers import Question, num_tokens
+from nmt.serving.batcher import Answer, Batcher, Refused
+from nmt.serving.configs import ServingConfig
+from nmt.serving.counters import Counters
+
+PAGE = Path(__file__).with_name("page.html")
+CLIENT_LEFT = 499
+"""Status, in the counts alone, of a request whose client did not wait for the answer."""
+SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+
+
+class TranslationRequest(BaseModel):
+    """The body of POST /translate."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: StrictStr | list[StrictStr] = Field(description="One line, or several.")
+    n_best: StrictInt | None = Field(None, description="Translations of each line, best first.")
+    beam_size: StrictInt | None = Field(None, description="Hypotheses kept open in the search.")
+    tgt: StrictStr | None = Field(None, description="Language to translate into, of a model with several.")
+    prefix: StrictStr = Field("", description="Text that each translation begins with.")
+    must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
+    avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
+    scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
+    attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the request."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
+@dataclasses.dataclass
+class Service:
+    """What the endpoints need: the opened run with its search, the limits, and the queue."""
+
+    run: Run
+    decoding: DecodingConfig
+    tgt: str | None
+    cfg: ServingConfig
+    has_attention: bool
+    batcher: Batcher
+    counters: Counters
+
+    @property
+    def name(self) -> str:
+        """Name of the model: that of its run directory."""
+        return self.run.directory.path.resolve().name
+
+    async def answers(self, request: Request) -> list[Answer]:
+        """Return the answers to a request; raise `HTTPException` for one that gets none."""
+        asked = parsed(await body_of(request, self.cfg))
+        require_lines(asked.lines, self.cfg)
+        wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid)
+        question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
+        if asked.attention and not self.has_attention:
+            raise HTTPException(
+                422, "attention: the model attends to no source, so it has no weights to show"
+            )
+        try:
+            lines = list(self.run.asking_for(asked.tgt or self.tgt, asked.lines))
+            tokens = num_tokens(self.run, lines, question.search)
+        except UserError as error:
+            raise HTTPException(422, str(error)) from error
+        if sum(tokens) > self.cfg.queue_tokens:
+            raise HTTPException(
+                413, f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"
+            )
+        try:
+            queued = self.batcher.submit(lines, tokens, question)
+            return await answered(queued.done, request, self.cfg.timeout_seconds)
+        except Refused as error:
+            raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
+        except UserError as error:
+            raise HTTPException(422, str(error)) from error
+
+    def search(self, asked: TranslationRequest) -> DecodingConfig:
+        """Return the search of the server with what a request says; raise `HTTPException` if it cannot be."""
+        keys = {"n_best": asked.n_best, "beam_size": asked.beam_size}
+        settings: dict[str, Any] = {key: value for key, value in keys.items() if value is not None}
+        known = [field.name for field in dataclasses.fields(self.decoding)]
+        for key, value in settings.items():
+            if key not in known:
+                raise HTTPException(422, f"{key}: the search of this server is {self.decoding.strategy}")
+            if not 1 <= value <= self.cfg.max_beam_size:
+                raise HTTPException(422, f"{key} must be from 1 to {self.cfg.max_beam_size}, but is {value}")
+        try:
+            return dataclasses.replace(self.decoding, **settings)
+        except UserError as error:
+            raise HTTPException(422, str(error)) from error
+
+    def require_token(self, request: Request) -> None:
+        """Raise `HTTPException` unless the request has the token of the server, or there is none."""
+        if self.cfg.token is None:
+            return
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.cfg.token}".encode()):
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise HTTPException(401, "the header Authorization must be: Bearer TOKEN", challenge)
+
+
+def make_app(service: Service) -> FastAPI:
+    """Return the application."""
+    app = FastAPI(title="nmt serve", version=__version__, docs_url=None, redoc_url=None)
+    counters, page = service.counters, PAGE.read_text(encoding="utf-8")
+    body = {"schema": TranslationRequest.model_json_schema()}
+    described = {"requestBody": {"required": True, "content": {"application/json": body}}}
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code, {**SAFE, **(error.headers or {})})
+
+    @app.post("/translate", openapi_extra=described)
+    async def translate(request: Request) -> Response:
+        """Translate lines."""
+        begun = monotonic()
+        try:
+            service.require_token(request)
+            found = await service.answers(request)
+        except HTTPException as error:
+            counters.answered(error.status_code)
+            raise
+        seconds = monotonic() - begun
+        counters.answered(200)
+        counters.request_seconds.observe(seconds)
+        answer = {"translations": found, "model": service.name, "seconds": round(seconds, 4)}
+        return JSONResponse(answer, headers=SAFE)
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Tell whether the server is ready, and what it serves."""
+        return JSONResponse(described_service(service), headers=SAFE)
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Return counts in the text format of Prometheus."""
+        service.require_token(request)
+        text = counters.text(service.batcher.queue)
+        return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
+
+    @app.get("/", response_class=HTMLResponse)
+    async def show_page() -> Response:
+        """Return the page."""
+        return HTMLResponse(page, headers={**SAFE, "Content-Security-Policy": policy(page)})
+
+    return app
+
+
+def described_service(service: Service) -> dict[str, Any]:
+    """Return what /health tells."""
+    data, decoding, cfg = service.run.cfg.data, service.decoding, service.cfg
+    return {
+        "status": "ready",
+        "model": service.name,
+        "version": __version__,
+        "src": data.src,
+        "tgt": service.tgt or data.tgt,
+        "languages": sorted({tgt for _, tgt in data.languages}) if data.tags else [],
+        "attention": service.has_attention,
+        "search": decoding.strategy,
+        "beam_size": getattr(decoding, "beam_size", None),
+        "n_best": decoding.n_best,
+        "limits": {key: getattr(cfg, key) for key in ("max_lines", "max_chars", "max_beam_size")},
+    }
+
+
+def policy(page: str) -> str:
+    """Return a Content-Security-Policy under which the script and the style of the page alone have effect."""
+    digests = {
+        tag: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for tag, text in re.findall(r"<(script|style)>(.*?)</\1>", page, flags=re.DOTALL)
+    }
+    return (
+        "default-src 'none'; "
+        f"script-src 'sha256-{digests['script']}'; style-src 'sha256-{digests['style']}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+async def body_of(request: Request, cfg: ServingConfig) -> bytes:
+    """Read the body of a request; raise `HTTPException` if it is none of JSON or too large."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # what a page of another site cannot send unasked
+        raise HTTPException(415, f"Content-Type must be application/json, but is {kind or 'missing'}")
+    try:
+        return await asyncio.wait_for(_read(request, cfg.max_body_bytes), cfg.timeout_seconds)
+    except asyncio.TimeoutError as error:
+        raise HTTPException(408, f"the body did not come within {cfg.timeout_seconds:g} seconds") from error
+    except ClientDisconnect as error:
+        raise HTTPException(CLIENT_LEFT, "the client has left") from error
+
+
+async def _read(request: Request, most: int) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"the body has more than {most:,} bytes; send it in parts")
+    return bytes(body)
+
+
+def parsed(body: bytes) -> TranslationRequest:
+    """Return the request in a body; raise `HTTPException` with all that is wrong with it."""
+    try:
+        content = json.loads(body)
+        return TranslationRequest.model_validate(content)
+    except ValidationError as error:
+        told = [f"{_place(problem['loc'])}: {problem['msg']}" for problem in error.errors()[:5]]
+        raise HTTPException(422, "; ".join(told)) from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from error
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Return the place of a problem, such as text[3]."""
+    names = [f"[{name}]" if isinstance(name, int) else name for name in location]
+    return "".join(name for name in names if name not in ("str", "list[str]")) or "the body"
+
+
+def require_lines(lines: list[str], cfg: ServingConfig) -> None:
+    """Raise `HTTPException` for lines that are too many or too long, or no lines."""
+    if len(lines) > cfg.max_lines:
+        raise HTTPException(413, f"text has {len(lines):,} lines, but at most {cfg.max_lines:,} are allowed")
+    for number, line in enumerate(lines):
+        if len(line) > cfg.max_chars:
+            raise HTTPException(
+                413, f"text[{number}] has {len(line):,} characters, but at most {cfg.max_chars:,} are allowed"
+            )
+        if "\n" in line:
+            raise HTTPException(422, f"text[{number}] has a line feed; send a list of lines")
+        if any("\ud800" <= character <= "\udfff" for character in line):
+            raise HTTPException(422, f"text[{number}] has half of a surrogate pair, which is no character")
+
+
+async def answered(done: asyncio.Future[list[Answer]], request: Request, seconds: float) -> list[Answer]:
+    """Wait for answers; raise `HTTPException` when they take too long or the client has left."""
+    left = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((done, left), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if done.done():
+            return done.result()
+    finally:
+        gone = left.done()
+        left.cancel()
+        done.cancel()
+    if gone:
+        raise HTTPException(CLIENT_LEFT, "the client has left")
+    raise HTTPException(504, f"there was no answer within {seconds:g} seconds; send fewer lines at a time")
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,104 @@
+"""A server from its start to a signal: uvicorn in the main thread, the model in another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from nmt.attention_views.maps import empty_maps
+from nmt.decoding import DecodingConfig
+from nmt.errors import Interrupted, UserError, warn
+from nmt.runs.opened import Run
+from nmt.serving.answers import Question, answers
+from nmt.serving.app import Service, make_app
+from nmt.serving.batcher import Batcher
+from nmt.serving.configs import ServingConfig
+from nmt.serving.counters import Counters
+from nmt.signals import StopRequest
+
+POLL_SECONDS = 0.1
+"""Longest delay of the answer to a signal."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves signals to `StopRequest`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take no signal."""
+        yield
+
+
+def serve(run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig, grace: float) -> None:
+    """Serve until a signal; then answer what is being translated and refuse the rest.
+
+    Raises:
+        UserError: the address cannot be listened at.
+        Interrupted: a signal has arrived.
+    """
+    answers(run, ["a"], [Question(decoding)])  # what is to fail, and to be made at first use
+    with StopRequest(grace) as stop, stop.deferred(), listening(cfg) as listener:
+        counters = asyncio.run(serve_at(listener, run, decoding, tgt, cfg, stop))
+        assert stop.signal is not None
+        number, count = stop.signal, sum(counters.requests.values())
+        raise Interrupted(number, f"stopped by {number.name}; requests answered: {count:,}")
+
+
+async def serve_at(
+    listener: socket.socket,
+    run: Run,
+    decoding: DecodingConfig,
+    tgt: str | None,
+    cfg: ServingConfig,
+    stop: StopRequest,
+) -> Counters:
+    """Serve at a bound socket until a signal; return what was done."""
+    counters = Counters()
+    has_attention = bool(empty_maps(run.model, run.device).cross)
+
+    async with Batcher(lambda *asked: answers(run, *asked), cfg, counters) as batcher:
+        service = Service(run, decoding, tgt, cfg, has_attention, batcher, counters)
+        settings = uvicorn.Config(
+            make_app(service), log_config=None, access_log=False, lifespan="off", server_header=False
+        )
+        server = _Server(settings)
+        serving = asyncio.create_task(server.serve([listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        print(f"serving     {run.directory.path} at {_address(listener)} (Ctrl-C stops)", flush=True)
+        while not stop.requested and not serving.done():
+            await asyncio.sleep(POLL_SECONDS)
+        batcher.close()
+        server.should_exit = True
+        await serving
+    return counters
+
+
+@contextlib.contextmanager
+def listening(cfg: ServingConfig) -> Iterator[socket.socket]:
+    """Yield a socket that listens at the address of the config."""
+    if cfg.host not in LOOPBACK and cfg.token is None:
+        warn(
+            f"serve.host={cfg.host} can be reached from other machines, and nobody is asked who they are; "
+            "set serve.token=..., or keep serve.host=127.0.0.1"
+        )
+    try:
+        family = socket.getaddrinfo(cfg.host, cfg.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((cfg.host, cfg.port), family=family)
+    except OSError as error:
+        raise UserError(
+            f"serve.host={cfg.host} serve.port={cfg.port} cannot be listened at: {error.strerror or error}; "
+            "choose another serve.port, or 0 for any that is free"
+        ) from error
+    with listener:
+        yield listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

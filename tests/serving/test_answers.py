@@ -1,0 +1,87 @@
+"""What is asked about lines, and the answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nmt.attention_views.alignment import mean_weights
+from nmt.decoding.configs import BeamConfig, LengthPenalty
+from nmt.errors import UserError
+from nmt.runs.opened import Run, open_run
+from nmt.runtime_config import RuntimeConfig
+from nmt.serving.answers import Question, answers, num_tokens
+from tests.runs.untrained import WORDS, untrained
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+LINES = [" ".join(WORDS[i : i + 1 + i % 4]) for i in range(0, 24, 3)]
+
+
+@pytest.fixture(scope="module", params=["left_to_right", "right_to_left"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    overrides = ["tokenizer.right_to_left=true"] if request.param == "right_to_left" else []
+    untrained(path, *overrides)
+    return open_run(path, runtime_cfg=CPU)
+
+
+def test_texts_and_scores_are_those_of_translate(run: Run) -> None:
+    search = replace(run.cfg.decoding, n_best=3)
+    found = answers(run, LINES, [Question(search, scores=True)] * len(LINES))
+    for answer, one in zip(found, run.translate(LINES, search), strict=True):
+        every = [answer, *answer["alternatives"]]
+        assert [x["text"] for x in every] == [one.text, *(other.text for other in one.alternatives)]
+        assert [x["score"] for x in every] == pytest.approx(
+            [one.score, *(other.score for other in one.alternatives)], abs=1e-4
+        )
+
+
+def test_log_probabilities_are_those_of_the_search(run: Run) -> None:
+    search = BeamConfig(length_penalty=LengthPenalty.none, max_length_ratio=1.0, max_length_offset=3)
+    for answer in answers(run, LINES, [Question(search, scores=True)] * len(LINES)):
+        assert answer["log_prob"] == pytest.approx(answer["score"], abs=1e-4)
+        assert math.fsum(token["log_prob"] for token in answer["tokens"]) == answer["log_prob"]
+        assert answer["tokens"][-1]["text"] == "</s>"
+
+
+def test_the_confidence_of_a_word_is_the_probability_of_its_pieces(run: Run) -> None:
+    for answer in answers(run, LINES, [Question(run.cfg.decoding, scores=True)] * len(LINES)):
+        assert [word["text"] for word in answer["words"]] == answer["text"].split()
+        expected, before = 0.0, 0.0  # a space belongs to the word after it, and the last ones to none
+        for token in answer["tokens"][:-1]:
+            before += token["log_prob"]
+            if token["text"] != "▁":
+                expected, before = expected + before, 0.0
+        words = math.fsum(math.log(word["confidence"]) for word in answer["words"])
+        assert words == pytest.approx(expected, abs=1e-6)
+
+
+def test_attention_is_that_of_the_views(run: Run) -> None:
+    found = answers(run, LINES, [Question(run.cfg.decoding, attention=True)] * len(LINES))
+    for answer, maps in zip(found, run.attend(LINES), strict=True):
+        attention = answer["attention"]
+        assert attention["src_tokens"] == [piece.text for piece in maps.src]
+        assert attention["tgt_tokens"] == [piece.text for piece in maps.tgt]
+        for row, wanted in zip(attention["weights"], mean_weights(maps.cross).tolist(), strict=True):
+            assert row == pytest.approx(wanted, abs=1e-3)
+        assert len(attention["word_weights"]) == len(attention["tgt_words"]) == len(answer["text"].split())
+
+
+def test_only_what_is_asked_for_is_answered_also_for_blank_lines(run: Run) -> None:
+    plain, detailed = Question(run.cfg.decoding), Question(run.cfg.decoding, scores=True, attention=True)
+    first, second, blank = answers(run, [LINES[0], LINES[1], "  "], [plain, detailed, detailed])
+    assert [*first] == ["text"]
+    assert {*second} == {"text", "score", "log_prob", "words", "tokens", "attention"}
+    assert {*blank} == {*second}
+    assert (blank["text"], blank["words"], blank["attention"]["tgt_words"]) == ("", [], [])
+
+
+def test_a_line_that_would_be_cut_is_named(run: Run) -> None:
+    search = replace(run.cfg.decoding, max_source_tokens=8)
+    assert num_tokens(run, ["ab"], search)[0] <= 8
+    with pytest.raises(UserError, match=r"text\[1\] has more than the 8 tokens that are read; split it"):
+        num_tokens(run, ["ab", 5 * "ab ba "], search)
+    with pytest.raises(UserError, match=r"text\[0\]"):
+        num_tokens(run, [f"a{1000 * ' '}b"], search)

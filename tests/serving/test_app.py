@@ -1,0 +1,192 @@
+"""The endpoints of a server, asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.decoding.requests import Request
+from nmt.runs.opened import Run, open_run
+from nmt.runtime_config import RuntimeConfig
+from nmt.serving import server
+from nmt.serving.answers import Question, answers
+from tests.runs.untrained import RNN, WORDS, untrained
+from tests.serving.served import Client, served
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return open_run(untrained(tmp_path_factory.mktemp("runs") / "mine"), runtime_cfg=CPU)
+
+
+@pytest.fixture(scope="module")
+def client(run: Run) -> Any:
+    with served(run, max_lines=50, max_chars=400, max_body_bytes=20_000, max_beam_size=6) as client:
+        yield client
+
+
+def test_answers_are_those_of_translate_however_the_lines_are_sent(client: Client, run: Run) -> None:
+    rng = random.Random(1)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(0, 6))) for _ in range(120)]
+    expected = [one.text for one in run.translate(lines)]
+    cuts = sorted(rng.sample(range(1, len(lines)), 30))
+    parts = list(zip([0, *cuts], [*cuts, len(lines)], strict=True))
+
+    def ask(part: tuple[int, int]) -> list[str]:
+        status, _, answer = client.post({"text": lines[slice(*part)], "scores": part[0] % 2 == 0})
+        assert status == 200
+        return [one["text"] for one in answer["translations"]]
+
+    with ThreadPoolExecutor(8) as threads:
+        found = [text for texts in threads.map(ask, parts) for text in texts]
+    assert found == expected
+
+
+def test_options_are_those_of_the_search(client: Client, run: Run) -> None:
+    _, _, answer = client.post({"text": WORDS[0], "beam_size": 4, "n_best": 3, "attention": True})
+    (wanted,) = run.translate(WORDS[0], beam_size=4, n_best=3)
+    (found,) = answer["translations"]
+    assert [x["text"] for x in found["alternatives"]] == [x.text for x in wanted.alternatives]
+    assert found["attention"]["src_words"] == WORDS[0].split()
+    assert (answer["model"], answer["seconds"] > 0) == ("mine", True)
+
+
+def test_wishes_reach_the_search(client: Client, run: Run) -> None:
+    wishes = {"prefix": "ab", "must": ["cd"], "avoid": ["a"]}
+    _, _, answer = client.post({"text": [WORDS[0], WORDS[1]], **wishes})
+    wanted = run.translate([Request(line, "ab", ["cd"], ["a"]) for line in WORDS[:2]])
+    found = [(one["text"], one["unmet"]) for one in answer["translations"]]
+    assert found == [(one.text, one.unmet) for one in wanted]
+    assert all(text.startswith("ab") for text, _ in found)
+    status, _, answer = client.post({"text": WORDS[0], "must": ["cd"], "beam_size": 1})
+    assert (status, "beam_size" in answer["error"]) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        (b"\xff", 400, "the body is not JSON"),
+        (b"[" * 15_000, 400, "the body is not JSON"),
+        ([1], 422, "the body: Input should be"),
+        ({}, 422, "text: Field required"),
+        ({"text": [3]}, 422, "text[0]: Input should be a valid string"),
+        ({"text": "a", "colour": 1}, 422, "colour: Extra inputs are not permitted"),
+        ({"text": "a", "scores": "yes"}, 422, "scores: Input should be a valid boolean"),
+        ({"text": "a\nb"}, 422, "text[0] has a line feed; send a list of lines"),
+        (b'{"text": ["a", "\\ud800"]}', 422, "text[1] has half of a surrogate pair"),
+        ({"text": "a", "beam_size": 7}, 422, "beam_size must be from 1 to 6, but is 7"),
+        ({"text": "a", "n_best": 0}, 422, "n_best must be from 1 to 6, but is 0"),
+        ({"text": "a", "n_best": 6}, 422, "n_best must not exceed decoding.beam_size, but 6 > 5"),
+        ({"text": "a", "tgt": "xx"}, 422, "tgt=xx: the run translates into"),
+        ({"text": ["a"] * 51}, 413, "text has 51 lines, but at most 50 are allowed"),
+        ({"text": "a" * 401}, 413, "text[0] has 401 characters, but at most 400 are allowed"),
+        ({"text": "a" * 20_001}, 413, "the body has more than 20,000 bytes; send it in parts"),
+    ],
+)
+def test_a_wrong_request_is_told_why(client: Client, content: Any, status: int, words: str) -> None:
+    found, _, answer = client.post(content)
+    assert (found, [*answer]) == (status, ["error"])
+    assert words in answer["error"]
+
+
+def test_other_sites_and_wrong_paths_are_refused(client: Client) -> None:
+    status, _, answer = client.post({"text": "a"}, **{"Content-Type": "text/plain"})
+    assert (status, answer["error"]) == (415, "Content-Type must be application/json, but is text/plain")
+    assert client.post({}, path="/nowhere")[0] == 404
+    assert client.get("/translate")[0] == 405
+    assert client.get("/docs")[0] == client.get("/redoc")[0] == 404
+
+
+def test_health_metrics_and_description(client: Client) -> None:
+    client.post({"text": WORDS[:5]})
+    assert '"status":"ready"' in client.get("/health")[2]
+    assert '"attention":true' in client.get("/health")[2]
+    metrics = client.get("/metrics")[2]
+    assert 'nmt_requests_total{code="200"}' in metrics
+    assert "nmt_queue_requests 0" in metrics
+    assert '"TranslationRequest"' in client.get("/openapi.json")[2]
+
+
+def test_the_page_runs_no_script_but_its_own(client: Client) -> None:
+    status, headers, page = client.get("/")
+    assert status == 200
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in page.replace("http-equiv", "")
+    assert "innerHTML" not in page
+
+
+def test_a_token_is_asked_for(run: Run) -> None:
+    with served(run, token="secret") as client:
+        status, headers, answer = client.post({"text": "a"})
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert answer == {"error": "the header Authorization must be: Bearer TOKEN"}
+        assert client.post({"text": "a"}, Authorization="Bearer secreT")[0] == 401
+        assert client.post({"text": "a"}, Authorization="Bearer secret")[0] == 200
+        assert client.get("/metrics")[0] == 401
+        assert client.get("/health")[0] == client.get("/")[0] == 200
+
+
+def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+        time.sleep(0.6)
+        return answers(run, lines, questions)
+
+    monkeypatch.setattr(server, "answers", slow)
+    with served(run, queue_requests=1, timeout_seconds=0.2) as client, ThreadPoolExecutor(1) as thread:
+        late = thread.submit(client.post, {"text": "ab"})
+        time.sleep(0.1)
+        status, headers, answer = client.post({"text": "ab"})
+        assert (status, int(headers["retry-after"]) >= 1) == (503, True)
+        assert "the server is busy: 1 requests" in answer["error"]
+        status, _, answer = late.result()
+        assert (status, answer["error"][:42]) == (504, "there was no answer within 0.2 seconds; se")
+    with served(run, queue_tokens=20) as client:
+        status, _, answer = client.post({"text": ["abcdefghabcdefgh"] * 3})
+        assert (status, "at most 20 may wait" in answer["error"]) == (413, True)
+        with socket.create_connection(("127.0.0.1", client.port)) as leaving:
+            head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            leaving.sendall(head + b'Content-Length: 13\r\n\r\n{"text": "a"}')
+            time.sleep(0.2)
+        time.sleep(0.2)
+        assert 'code="499"} 1' in client.get("/metrics")[2]
+        assert "nmt_queue_requests 0" in client.get("/metrics")[2]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(run: Run) -> None:
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with (
+        served(run, timeout_seconds=0.2) as client,
+        socket.create_connection(("127.0.0.1", client.port)) as slow,
+    ):
+        slow.sendall(head + b"Content-Length: 99\r\n\r\n{")
+        assert b"408" in slow.recv(100)
+
+
+def test_a_model_without_attention_says_so(tmp_path: Path) -> None:
+    run = open_run(untrained(tmp_path / "plain", model=("model=rnn_plain", *RNN[1:])), runtime_cfg=CPU)
+    with served(run) as client:
+        assert '"attention":false' in client.get("/health")[2]
+        status, _, answer = client.post({"text": "ab", "attention": True})
+        assert (status, answer["error"][:46]) == (422, "attention: the model attends to no source, so ")
+
+
+def test_answers_wait_for_no_event_loop(client: Client) -> None:
+    async def several() -> list[int]:
+        asked = [asyncio.to_thread(client.post, {"text": [WORDS[i]] * 10}) for i in range(6)]
+        healthy = asyncio.to_thread(client.get, "/health")
+        return [answer[0] for answer in await asyncio.gather(*asked, healthy)]
+
+    assert asyncio.run(several()) == [200] * 7

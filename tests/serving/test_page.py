@@ -1,0 +1,43 @@
+"""The page of a server, used in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from nmt.runs.opened import open_run
+from nmt.runtime_config import RuntimeConfig
+from tests.runs.untrained import WORDS, untrained
+from tests.serving.browser import CHROMIUM, browser
+from tests.serving.served import served
+
+HOSTILE = f"{WORDS[0]} <img src=x onerror=document.title='taken'>"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_one_types_and_sees_translations_confidence_and_attention(tmp_path: Path) -> None:
+    run = open_run(untrained(tmp_path / "mine"), runtime_cfg=RuntimeConfig(device="cpu", threads=1))
+    with served(run) as client, browser() as page:
+        page.call("Page.navigate", url=f"http://127.0.0.1:{client.port}/#{quote(HOSTILE)}")
+        page.wait_for("document.querySelectorAll('article').length == 1")
+        assert page.evaluate("document.querySelector('.source').textContent") == HOSTILE
+        assert page.evaluate("document.images.length") == 0
+        assert page.evaluate("document.title") == "mine: en → fr"
+
+        page.evaluate("document.getElementById('text').select()")
+        page.call("Input.insertText", text=f"{WORDS[1]} {WORDS[2]}\n{WORDS[3]}")
+        page.wait_for("document.querySelectorAll('article').length == 2")
+        (first, _) = run.translate([f"{WORDS[1]} {WORDS[2]}", WORDS[3]], n_best=3)
+        shown = "Array.from(document.querySelectorAll('article:first-child li span'), (x) => x.textContent)"
+        assert page.evaluate(shown) == [first.text, *(other.text for other in first.alternatives)]
+
+        page.evaluate("document.querySelector('.words button').click()")
+        assert "attends most to" in page.evaluate("document.querySelector('.detail').textContent")
+        assert page.evaluate("document.querySelector('.source span').style.background").startswith("rgb")
+        page.evaluate("document.querySelector('.words button').focus()")
+        for key in ("ArrowRight", "ArrowLeft", "Escape"):
+            page.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+        assert page.evaluate("document.querySelector('.words [aria-pressed=true]')") is None
+        assert page.problems == []
