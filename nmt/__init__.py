@@ -23,6 +23,7 @@ in import order, too; a test reads these lists and checks both:
     attention_views/      Pictures of attention.
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, and what is opened from it.
+    exchange/             Models of this project in the formats of other programs.
     verbs/                One file a verb: wiring only.
     sweep                 Trials of a sweep, each in a process of its own.
     cli                   `nmt VERB [overrides]`, errors and exit codes.

@@ -13,6 +13,7 @@ import order:
     distil              Train a student on the translations of teachers.
     generate            Continue a text.
     attention           Show what a model attends to.
+    export              Write the model of a run for another program.
 """
 
 from nmt.config.verb import Verb
@@ -128,6 +129,17 @@ _ROWS = (
             "paste src.txt tgt.txt | nmt attention run=outputs/mine views=[hard] layer=5 output=aligned",
         ),
         reads_input=True,
+    ),
+    Verb(
+        name="export",
+        summary="write the model of a run for CTranslate2, Hugging Face transformers, or any program",
+        config="nmt.exchange.settings.ExportConfig",
+        groups=("decoding",),
+        examples=(
+            "nmt export run=outputs/mine format=ctranslate2 output=mine.ct2 quantization=int8",
+            "nmt export run=outputs/mine format=huggingface output=mine.hf",
+            "nmt export run=outputs/mine checkpoint=best format=safetensors output=mine.weights",
+        ),
     ),
 )
 VERBS = {row.name: row for row in _ROWS}
