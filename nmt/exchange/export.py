@@ -1,7 +1,7 @@
 """The table of formats, and the one function that writes the model of a run as a folder.
 
-Every folder has the SentencePiece models, source.spm and target.spm, and README.md, the card of the model with
-a program that uses the folder.
+Every folder has the SentencePiece models, source.spm and target.spm, and README.md, the card of the model
+with a program that uses the folder.
 """
 
 from __future__ import annotations

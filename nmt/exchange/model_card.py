@@ -16,9 +16,9 @@ from nmt.config.stored import to_plain
 from nmt.data.pairs import one_line
 from nmt.decoding.metrics import METRICS
 from nmt.exchange.settings import ExportConfig, Format
-from nmt.exchange.shared import beam_search_of
+from nmt.exchange.shared import beam_search_of, transformer_of
 from nmt.files import read_json
-from nmt.layers.positions import Positions
+from nmt.layers.choices import Positions
 from nmt.runs.opened import Run, identify_checkpoint
 
 LICENSE = "LICENSE-PLACEHOLDER"
@@ -83,9 +83,7 @@ def _scores(run: Run, cfg: ExportConfig) -> str:
     lines = [_table(["", *splits], rows)]
     exported, final = (identify_checkpoint(str(cfg.run), name) for name in (cfg.checkpoint, "final"))
     if exported != final:
-        lines.append(
-            f"These are the scores of checkpoint {final[0]}; the one exported here is {exported[0]}."
-        )
+        lines.append(f"These are the scores of checkpoint {final[0]}; exported is {exported[0]}.")
     lines.append("They were computed before the export, by `nmt` itself. Signatures of sacreBLEU:")
     lines.append("\n".join(f"- {_label(name)}: `{text}`" for name, text in results["signatures"].items()))
     return "\n\n".join(lines)
@@ -119,10 +117,8 @@ def _data(run: Run) -> str:
     file = run.directory.path / "data" / "train.json"
     found = read_json(file) if file.is_file() else {}
     pairs = f"{found['training_pairs']:,}" if "training_pairs" in found else "not recorded"
-    rows = _rows(
-        {"pairs after filtering": pairs, "SHA-256 of the pairs": found.get("sha256", "not recorded")}
-    )
-    return _table(["", ""], [*rows, *_rows(to_plain(run.cfg.data), "data.")])
+    facts = {"pairs after filtering": pairs, "SHA-256 of the pairs": found.get("sha256", "not recorded")}
+    return _table(["", ""], [*_rows(facts), *_rows(to_plain(run.cfg.data), "data.")])
 
 
 def _training(run: Run) -> str:
@@ -163,13 +159,11 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
         f"the power of {alpha:g}; that of `nmt` may end earlier or later and divide otherwise, so that a "
         "few translations of beam search differ. Greedy search is the same."
     )
-    if run.cfg.model.name and getattr(run.cfg.model, "positions", None) is Positions.t5:
+    if cfg.format is Format.ctranslate2 and transformer_of(run, cfg).positions is Positions.t5:
         yield "CTranslate2 before 4.8.4 computes model.positions=t5 wrongly, without a message."
-    if cfg.format is Format.huggingface and (
-        run.cfg.tokenizer.lowercase or run.cfg.tokenizer.strip_punctuation
-    ):
-        yield "The tokenizer in this folder does not prepare lines; the program above does."
     if cfg.format is Format.huggingface:
+        if run.cfg.tokenizer.lowercase or run.cfg.tokenizer.strip_punctuation:
+            yield "The tokenizer in this folder does not prepare lines; the program above does."
         yield "A line that begins with >> and has << later is read by MarianTokenizer as a language code."
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from nmt.config.roots import Task
-from nmt.decoding import BeamConfig, DecodingConfig, LengthPenalty
+from nmt.decoding.configs import BeamConfig, DecodingConfig, LengthPenalty
 from nmt.errors import Problems, UserError
 from nmt.exchange.settings import ExportConfig, Format
 from nmt.layers.positions import LearnedPositions
+from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding
-from nmt.models.transformer import TransformerConfig
 from nmt.runs.opened import Run
 
 SOURCE, TARGET = "source.spm", "target.spm"

@@ -36,11 +36,12 @@ from nmt.exchange.shared import (
     transformer_of,
 )
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
-from nmt.layers.blocks import GATES, Activation, Norm, NormOrder
-from nmt.layers.positions import Positions
+from nmt.layers.blocks import GATES
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.relative_positions import ClippedPositions
+from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding
-from nmt.models.transformer import DecoderLayer, Transformer, TransformerConfig
+from nmt.models.transformer import DecoderLayer, Transformer
 from nmt.runs.opened import Run
 
 Array = NDArray[np.float32]

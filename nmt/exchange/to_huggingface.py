@@ -38,10 +38,9 @@ from nmt.exchange.shared import (
     transformer_of,
 )
 from nmt.files import write_json
-from nmt.layers.blocks import Activation, Norm, NormOrder
-from nmt.layers.positions import Positions
-from nmt.models.transformer import Transformer, TransformerConfig
-from nmt.models.vocabulary import Tying
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.models.configs import TransformerConfig, Tying
+from nmt.models.transformer import Transformer
 from nmt.runs.opened import Run
 
 WAY_OUT = "format=ctranslate2 holds more variants, format=safetensors any model"

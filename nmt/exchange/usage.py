@@ -1,7 +1,7 @@
 """Short Python programs that use an exported folder, made for one run: text in, translations out.
 
-They do what `nmt translate` does with a line before and after the model: a tag that asks for a language, lower
-case, punctuation, the order of the target. They are run in the tests.
+They do what `nmt translate` does with a line before and after the model: a tag that asks for a language,
+lower case, punctuation, the order of the target. They are run in the tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")
 translator = ctranslate2.Translator(FOLDER, device="cpu")  # or "cuda"
 {_preparation(run)}
 def translate(lines{_language_argument(run)}):
-    prepared = [{_prepared(run)} for line in lines]
+    prepared = {_prepared(run)}
     pieces = [{encode} for line in prepared]
     tokens = max(map(len, pieces)) + 1  # of the longest line, its end counted
     results = translator.translate_batch(
@@ -61,7 +61,7 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER)
 model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval()
 {_preparation(run)}
 def translate(lines{_language_argument(run)}):
-    prepared = [{_prepared(run)} for line in lines]
+    prepared = {_prepared(run)}
     batch = tokenizer(prepared, return_tensors="pt", padding=True, truncation=True)
     limit = min({longest}, int({ratio} * batch.input_ids.shape[1]) + {offset})
     with torch.inference_mode():
@@ -103,8 +103,10 @@ def _language_argument(run: Run) -> str:
 
 
 def _prepared(run: Run) -> str:
-    """Return the expression for `line` as SentencePiece gets it."""
+    """Return the expression for the lines as SentencePiece gets them."""
     line = '(f"{TAGS[language]} {line}" if line.strip() else line)' if run.cfg.data.tags else "line"
     if run.cfg.tokenizer.lowercase:
         line = f"{line}.lower()"
-    return f"bare({line})" if run.cfg.tokenizer.strip_punctuation else line
+    if run.cfg.tokenizer.strip_punctuation:
+        line = f"bare({line})"
+    return "list(lines)" if line == "line" else f"[{line} for line in lines]"

@@ -143,6 +143,7 @@ _ROWS = (
         name="export",
         summary="write the model of a run for CTranslate2, Hugging Face transformers, or any program",
         config="nmt.exchange.settings.ExportConfig",
+        code="nmt.verbs.export.run",
         groups=("decoding",),
         examples=(
             "nmt export run=outputs/mine format=ctranslate2 output=mine.ct2 quantization=int8",
