@@ -75,7 +75,7 @@ def ctranslate2_search(run: Run, folder: Path, threads: int) -> Search:
 
 
 def transformers_search(run: Run, folder: Path) -> Search:
-    """Return `generate` of transformers with an exported folder, for 64 sentences of similar length at a time."""
+    """Return `generate` of transformers with an exported folder, 64 similar lines at a time."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
