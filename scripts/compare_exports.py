@@ -88,7 +88,7 @@ def transformers_search(run: Run, folder: Path) -> Search:
             chosen = order[start : start + 64]
             batch = tokenizer([lines[i] for i in chosen], return_tensors="pt", padding=True)
             with torch.inference_mode():
-                rows = model.generate(**batch, num_beams=beam_size, max_length=LONGEST + 1)
+                rows = model.generate(**batch, num_beams=beam_size, max_length=LONGEST)
             for i, row in zip(chosen, rows[:, 1:].tolist(), strict=True):
                 found[i] = [x for x in row if x not in (EOS_ID, PAD_ID)]
         return found

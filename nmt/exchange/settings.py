@@ -52,7 +52,7 @@ class ExportConfig(RunConfig):
             )
         if not self.output.strip():
             raise UserError("output must name a folder, but is empty")
-        if self.quantization is Quantization.int8 and self.format is not Format.ctranslate2:
+        if self.quantization is Quantization.int8 and self.format in (Format.huggingface, Format.safetensors):
             raise UserError(
                 f"quantization=int8 needs format=ctranslate2, but format is {self.format.value}; "
                 "choose float32, bfloat16 or float16"

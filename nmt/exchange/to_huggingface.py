@@ -27,8 +27,6 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import TokenizerKind
 from nmt.exchange.settings import ExportConfig, Format
 from nmt.exchange.shared import (
-    SOURCE,
-    TARGET,
     beam_search_of,
     library,
     misfits,
@@ -101,7 +99,7 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
     """
     model_cfg = transformer_of(run, cfg)
     refuse(_misfits(run, model_cfg), WAY_OUT)
-    library("transformers", Format.huggingface)
+    library("transformers", Format.huggingface).logging.disable_progress_bar()
     assert isinstance(run.model, Transformer)
     model = converted(run.model.cpu().float(), model_cfg, run.cfg.decoding.max_source_tokens)
     model.generation_config = _generation(run, model.config.max_position_embeddings)
@@ -248,23 +246,19 @@ def _generation(run: Run, longest: int) -> Any:
 
 
 def _write_tokenizer(run: Run, folder: Path, longest: int) -> None:
-    """Write the vocabularies and the config of the tokenizer, whose models are there."""
-    import transformers
-
-    separate = run.tokenizer.src_model != run.tokenizer.tgt_model
-    for name, model in (("vocab", run.tokenizer.src_model), ("target_vocab", run.tokenizer.tgt_model)):
-        write_json(folder / f"{name}.json", {piece: i for i, piece in enumerate(pieces_of(model))})
-    names = pieces_of(run.tokenizer.tgt_model)
-    tokenizer = transformers.MarianTokenizer(
-        **{"source_spm": str(folder / SOURCE), "target_spm": str(folder / TARGET)},
-        **{"vocab": str(folder / "vocab.json"), "target_vocab_file": str(folder / "target_vocab.json")},
-        source_lang=run.cfg.data.src,
-        target_lang=run.cfg.data.tgt,
-        unk_token=names[UNK_ID],
-        eos_token=names[EOS_ID],
-        pad_token=names[PAD_ID],
-        bos_token=names[BOS_ID],
-        separate_vocabs=separate,
-        model_max_length=longest,
-    )
-    tokenizer.save_pretrained(folder)
+    """Write the vocabularies and the config of a MarianTokenizer, whose SentencePiece models are there."""
+    src, tgt = pieces_of(run.tokenizer.src_model), pieces_of(run.tokenizer.tgt_model)
+    for name, pieces in (("vocab", src), ("target_vocab", tgt)):
+        write_json(folder / f"{name}.json", {piece: i for i, piece in enumerate(pieces)})
+    facts = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": run.cfg.data.src,
+        "target_lang": run.cfg.data.tgt,
+        "unk_token": tgt[UNK_ID],
+        "bos_token": tgt[BOS_ID],
+        "eos_token": tgt[EOS_ID],
+        "pad_token": tgt[PAD_ID],
+        "separate_vocabs": src != tgt,
+        "model_max_length": longest,
+    }
+    write_json(folder / "tokenizer_config.json", facts)

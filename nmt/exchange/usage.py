@@ -35,13 +35,13 @@ translator = ctranslate2.Translator(FOLDER, device="cpu")  # or "cuda"
 def translate(lines{_language_argument(run)}):
     prepared = {_prepared(run)}
     pieces = [{encode} for line in prepared]
-    tokens = max(map(len, pieces)) + 1  # of the longest line, its end counted
+    tokens = max(map(len, pieces), default=0) + 1  # of the longest line, its end counted
     results = translator.translate_batch(
         pieces,
         beam_size={beam_size},
         length_penalty={alpha},
         max_input_length={longest},
-        max_decoding_length=max(min({longest}, int({ratio} * tokens) + {offset}), 1),
+        max_decoding_length=max(min({longest}, int({ratio} * tokens) + {offset}) - 1, 1),
         min_decoding_length=0,
         max_batch_size=32,
     )
