@@ -174,9 +174,8 @@ def _set_attention(place: Any, attention: MultiHeadAttention, num_positions: int
     else:
         _set_linear(place.linear[0], *maps[0])
         _set_linear(place.linear[1], *_joined(maps[1:]))
-    output = _array(attention.output.weight).reshape(-1, heads, d_v)
-    output = _filled(output, wide, axis=2).reshape(len(output), -1)
-    _set_linear(place.linear[-1], output, _maybe(attention.output.bias))
+    output = _filled(_array(attention.output.weight).reshape(-1, heads, d_v), wide, axis=2)
+    _set_linear(place.linear[-1], output.reshape(len(output), -1), _maybe(attention.output.bias))
     if d_k != wide:
         place.queries_scale = np.float32(d_k**-0.5)
     if hasattr(place, "relative_position_keys"):
@@ -254,7 +253,8 @@ def _set_norm(place: Any, norm: Any) -> None:
 
 
 def _array(tensor: torch.Tensor) -> Array:
-    return np.ascontiguousarray(tensor.detach().numpy())
+    """Return a copy, which CTranslate2 may change: quantization works in place."""
+    return np.array(tensor.detach().numpy())
 
 
 def _maybe(tensor: torch.Tensor | None) -> Array | None:

@@ -184,14 +184,14 @@ def _state(model: Transformer, family: Family, table: Tensor) -> Iterator[tuple[
     order = torch.arange(table.shape[1])
     if family.first_row is None:
         order = torch.cat([order[0::2], order[1::2]])
-    matrices = {
-        "model.shared": model.src_embedding.tokens,
-        "model.encoder.embed_tokens": model.src_embedding.tokens,
-        "model.decoder.embed_tokens": model.tgt_embedding.tokens,
-        "lm_head": model.output,
+    matrices: dict[str, Tensor] = {
+        "model.shared": model.src_embedding.tokens.weight,
+        "model.encoder.embed_tokens": model.src_embedding.tokens.weight,
+        "model.decoder.embed_tokens": model.tgt_embedding.tokens.weight,
+        "lm_head": model.output.weight,
     }
     for name, matrix in matrices.items():
-        yield f"{name}.weight", matrix.weight[:, order]
+        yield f"{name}.weight", matrix[:, order]
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
         stack = f"model.{side}"
         if family.first_row is not None:

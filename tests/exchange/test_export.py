@@ -81,8 +81,9 @@ def test_the_program_for_transformers(tmp_path: Path, name: str, monkeypatch: py
     assert tokenizer(prepared).input_ids == opened.tokenizer.encode_src(prepared)
     assert type(tokenizer) is transformers.MarianTokenizer
     assert tokenizer(text_target="a b").input_ids == opened.tokenizer.encode_tgt(["a b"])[0]
-    for line in LINES:
-        assert names["translate"]([line]) == [text.strip() for text in ours(run, [line])]
+    for line in LINES:  # skip_special_tokens drops unknown pieces, too
+        expected = [text.replace(" \N{DOUBLE QUESTION MARK} ", "") for text in ours(run, [line])]
+        assert names["translate"]([line]) == [text.strip() for text in expected]
     defaults = names["model"].generation_config
     assert (defaults.num_beams, defaults.suppress_tokens, defaults.max_length) == (1, [0, 2], 1024)
 

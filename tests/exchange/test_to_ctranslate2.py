@@ -93,12 +93,14 @@ def test_padding_and_begin_are_never_predicted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("quantization", "ratio"), [("float16", 0.6), ("bfloat16", 0.6), ("int8", 0.4)])
 def test_smaller_number_formats_give_nearly_the_same(tmp_path: Path, quantization: str, ratio: float) -> None:
     fields = {"d_model": 64, "d_ff": 128, "positions": Positions.rotary}
-    found, sizes = [], []
+    found, sizes, weights = [], [], []
     for name in ("float32", quantization):
         torch.manual_seed(0)
-        _, search = translator(tmp_path / name, name, **fields)
+        model, search = translator(tmp_path / name, name, **fields)
+        weights.append([parameter.detach().clone() for parameter in model.parameters()])
         scored = search.score_batch([["p5", "p6", "p7"]] * 2, [["p8", "p9"], ["p10"]])
         found.append(torch.tensor([sum(line.log_probs) for line in scored]))
         sizes.append((tmp_path / name / "model.bin").stat().st_size)
     assert_close(*found, atol=0.3, rtol=0.0)
+    assert_close(*weights, atol=0.0, rtol=0.0)  # the model itself stays as it was
     assert sizes[1] < ratio * sizes[0]

@@ -28,7 +28,7 @@ def variant(**fields: Any) -> tuple[Transformer, TransformerConfig]:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1 or "positions.table" in name:
-                parameter += 0.5 * torch.randn_like(parameter)
+                parameter.add_(0.5 * torch.randn_like(parameter))
     assert isinstance(model, Transformer)
     return model, cfg
 
