@@ -160,7 +160,7 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
         "few translations of beam search differ. Greedy search is the same."
     )
     if cfg.format is Format.ctranslate2 and transformer_of(run, cfg).positions is Positions.t5:
-        yield "CTranslate2 before 4.8.4 computes model.positions=t5 wrongly, without a message."
+        yield "CTranslate2 before 4.8.3 computes model.positions=t5 wrongly, without a message."
     if cfg.format is Format.huggingface:
         if run.cfg.tokenizer.lowercase or run.cfg.tokenizer.strip_punctuation:
             yield "The tokenizer in this folder does not prepare lines; the program above does."
