@@ -7,7 +7,8 @@
 The model is any run of a pre-norm encoder-decoder Transformer with sinusoids and one matrix of embeddings.
 Each system gets lines of text and gives lines of text, SentencePiece included, loading excluded; scores are
 divided by the length to the power of alpha in all of them. This project searches as `nmt translate` does; a
-peer by the adapter scripts/peers/NAME_decode.py, which converts the weights to its own model.
+peer by the adapter scripts/peers/NAME_decode.py, with the weights as `nmt export` writes them for the peer,
+or else converted by the adapter.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from nmt.data.pairs import Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import TokenizerKind
 from nmt.errors import UserError
+from nmt.exchange.export import export as export_folder
+from nmt.exchange.settings import ExportConfig, Format, Quantization
 from nmt.files import write_lines
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.positions import sinusoids
@@ -65,6 +68,8 @@ PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "joeynmt": ("joeynmt", "joeynmt", {}),
 }
 """System -> environment, adapter, and further keys of its job; `workers` None: as many as threads."""
+EXPORTS = {"ct2": Format.ctranslate2, "hf": Format.huggingface}
+"""Adapters that get the run as `nmt export` writes it."""
 BEAMS = {"beam": 5, "greedy": 1}
 SPEED = "sentences_per_second"
 POSITIONS = 1024
@@ -99,6 +104,21 @@ def export(opened: Run, folder: Path, num_lines: int) -> Record:
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
     }
+
+
+def exported(run: Path, folder: Path, adapter: str, number: str) -> str:
+    """Export the run for a peer, in the number format `number`, unless that is done; return the folder."""
+    if not folder.exists():
+        opened = open_run(run)
+        cfg = ExportConfig(
+            run=str(run),
+            decoding=opened.cfg.decoding,
+            format=EXPORTS[adapter],
+            output=str(folder),
+            quantization=Quantization(number),
+        )
+        export_folder(opened, cfg)
+    return str(folder)
 
 
 def require_convertible(opened: Run) -> None:
@@ -170,6 +190,12 @@ def systems(args: argparse.Namespace, job: Record, folder: Path) -> dict[str, An
             sys.exit(f"{name} is not installed in {args.peers}; see scripts/bench_peers.py")
         if "workers" in more:
             more = {**more, "workers": more["workers"] or args.threads}
+        if adapter in EXPORTS:
+            number = more.get("compute", "float32")
+            more = {
+                **more,
+                "exported": str(exported(args.run, folder / f"{adapter}-{number}", adapter, number)),
+            }
         command = [str(interpreters[home]), str(ADAPTERS / f"{adapter}_decode.py")]
         runs[name] = (command, more, args.allocator)
     return {

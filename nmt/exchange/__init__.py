@@ -1,7 +1,6 @@
-"""Models of other programs, read as runs; and runs, written for other programs.
+"""Models of other programs as runs, and runs in the formats of other programs.
 
-Knows the folders of other programs and what a run consists of; trains and translates nothing. The modules in
-import order:
+Knows runs and the formats of other programs; refuses to know the command line. The modules in import order:
 
     pieces              SentencePiece models rewritten for the ids of another vocabulary.
     foreign             Folders of models as `transformers` writes them.
@@ -10,4 +9,12 @@ import order:
     m2m100              Models of M2M-100 and NLLB-200.
     architectures       The table of the architectures that can be imported.
     importing           A foreign folder as a run directory.
+    settings            The config of `nmt export`.
+    shared              What several formats need: refusals, pieces, and tables of positions.
+    to_ctranslate2      Models for CTranslate2, filled into its specification of a Transformer.
+    to_huggingface      Models for `transformers`, in the class that computes the same.
+    to_safetensors      The weights of any model under our names, and the facts to rebuild the model.
+    usage               Short Python programs that use an exported folder.
+    model_card          The card of an exported model.
+    export              The table of formats, and the one function that writes a folder.
 """

@@ -19,6 +19,7 @@ import order:
     compare             Compare runs.
     reproduce           Train a run again and compare.
     serve               Answer requests over HTTP.
+    export              Write the model of a run for another program.
 """
 
 from nmt.config.verb import Verb
@@ -208,6 +209,17 @@ _ROWS = (
             "nmt serve run=outputs/mine                     # the page is at http://127.0.0.1:8000/",
             "nmt serve run=outputs/mine serve.port=8080 decoding.beam_size=8 runtime.device=cuda:1",
             "nmt serve run=outputs/mine serve.host=0.0.0.0 serve.token=SECRET",
+    ),
+    Verb(
+        name="export",
+        summary="write the model of a run for CTranslate2, Hugging Face transformers, or any program",
+        config="nmt.exchange.settings.ExportConfig",
+        code="nmt.verbs.export.run",
+        groups=("decoding",),
+        examples=(
+            "nmt export run=outputs/mine format=ctranslate2 output=mine.ct2 quantization=int8",
+            "nmt export run=outputs/mine format=huggingface output=mine.hf",
+            "nmt export run=outputs/mine checkpoint=best format=safetensors output=mine.weights",
         ),
     ),
 )

@@ -1,0 +1,72 @@
+"""The table of formats, and the one function that writes the model of a run as a folder.
+
+Every folder has the SentencePiece models, source.spm and target.spm, and README.md, the card of the model
+with a program that uses the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from nmt.errors import TrainingStopped, UserError
+from nmt.exchange import to_ctranslate2, to_huggingface, to_safetensors
+from nmt.exchange.model_card import model_card
+from nmt.exchange.settings import ExportConfig, Format
+from nmt.exchange.shared import SOURCE, TARGET
+from nmt.exchange.usage import ctranslate2_program, huggingface_program, safetensors_program
+from nmt.files import FULL, publish, write_atomically
+from nmt.runs.opened import Run
+
+
+class Exporter(NamedTuple):
+    """How a format is written, and used."""
+
+    write: Callable[[Run, ExportConfig, Path], None]
+    """Writes the model into a folder that has the SentencePiece models; raises `UserError` for a misfit."""
+    program: Callable[[Run, int], str]
+    """Returns a Python program that uses the folder, given the longest text in tokens."""
+
+
+FORMATS = {
+    Format.ctranslate2: Exporter(to_ctranslate2.write, ctranslate2_program),
+    Format.huggingface: Exporter(to_huggingface.write, huggingface_program),
+    Format.safetensors: Exporter(to_safetensors.write, safetensors_program),
+}
+
+
+def export(run: Run, cfg: ExportConfig) -> Path:
+    """Write the folder `cfg.output`, which appears whole or not at all, and return its path.
+
+    Raises:
+        UserError: the format cannot hold the model, its library is missing, or the folder cannot be written.
+        TrainingStopped: the disk is full.
+    """
+    cfg.require_free()
+    folder = Path(cfg.output)
+    draft = folder.with_name(f".tmp-{folder.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        _fill(draft, run, cfg)
+        cfg.require_free()
+        publish(draft, folder)
+    except OSError as error:
+        if error.errno in FULL:
+            raise TrainingStopped(f"cannot write {folder}: the disk is full") from error
+        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _fill(folder: Path, run: Run, cfg: ExportConfig) -> None:
+    exporter = FORMATS[cfg.format]
+    write_atomically(folder / SOURCE, run.tokenizer.src_model)
+    write_atomically(folder / TARGET, run.tokenizer.tgt_model)
+    exporter.write(run, cfg, folder)
+    longest = run.cfg.model.longest or run.cfg.decoding.max_source_tokens
+    card = model_card(run, cfg, exporter.program(run, longest), longest)
+    write_atomically(folder / "README.md", card.encode())

@@ -1,0 +1,182 @@
+"""The card of an exported model: a README.md that says what the model is, from what its run has recorded.
+
+Nothing is asked of the network, and nothing is invented: what a run has not recorded, the card says is not
+recorded.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nmt import __version__
+from nmt.config.stored import to_plain
+from nmt.data.pairs import one_line
+from nmt.decoding.metrics import METRICS
+from nmt.exchange.settings import ExportConfig, Format
+from nmt.exchange.shared import beam_search_of, transformer_of
+from nmt.files import read_json
+from nmt.layers.choices import Positions
+from nmt.runs.opened import Run, identify_checkpoint
+
+LICENSE = "LICENSE-PLACEHOLDER"
+"""What stands where the owner of a model has to choose a license."""
+
+
+def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
+    """Return the card; `program` uses the folder, whose positions allow `longest` tokens."""
+    languages = " and ".join(f"{src} to {tgt}" for src, tgt in run.cfg.data.languages)
+    about = f"A model that translates {languages}, trained with `nmt` {_trained_with(run)}."
+    parts = {
+        f"{Path(cfg.run).name}: {languages}": about,
+        "Use": f"In this folder ({_requirements(cfg)}):\n\n```python\n{program}```",
+        "Scores": _scores(run, cfg),
+        "Model": _model(run, cfg),
+        "Training data": _data(run),
+        "Training": _training(run),
+        "Limits": "\n".join(f"- {limit}" for limit in _limits(run, cfg, longest)),
+        "License": f"{LICENSE}: no license was chosen yet. Put one here, and in the first lines of this "
+        "file, before you share the model; that of the training data may bind you.",
+    }
+    (title, text), *rest = parts.items()
+    sections = "".join(f"\n## {name}\n\n{content}\n" for name, content in rest)
+    return f"{_front_matter(run, cfg)}\n# {title}\n\n{text}\n{sections}"
+
+
+def _front_matter(run: Run, cfg: ExportConfig) -> str:
+    """Return the lines that model hubs read."""
+    names = dict.fromkeys(name for pair in run.cfg.data.languages for name in pair)
+    library = {Format.huggingface: "transformers"}.get(cfg.format, cfg.format.value)
+    lines = ["---", "language:", *(f"- {name!r}" for name in names), f"license: {LICENSE}"]
+    return "\n".join([*lines, f"library_name: {library}", "pipeline_tag: translation", "---"])
+
+
+def _requirements(cfg: ExportConfig) -> str:
+    needed = {
+        Format.ctranslate2: "pip install ctranslate2 sentencepiece",
+        Format.huggingface: "pip install transformers torch sentencepiece",
+        Format.safetensors: "pip install safetensors torch sentencepiece",
+    }
+    return f"`{needed[cfg.format]}`"
+
+
+def _recorded(run: Run, name: str) -> dict[str, Any]:
+    """Return a JSON file of the run, or nothing when there is none."""
+    file = run.directory.path / name
+    return read_json(file) if file.is_file() else {}
+
+
+def _trained_with(run: Run) -> str:
+    return str(_recorded(run, "environment.json").get("packages", {}).get("nmt", __version__))
+
+
+def _scores(run: Run, cfg: ExportConfig) -> str:
+    """Return a table of the recorded scores and their signatures, or why there is none."""
+    results = run.directory.results()
+    if results is None:
+        return "None recorded: the training had not ended."
+    splits = [split for split in ("validation", "test") if results.get(split)]
+    names = dict.fromkeys(name for split in splits for name in results[split])
+    rows = [[_label(name), *(_number(results[split].get(name)) for split in splits)] for name in names]
+    lines = [_table(["", *splits], rows)]
+    exported, final = (identify_checkpoint(str(cfg.run), name) for name in (cfg.checkpoint, "final"))
+    if exported != final:
+        lines.append(f"These are the scores of checkpoint {final[0]}; exported is {exported[0]}.")
+    lines.append("They were computed before the export, by `nmt` itself. Signatures of sacreBLEU:")
+    lines.append("\n".join(f"- {_label(name)}: `{text}`" for name, text in results["signatures"].items()))
+    return "\n\n".join(lines)
+
+
+def _label(name: str) -> str:
+    return METRICS[name].label if name in METRICS else name
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{float(value):.2f}"
+
+
+def _model(run: Run, cfg: ExportConfig) -> str:
+    """Return a table of the sizes and variations of the model."""
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    sizes = run.tokenizer.src_vocab_size, run.tokenizer.tgt_vocab_size
+    shared = "one vocabulary" if run.tokenizer.src_model == run.tokenizer.tgt_model else "source and target"
+    facts = {
+        "parameters": f"{parameters:,}",
+        "pieces": f"{sizes[0]:,} ({shared})" if len(set(sizes)) == 1 else f"{sizes[0]:,} and {sizes[1]:,}",
+        "tokenizer": f"SentencePiece, {run.cfg.tokenizer.kind.value}",
+        "checkpoint": identify_checkpoint(str(cfg.run), str(cfg.checkpoint))[0],
+        "number format of the weights": cfg.quantization.value,
+    }
+    return _table(["", ""], [*_rows(facts), *_rows(to_plain(run.cfg.model))])
+
+
+def _data(run: Run) -> str:
+    """Return what the run has recorded about its training data."""
+    file = run.directory.path / "data" / "train.json"
+    found = read_json(file) if file.is_file() else {}
+    pairs = f"{found['training_pairs']:,}" if "training_pairs" in found else "not recorded"
+    facts = {"pairs after filtering": pairs, "SHA-256 of the pairs": found.get("sha256", "not recorded")}
+    return _table(["", ""], [*_rows(facts), *_rows(to_plain(run.cfg.data), "data.")])
+
+
+def _training(run: Run) -> str:
+    """Return the command of the training, its length and the environment."""
+    environment, results = _recorded(run, "environment.json"), run.directory.results() or {}
+    command = environment.get("command")
+    text = "The command was not recorded." if not command else f"```\n{_command(command)}\n```"
+    facts = {
+        "updates": results.get("step"),
+        "averaged checkpoints": results.get("averaged_steps"),
+        "hours": _number(results["train_seconds"] / 3600) if "train_seconds" in results else None,
+        "device": environment.get("device"),
+        "number format of the products": environment.get("precision"),
+        "Python": environment.get("python"),
+        "platform": environment.get("platform"),
+        **environment.get("packages", {}),
+    }
+    known = {name: value for name, value in facts.items() if value is not None}
+    return f"{text}\n\n{_table(['', ''], _rows(known))}\n\nThe whole config is in the run, in config.yaml."
+
+
+def _command(words: list[str]) -> str:
+    """Return the recorded command line, `nmt` in place of the path of the program."""
+    return " ".join(["nmt", *(shlex.quote(str(word)) for word in words[1:])])
+
+
+def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
+    """Yield sentences about what the model cannot do, or does otherwise than `nmt translate`."""
+    yield "One line is one sentence or short paragraph; the model sees no other line."
+    yield f"Sources and translations have at most {longest:,} tokens."
+    yield "The scores are those of the texts named above; other domains have not been measured."
+    beam_size, alpha = beam_search_of(run.cfg.decoding)
+    if cfg.format is Format.safetensors:
+        yield "These are weights: the program above reads them, and does not compute the model."
+        return
+    yield (
+        f"The search has {beam_size} beams and divides the log probability of a translation by its length to "
+        f"the power of {alpha:g}; that of `nmt` may end earlier or later and divide otherwise, so that a "
+        "few translations of beam search differ. Greedy search is the same."
+    )
+    if cfg.format is Format.ctranslate2 and transformer_of(run, cfg).positions is Positions.t5:
+        yield "CTranslate2 before 4.8.3 computes model.positions=t5 wrongly, without a message."
+    if cfg.format is Format.huggingface:
+        if run.cfg.tokenizer.lowercase or run.cfg.tokenizer.strip_punctuation:
+            yield "The tokenizer in this folder does not prepare lines; the program above does."
+        yield "A line that begins with >> and has << later is read by MarianTokenizer as a language code."
+
+
+def _rows(facts: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
+    return [[f"{prefix}{name}", _shown(value)] for name, value in facts.items()]
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a config file has it, in a cell of a table."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return one_line(text).replace("|", "\\|")
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,67 @@
+"""The config of `nmt export`; needs no library that a model is built with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from nmt.config.roots import RunConfig
+from nmt.errors import UserError
+
+
+class Format(Enum):
+    """What a folder is made for."""
+
+    ctranslate2 = "ctranslate2"
+    """CTranslate2, which translates on CPUs and GPUs, several times as fast as PyTorch."""
+    huggingface = "huggingface"
+    """`transformers`: `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without code of its own."""
+    safetensors = "safetensors"
+    """Any program: the weights by the names of this project, and a config."""
+
+
+class Quantization(Enum):
+    """Number format of the weights on disk."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    int8 = "int8"
+
+
+@dataclass
+class ExportConfig(RunConfig):
+    """Write the model of a run for another program; of decoding, limits and beams become its defaults."""
+
+    format: Format = MISSING
+    """ctranslate2, huggingface or safetensors."""
+    output: str = MISSING
+    """Folder to write, which must not be there yet."""
+    quantization: Quantization = Quantization.float32
+    """Number format of the weights: float32, bfloat16 or float16; int8 with format=ctranslate2 only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.runs) > 1:
+            raise UserError(
+                f"run names {len(self.runs)} runs, but an exported model is one model; export them one by "
+                "one, or distil the ensemble into one model first: nmt distil teacher=[A,B]"
+            )
+        if not self.output.strip():
+            raise UserError("output must name a folder, but is empty")
+        if self.quantization is Quantization.int8 and self.format in (Format.huggingface, Format.safetensors):
+            raise UserError(
+                f"quantization=int8 needs format=ctranslate2, but format is {self.format.value}; "
+                "choose float32, bfloat16 or float16"
+            )
+        self.require_free()
+
+    def require_free(self) -> None:
+        """Raise `UserError` when there is something in the place of the folder."""
+        if Path(self.output).exists():
+            raise UserError(
+                f"output: {self.output} is there already and stays; remove it, or choose another output=..."
+            )

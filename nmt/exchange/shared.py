@@ -1,0 +1,100 @@
+"""What several formats need: refusals of models that they cannot hold, pieces, and tables of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import sentencepiece
+import torch
+from torch import Tensor
+
+from nmt.config.roots import Task
+from nmt.decoding.configs import BeamConfig, DecodingConfig, LengthPenalty
+from nmt.errors import Problems, UserError
+from nmt.exchange.settings import ExportConfig, Format
+from nmt.layers.positions import LearnedPositions
+from nmt.models.configs import TransformerConfig
+from nmt.models.stack import Embedding
+from nmt.runs.opened import Run
+
+SOURCE, TARGET = "source.spm", "target.spm"
+"""Names of the SentencePiece models in every folder."""
+ANY_MODEL = "format=safetensors holds any model"
+
+
+def transformer_of(run: Run, cfg: ExportConfig) -> TransformerConfig:
+    """Return the config of the model if it is an encoder-decoder Transformer; else raise `UserError`."""
+    model = run.cfg.model
+    if isinstance(model, TransformerConfig) and run.cfg.task is Task.translation:
+        return model
+    what = f"model.name={model.name}"
+    raise UserError(
+        f"format={cfg.format.value} holds encoder-decoder Transformers (model.name=transformer), but "
+        f"{cfg.run} has {what}; {ANY_MODEL}"
+    )
+
+
+def misfits(part: object, prefix: str, held: Mapping[str, Collection[Any]], name: str) -> list[str]:
+    """Return a phrase for each key of the config `part` whose value is not among those `held` by `name`."""
+    return [
+        f"{prefix}.{key} must be {_listed(values)} for {name}, but is {_shown(getattr(part, key))}"
+        for key, values in held.items()
+        if getattr(part, key) not in values
+    ]
+
+
+def refuse(problems: list[str], way_out: str) -> None:
+    """Raise one `UserError` with all problems, if there are any, each followed by the way out."""
+    Problems([f"{problem}; {way_out}" for problem in problems]).refuse()
+
+
+def _listed(values: Collection[Any]) -> str:
+    return " or ".join(_shown(value) for value in values)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
+def library(name: str, target: Format) -> ModuleType:
+    """Import the library of a format; raise `UserError` if it is not installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise UserError(
+            f"format={target.value} needs the package {name}, which is not installed: "
+            "pip install 'nmt[export]'"
+        ) from error
+
+
+def pieces_of(model: bytes) -> list[str]:
+    """Return the spellings of all pieces of a SentencePiece model, in the order of their ids."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
+
+
+def position_table(embedding: Embedding, num_positions: int) -> Tensor:
+    """Return (L, D), what is added to embeddings: what was trained, else `num_positions` rows."""
+    positions = embedding.positions
+    if positions is None:
+        return torch.zeros(num_positions, embedding.tokens.embedding_dim)
+    if isinstance(positions, LearnedPositions):
+        return positions.rows
+    return positions(num_positions)
+
+
+def beam_search_of(search: DecodingConfig) -> tuple[int, float]:
+    """Return beam size and exponent of the length, for programs that divide scores by the length ** exponent.
+
+    Sampling, and other strategies that those programs have not, become the default beam search.
+    """
+    beam = search if isinstance(search, BeamConfig) else BeamConfig()
+    return beam.beam_size, 0.0 if beam.length_penalty is LengthPenalty.none else beam.length_penalty_alpha

@@ -1,0 +1,63 @@
+"""The weights of any model under the names of this project, in one file, with the facts to rebuild the model.
+
+A name is the path of modules to a parameter, as docs/export.md explains. A matrix that has several names,
+because the model is tied, is stored under the first; `tied` of config.json has the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nmt import __version__
+from nmt.config.stored import to_plain
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.exchange.settings import ExportConfig
+from nmt.files import write_json
+from nmt.runs.opened import Run
+
+WEIGHTS = "model.safetensors"
+
+
+def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
+    """Write model.safetensors and config.json."""
+    weights, tied = untied({name: tensor.cpu() for name, tensor in run.model.state_dict().items()})
+    dtype = getattr(torch, cfg.quantization.value)
+    save_file(
+        {name: tensor.to(dtype).contiguous() for name, tensor in weights.items()},
+        folder / WEIGHTS,
+        metadata={"format": "pt", "nmt": __version__},
+    )
+    facts = {
+        "nmt_version": __version__,
+        "task": run.cfg.task.value,
+        "model": to_plain(run.cfg.model),
+        "tokenizer": to_plain(run.cfg.tokenizer),
+        "src_vocab_size": run.tokenizer.src_vocab_size,
+        "tgt_vocab_size": run.tokenizer.tgt_vocab_size,
+        "pad_id": PAD_ID,
+        "unk_id": UNK_ID,
+        "bos_id": BOS_ID,
+        "eos_id": EOS_ID,
+        "languages": run.cfg.data.languages,
+        "tags": run.cfg.data.tags,
+        "dtype": cfg.quantization.value,
+        "tied": tied,
+    }
+    write_json(folder / "config.json", facts)
+
+
+def untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return each tensor under the first of its names, and further names with the first."""
+    first: dict[int, str] = {}
+    kept, tied = dict[str, Tensor](), dict[str, str]()
+    for name, tensor in weights.items():
+        owner = first.setdefault(tensor.data_ptr(), name)
+        if owner == name:
+            kept[name] = tensor
+        else:
+            tied[name] = owner
+    return kept, tied

@@ -1,0 +1,111 @@
+"""Short Python programs that use an exported folder, made for one run: text in, translations out.
+
+They do what `nmt translate` does with a line before and after the model: a tag that asks for a language,
+lower case, punctuation, the order of the target. They are run in the tests.
+"""
+
+from __future__ import annotations
+
+from nmt.data.tokenizer_training import SPACE, TokenizerKind
+from nmt.exchange.shared import SOURCE, TARGET, beam_search_of
+from nmt.runs.opened import Run
+
+STRIP = """
+def bare(line):  # without punctuation, as in training
+    line = line.replace("'", "").replace("\\N{RIGHT SINGLE QUOTATION MARK}", "")
+    return "".join(" " if unicodedata.category(c).startswith("P") else c for c in line)
+"""
+
+
+def ctranslate2_program(run: Run, longest: int) -> str:
+    """Return the program for a folder of CTranslate2 whose positions allow `longest` tokens."""
+    beam_size, alpha = beam_search_of(run.cfg.decoding)
+    words = run.cfg.tokenizer.kind is TokenizerKind.word
+    encode = "source.encode(line, out_type=str)"
+    if words:
+        encode = f'["{SPACE}" + word for word in source.normalize(line).split("{SPACE}")[1:]]'
+    pieces = "result.hypotheses[0]" + ("[::-1]" if run.cfg.tokenizer.right_to_left else "")
+    ratio, offset = run.cfg.decoding.max_length_ratio, run.cfg.decoding.max_length_offset
+    return f"""{_imports(run, ["ctranslate2", "sentencepiece"])}
+FOLDER = "."
+source = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{SOURCE}")
+target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")
+translator = ctranslate2.Translator(FOLDER, device="cpu")  # or "cuda"
+{_preparation(run)}
+def translate(lines{_language_argument(run)}):
+    prepared = {_prepared(run)}
+    pieces = [{encode} for line in prepared]
+    tokens = max(map(len, pieces), default=0) + 1  # of the longest line, its end counted
+    results = translator.translate_batch(
+        pieces,
+        beam_size={beam_size},
+        length_penalty={alpha},
+        max_input_length={longest},
+        max_decoding_length=max(min({longest}, int({ratio} * tokens) + {offset}) - 1, 1),
+        min_decoding_length=0,
+        max_batch_size=32,
+    )
+    return [target.decode(target.piece_to_id({pieces})) for result in results]
+"""
+
+
+def huggingface_program(run: Run, longest: int) -> str:
+    """Return the program for a folder of `transformers` whose positions allow `longest` tokens."""
+    ratio, offset = run.cfg.decoding.max_length_ratio, run.cfg.decoding.max_length_offset
+    return f"""{_imports(run, ["torch"])}
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+FOLDER = "."
+tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval()
+{_preparation(run)}
+def translate(lines{_language_argument(run)}):
+    prepared = {_prepared(run)}
+    batch = tokenizer(prepared, return_tensors="pt", padding=True, truncation=True)
+    limit = min({longest}, int({ratio} * batch.input_ids.shape[1]) + {offset})
+    with torch.inference_mode():
+        found = model.generate(**batch, max_length=limit)
+    return tokenizer.batch_decode(found, skip_special_tokens=True)
+"""
+
+
+def safetensors_program(run: Run, longest: int) -> str:
+    """Return the program that reads the weights, and text of any length; it does not compute the model."""
+    return f"""{_imports(run, ["json", "sentencepiece"])}
+from safetensors.torch import load_file
+
+FOLDER = "."
+with open(f"{{FOLDER}}/config.json", encoding="utf-8") as file:
+    config = json.load(file)
+weights = load_file(f"{{FOLDER}}/model.safetensors")
+weights |= {{name: weights[first] for name, first in config["tied"].items()}}
+source = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{SOURCE}")
+target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")
+"""
+
+
+def _imports(run: Run, modules: list[str]) -> str:
+    standard = ["unicodedata"] if run.cfg.tokenizer.strip_punctuation else []
+    blocks = ["\n".join(f"import {name}" for name in names) for names in (standard, modules) if names]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _preparation(run: Run) -> str:
+    """Return the definitions that `_prepared` needs."""
+    tags = f"TAGS = {run.cfg.data.tags!r}\n" if run.cfg.data.tags else ""
+    return tags + (STRIP + "\n" if run.cfg.tokenizer.strip_punctuation else "\n")
+
+
+def _language_argument(run: Run) -> str:
+    tags = list(run.cfg.data.tags)
+    return "" if not tags else f", language={tags[0]!r}" if len(tags) == 1 else ", language"
+
+
+def _prepared(run: Run) -> str:
+    """Return the expression for the lines as SentencePiece gets them."""
+    line = '(f"{TAGS[language]} {line}" if line.strip() else line)' if run.cfg.data.tags else "line"
+    if run.cfg.tokenizer.lowercase:
+        line = f"{line}.lower()"
+    if run.cfg.tokenizer.strip_punctuation:
+        line = f"bare({line})"
+    return "list(lines)" if line == "line" else f"[{line} for line in lines]"

@@ -1,0 +1,254 @@
+"""`nmt export`: folders that work by the program in their card, what is refused, and that nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from nmt.cli import main
+from nmt.exchange import export as module
+from nmt.exchange import to_safetensors
+from nmt.runs.opened import open_run
+from nmt.runtime_config import RuntimeConfig
+from tests.runs.untrained import GPT, RNN, WORDS, untrained
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+LINES = [*WORDS[:6], "ab  BA", "h, 'a'! ☃☃ b", "a"]
+Translate = Callable[[list[str]], list[str]]
+
+
+def exported(run: Path, form: str, *keys: str) -> Path:
+    """Export with `nmt export`, and return the folder."""
+    folder = run.with_name(f"{run.name}.{form}")
+    assert (
+        main(["export", f"run={run}", f"format={form}", f"output={folder}", "runtime.device=cpu", *keys]) == 0
+    )
+    return folder
+
+
+def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the program of a card in its folder, and return its names."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert code is not None
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {}
+    exec(compile(code[1], "README.md", "exec"), names)
+    return names
+
+
+def ours(run: Path, lines: list[str], **settings: Any) -> list[str]:
+    return [found.text for found in open_run(run, runtime_cfg=CPU).translate(lines, beam_size=1, **settings)]
+
+
+MODELS = {
+    "rotary": ("model.positions=rotary",),
+    "lower case": ("tokenizer.lowercase=true", "tokenizer.strip_punctuation=true"),
+    "right to left": ("tokenizer.right_to_left=true",),
+    "words": ("tokenizer=word",),
+    "two vocabularies": ("tokenizer.joint=false", "model.tying=none"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_program_for_ctranslate2(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = untrained(tmp_path / "run", *MODELS[name])
+    names = program(exported(run, "ctranslate2", "decoding.beam_size=1"), monkeypatch)
+    for line in LINES:  # one at a time: the program has one limit for all lines, that of the longest
+        assert names["translate"]([line]) == ours(run, [line])
+    assert names["translate"]([]) == []
+    assert names["translate"](["", "a b"])[0] == ""
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("name", ["lower case", "two vocabularies", "Marian"])
+def test_the_program_for_transformers(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids, translations one by one and together, and the defaults of `generate`."""
+    run = untrained(tmp_path / "run", *MODELS.get(name, ["model.norm_order=post"]))
+    names = program(exported(run, "huggingface", "decoding.beam_size=1"), monkeypatch)
+    opened, tokenizer = open_run(run, runtime_cfg=CPU), names["tokenizer"]
+    prepared = [line.lower().replace("'", "") for line in LINES[:6]] if name == "lower case" else LINES
+    assert tokenizer(prepared).input_ids == opened.tokenizer.encode_src(prepared)
+    assert type(tokenizer) is transformers.MarianTokenizer
+    assert tokenizer(text_target="a b").input_ids == opened.tokenizer.encode_tgt(["a b"])[0]
+    for line in LINES:  # skip_special_tokens drops unknown pieces, too
+        expected = [text.replace(" \N{DOUBLE QUESTION MARK} ", "") for text in ours(run, [line])]
+        assert names["translate"]([line]) == [text.strip() for text in expected]
+    defaults = names["model"].generation_config
+    assert (defaults.num_beams, defaults.suppress_tokens, defaults.max_length) == (1, [0, 2], 1024)
+
+
+@pytest.mark.parametrize("model", [RNN, ("model.tying=src_tgt",), GPT])
+def test_plain_weights(tmp_path: Path, model: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program of the card has all weights by the names of the model, and the tokenizers."""
+    run = untrained(tmp_path / "run", *model) if len(model) == 1 else untrained(tmp_path / "run", model=model)
+    folder = exported(run, "safetensors")
+    names, opened = program(folder, monkeypatch), open_run(run, runtime_cfg=CPU)
+    expected = opened.model.state_dict()
+    assert names["weights"].keys() == expected.keys()
+    assert all(torch.equal(names["weights"][name], expected[name]) for name in expected)
+    assert names["config"]["model"]["d_model"] == opened.cfg.model.d_model
+    assert [*names["source"].encode("a b"), names["config"]["eos_id"]] == opened.tokenizer.encode_src(
+        ["a b"]
+    )[0]
+    stored = load_file(folder / to_safetensors.WEIGHTS)
+    assert len({tensor.data_ptr() for tensor in expected.values()}) == len(stored)
+    half = exported(run.rename(tmp_path / "half"), "safetensors", "quantization=bfloat16")
+    assert {tensor.dtype for tensor in load_file(half / to_safetensors.WEIGHTS).values()} == {torch.bfloat16}
+
+
+REFUSED = {
+    "format=ctranslate2 model.activation=selu": (
+        "model.activation must be relu or gelu or silu or glu or reglu or geglu or swiglu for "
+        "format=ctranslate2, but is selu; format=safetensors holds any model"
+    ),
+    "format=huggingface model.positions=rotary": (
+        "model.positions must be sinusoidal or learned or none for the class Blenderbot of transformers, but "
+        "is rotary; format=ctranslate2 holds more variants, format=safetensors any model"
+    ),
+    "format=huggingface model.norm_order=post model.positions=learned": (
+        "model.positions must be sinusoidal for the class Marian of transformers, but is learned; "
+        "format=ctranslate2 holds more variants, format=safetensors any model"
+    ),
+    "format=huggingface model.norm=rms_norm model.d_k=2 tokenizer=word": (
+        "3 settings cannot be used:\n"
+        "  - model.norm must be layer_norm for the class Blenderbot of transformers, but is rms_norm; "
+        "format=ctranslate2 holds more variants, format=safetensors any model\n"
+        "  - model.d_k must be null or 4 for the class Blenderbot of transformers, but is 2; "
+        "format=ctranslate2 holds more variants, format=safetensors any model\n"
+        "  - tokenizer.kind must be unigram or bpe or char for a tokenizer of transformers, but is word; "
+        "format=ctranslate2 holds more variants, format=safetensors any model"
+    ),
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_a_format_cannot_hold(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    form, *overrides = command.split(" ")
+    run = untrained(tmp_path / "run", *overrides)
+    assert main(["export", f"run={run}", form, f"output={tmp_path / 'out'}"]) == 2
+    assert capsys.readouterr().err == f"error: {REFUSED[command]}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(("model", "name"), [(RNN, "rnn"), (GPT, "decoder_only")])
+def test_other_families_are_refused(
+    tmp_path: Path, model: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = untrained(tmp_path / "run", model=model)
+    for form in ("ctranslate2", "huggingface"):
+        assert main(["export", f"run={run}", f"format={form}", f"output={tmp_path / 'out'}"]) == 2
+        assert capsys.readouterr().err == (
+            f"error: format={form} holds encoder-decoder Transformers (model.name=transformer), but "
+            f"{run} has model.name={name}; format=safetensors holds any model\n"
+        )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return untrained(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("output=OUT", "format is missing; set format=..."),
+        ("format=ctranslate2", "output is missing; set output=..."),
+        ("format=ctranslate2 output=", "output must name a folder, but is empty"),
+        (
+            "format=safetensors quantization=int8 output=OUT",
+            "quantization=int8 needs format=ctranslate2, but format is safetensors; choose float32, bfloat16 "
+            "or float16",
+        ),
+        (
+            "format=safetensors output=RUN",
+            "output: RUN is there already and stays; remove it, or choose another output=...",
+        ),
+        (
+            "run=[RUN,RUN] format=ctranslate2 output=OUT",
+            "run names 2 runs, but an exported model is one model; export them one by one, or distil the "
+            "ensemble into one model first: nmt distil teacher=[A,B]",
+        ),
+    ],
+)
+def test_settings_that_are_refused(
+    run: Path, keys: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"RUN": str(run), "OUT": str(run.with_name("out"))}
+    for name, place in places.items():
+        keys, message = keys.replace(name, place), message.replace(name, place)
+    given = [] if keys.startswith("run=") else [f"run={run}"]
+    assert main(["export", *given, *keys.split(" ")]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_a_missing_library_is_one_error(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert main(["export", f"run={run}", "format=ctranslate2", f"output={run}.out"]) == 2
+    assert capsys.readouterr().err == (
+        "error: format=ctranslate2 needs the package ctranslate2, which is not installed: "
+        "pip install 'nmt[export]'\n"
+    )
+
+
+def test_a_folder_appears_whole_or_not_at_all(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "model_card", fails)
+    folder = run.with_name("out")
+    assert main(["export", f"run={run}", "format=safetensors", f"output={folder}"]) == 4
+    assert capsys.readouterr().err == f"error: cannot write {folder}: the disk is full\n"
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+def test_the_checkpoint_that_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second checkpoint is exported when it is asked for, and the card says whose scores it shows."""
+    store = open_run(run).directory.checkpoints
+    first = store.load(7)
+    weights = {name: tensor + 1 for name, tensor in first.model.items()}
+    store.save(type(first)(9, weights, first.optimizer, first.state))
+    scores = {"loss": 1.5, "bleu": 30.126}
+    results = {"step": 9, "validation": scores, "test": scores, "signatures": {"bleu": "nrefs:1"}}
+    facts = {"train_seconds": 7200.0, "tgt_tokens_per_second": 100.0}
+    (run / "results.json").write_text(json.dumps(results | facts), encoding="utf-8")
+    last = exported(run, "safetensors", "checkpoint=last")
+    card = (last / "README.md").read_text(encoding="utf-8")
+    assert "| BLEU | 30.13 | 30.13 |" in card
+    assert "`nrefs:1`" in card
+    assert "exported is" not in card
+    older = exported(run.rename(run.with_name("renamed")), "safetensors", "checkpoint=7")
+    assert "These are the scores of checkpoint 9; exported is 7." in (older / "README.md").read_text("utf-8")
+    stored = load_file(older / "model.safetensors")
+    assert all(torch.equal(tensor, first.model[name]) for name, tensor in stored.items())
+
+
+def test_the_card_says_what_is_recorded(run: Path) -> None:
+    command = ["/somewhere/nmt/__main__.py", "train", "data=toy", "run=a b"]
+    facts = {"command": command, "python": "3.11.7", "packages": {"nmt": "0.1.0", "torch": "2.13.0"}}
+    (run / "environment.json").write_text(json.dumps(facts), encoding="utf-8")
+    card = (exported(run, "safetensors") / "README.md").read_text(encoding="utf-8")
+    for line in (
+        "license: LICENSE-PLACEHOLDER",
+        "LICENSE-PLACEHOLDER: no license was chosen yet.",
+        "None recorded: the training had not ended.",
+        "nmt train data=toy 'run=a b'",
+        "| pairs after filtering | not recorded |",
+        "| d_model | 8 |",
+        "| torch | 2.13.0 |",
+    ):
+        assert line in card
