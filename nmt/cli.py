@@ -31,7 +31,8 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
 {examples}
 
-nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
+nmt VERB --help lists the groups, their choices and every key; nmt VERB --help PART those of one part.
+eval "$(nmt -sc install=bash)" completes them.
 """
 SHELLS = ("bash", "fish", "zsh")
 
@@ -85,6 +86,8 @@ def dispatch(argv: list[str]) -> int:
     first, rest = (argv[0], argv[1:]) if argv else ("", [])
     if first in VERBS:
         return run_verb(VERBS[first], rest)
+    if first in ("-h", "--help", "help") and rest and rest[0] in VERBS:
+        return run_verb(VERBS[rest[0]], ["--help", *rest[1:]])
     if first in ("-h", "--help", "help"):
         print(usage, end="")
     elif first in ("-V", "--version"):

@@ -520,6 +520,60 @@ def test_completion_is_installed_for_the_command(
     assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion nmt")
 
 
+WITHOUT_TORCH = """
+import sys
+
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "datasets", "sacrebleu", "numpy"):
+            raise ImportError(f"{name} is blocked")
+
+
+sys.meta_path.insert(0, Blocked())
+from nmt.cli import main
+
+for line in sys.stdin.read().splitlines():
+    print(main(line.split()), file=sys.stderr)
+"""
+
+
+def test_help_completion_and_errors_import_no_torch(run: str, tmp_path: Path) -> None:
+    """Nor anything else that takes long."""
+    commands = {
+        "--help": 0,
+        **{f"{verb} --help": 0 for verb in VERBS},
+        "train --help optimizer": 0,
+        "train --cfg job": 0,
+        "train -m --help": 0,
+        "-sc install=bash": 0,
+        "-sc query=bash": 0,
+        "trian": 2,
+        "train model.num_head=4": 2,
+        "train model=transformer_bas": 2,
+        "train model.dropout=1.5 trainer.measures=[nothing]": 2,
+        "train tracking.sinks=[nothing]": 2,
+        "train metrics=[blue]": 2,
+        "train tokenizer.joint=false": 2,
+        f"evaluate run={run} decoding.beam_size=0": 2,
+        f"translate run={run}nowhere": 2,
+        f"rerank run={run} scorers=[{run}] tune_for=chr": 2,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input="\n".join(commands),
+        env=os.environ | {"COMP_LINE": "nmt train model.d_m", "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    codes = [int(line) for line in done.stderr.splitlines() if line.isdigit()]
+    assert dict(zip(commands, codes, strict=True)) == commands, done.stderr
+    assert "model.d_model=" in done.stdout
+
+
 SETTINGS = [
     "",
     "1",

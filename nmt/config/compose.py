@@ -74,6 +74,12 @@ class Composed:
         """
         return to_config(_closed(self.cfg), root)
 
+    def checked(self, verb: Verb) -> None:
+        """Raise `UserError` where the config of `verb` does not hold, before its code is imported."""
+        cfg = self.to_config(verb.config_class())
+        if type(cfg) is TrainConfig:  # what `nmt distil` trains is known once the teachers are
+            check(cfg)
+
     def to_training(self) -> tuple[TrainConfig, Path]:
         """Return the checked config of a training, and its run directory; read the data if it decides."""
         cfg = self.to_config(TrainConfig)
@@ -159,7 +165,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             for key, group in verb.mounts.items():
                 groups[key] = choices(verb, group, flags)
                 found.choices[key] = found.choices.get(f"{group}@{key}")
-            print(help.render(verb, found.cfg, found.choices, groups))
+            print(help.render(verb, found.cfg, found.choices, groups, flags.topics))
         elif flags.cfg is not None:
             chosen = [f"{x.key}={x.value}" for x in _composed(verb, lines[0]).chosen()]
             shown = [*lines[0], *chosen]
@@ -170,7 +176,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             with problems.gathered(), explained():
                 composed = [_composed(verb, trial, overrides if flags.multirun else None) for trial in lines]
                 if not flags.multirun:  # a trial that is out of range stops no other
-                    composed[0].to_config(verb.config_class())
+                    composed[0].checked(verb)
             if not problems:
                 return composed
             with problems.gathered():

@@ -48,7 +48,12 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(argv)
-    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in flags.overrides]
+    flags.topics = [word for word in flags.overrides if flags.help and "=" not in word]
+    flags.overrides = [
+        _mounted(verb, _with_literal_prompt(argument))
+        for argument in flags.overrides
+        if argument not in flags.topics
+    ]
     if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
         parser.error("--cfg, --info and --multirun exclude each other")
     if flags.resolve and flags.cfg is None:

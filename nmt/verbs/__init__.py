@@ -29,6 +29,19 @@ _TRAIN_GROUPS = (
     "decoding",
     "experiment",
 )
+_FIRST_KEYS = (
+    "run",
+    "data.path",
+    "tokenizer.vocab_size",
+    "model.d_model",
+    "model.dropout",
+    "schedule.peak_rate",
+    "schedule.factor",
+    "trainer.batch_tokens",
+    "trainer.max_steps",
+    "runtime.device",
+    "decoding.beam_size",
+)
 _ROWS = (
     Verb(
         name="train",
@@ -42,6 +55,7 @@ _ROWS = (
             "nmt train data=multi30k model=transformer_base schedule.warmup_steps=2000 run=outputs/mine",
             "nmt train -m model.num_heads=2,4 schedule.factor=0.5,1.0",
         ),
+        first_keys=_FIRST_KEYS,
         opens_run=False,
         shared=True,
     ),
