@@ -72,12 +72,12 @@ class Composed:
 
         Keys that the rules for small data are to choose have the values for a usual corpus.
         """
-        return to_config(_closed(self.cfg), root)
+        return to_config(_keys_of(root, _closed(self.cfg)), root)
 
     def checked(self, verb: Verb) -> None:
         """Raise `UserError` where the config of `verb` does not hold, before its code is imported."""
         cfg = self.to_config(verb.config_class())
-        if type(cfg) is TrainConfig:  # what `nmt distil` trains is known once the teachers are
+        if isinstance(cfg, TrainConfig) and not verb.data_from:  # else it depends on other runs
             check(cfg)
 
     def to_training(self) -> tuple[TrainConfig, Path]:
@@ -85,7 +85,7 @@ class Composed:
         cfg = self.to_config(TrainConfig)
         check(cfg)
         if settings := self.chosen():
-            cfg = to_config(small_data.filled(self.cfg, settings), TrainConfig)
+            cfg = to_config(_keys_of(TrainConfig, small_data.filled(self.cfg, settings)), TrainConfig)
             check(cfg)
         return cfg, self.run_dir(cfg)
 
@@ -94,7 +94,7 @@ class Composed:
         missing = small_data.open_keys(self.cfg)
         if not missing:
             return []
-        training = OmegaConf.masked_copy(self.cfg, [part.name for part in dataclasses.fields(TrainConfig)])
+        training = _keys_of(TrainConfig, self.cfg)
         census = small_data.counted(to_config(_closed(training), TrainConfig))
         settings = small_data.settings_for(census, training)
         for line in small_data.remarks(census, training, settings):
@@ -110,6 +110,11 @@ class Composed:
         languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
         return _found_again(Path("outputs", data), file_name(str(self.choices.get("model"))), cfg)
+
+
+def _keys_of(root: type[Any], cfg: DictConfig) -> DictConfig:
+    """Return a config without the keys that `root` does not have, such as those of one verb alone."""
+    return OmegaConf.masked_copy(cfg, [part.name for part in dataclasses.fields(root)])
 
 
 def _closed(cfg: DictConfig) -> DictConfig:

@@ -90,7 +90,7 @@ def _topic(
     if isinstance(part, DictConfig):
         yield f"\n  {topic}: {summary(OmegaConf.get_type(part))}"
         yield from _keys(part, f"{topic}.")
-        yield from _keys_elsewhere(topic, OmegaConf.get_type(part))
+        yield from _keys_elsewhere(topic, cast(type, OmegaConf.get_type(part)))
     else:
         yield from (line for key in keys for line in _of_key(cfg, key))
 

@@ -7,6 +7,7 @@ import order:
     configs             The root configs of verbs; no torch.
     file_job            The work of a model on lines: a stream, or a large file with several workers.
     train               Train a model, or resume its training, and score it.
+    debug               Train, or show in seconds whether a training would work.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     score               Score given translations.
@@ -46,8 +47,8 @@ _ROWS = (
     Verb(
         name="train",
         summary="train a model and score it; the same command again continues or reports",
-        config="nmt.config.roots.TrainConfig",
-        code="nmt.verbs.train.run",
+        config="nmt.verbs.configs.TrainVerbConfig",
+        code="nmt.verbs.debug.run",
         groups=_TRAIN_GROUPS,
         examples=(
             "nmt train                                      # the bundled demo",
