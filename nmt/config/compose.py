@@ -234,10 +234,13 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     problems.refuse()
 
 
-def complete(verb: Verb, request: Sequence[str]) -> None:
-    """Print what a shell asks for; $COMP_LINE is the line typed so far, without the verb."""
-    with _hydra(verb, None) as hydra_app:
-        hydra_app.shell_completion(verb.name, list(request))
+def outline(verb: Verb, argv: Sequence[str]) -> DictConfig:
+    """Return the config that some choices make, unchecked; a run that the verb needs may be missing."""
+    flags = parse_flags(verb, [*argv, "--help"])
+    overrides = [usable(verb, argument, flags) for argument in flags.overrides]
+    stored = _stored(verb, runs_of(overrides, verb.run_key), flags) if verb.run_key else None
+    with _hydra(verb, stored):
+        return _composed(verb, flags.overrides).cfg
 
 
 def load_run(run: str, key: str = "run") -> TrainConfig:

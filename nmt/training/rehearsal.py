@@ -64,7 +64,10 @@ def update(
         amp_step.backward(loss / batch.num_tokens)
     with phases.phase("optimizer"):
         amp_step.clip()
-        amp_step.step(trainer.learning_rate(step), torch.zeros((), device=amp_step.device))
+        usable = torch.zeros((), device=amp_step.device)
+        amp_step.step(trainer.learning_rate(step), usable)
+        if model.average:
+            model.average.step(step, usable)
     return float(named.get("nll", loss).detach()) / batch.num_tokens
 
 
