@@ -219,6 +219,32 @@ def test_info_shows_how_the_config_is_composed(
             "there is no experiment=multi30k_en; did you mean 'multi30k_en_de'?; "
             f"experiment can be {offered('experiment')}",
         ),
+        (
+            "train trainer.max_steps=1e5",
+            "trainer.max_steps must be a whole number or null, but is 100000.0; write 100000",
+        ),
+        (
+            "train trainer.max_steps=1.5k",
+            "trainer.max_steps must be a whole number or null, but is '1.5k'; write 1500",
+        ),
+        (
+            "train trainer.max_minutes=8h",
+            "trainer.max_minutes must be a number or null, but is '8h'; write 480",
+        ),
+        (
+            "train runtime.grace_seconds=1min",
+            "runtime.grace_seconds must be a number, but is '1min'; write 60",
+        ),
+        (
+            "train experiment=multi30k",
+            "there is no experiment=multi30k; did you mean 'multi30k_en_de'?; "
+            f"experiment can be {offered('experiment')}",
+        ),
+        (
+            "train decoding.beam_size=5000",
+            "decoding.beam_size must be at most 1,000, but is 5000; the time and memory of a search grow "
+            "with it, and translations get worse with very wide beams (Koehn and Knowles 2017)",
+        ),
         ("train model=null", f"'model=null': model takes one of {MODELS}"),
         ("train model=[a,b]", f"'model=[a,b]': model takes one of {MODELS}"),
         (
@@ -258,7 +284,10 @@ def test_info_shows_how_the_config_is_composed(
             "'seed=interval(1,2)' has infinitely many values; list those to try: seed=A,B",
         ),
         ("train -m model=glob(lstm*)", "the sweep is empty: a pattern matches no choice"),
-        ("train -m model=transformer_tiny,rnn", f"there is no model=rnn; model can be {MODELS}"),
+        (
+            "train -m model=transformer_tiny,rnn",
+            f"there is no model=rnn; did you mean 'rnn_bahdanau'?; model can be {MODELS}",
+        ),
         (
             "train data.src=${oc.env:NONE}",
             "data.src cannot be resolved: \"Environment variable 'NONE' not found\"",

@@ -32,6 +32,7 @@ from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
 from nmt.data.streaming import closed
+from nmt.data.tokenizer_training import TokenizerKind
 from nmt.data.training_split import prepare
 from nmt.distributed import ALONE
 from nmt.errors import UserError, visible
@@ -174,7 +175,7 @@ def _without_noise(cfg: Component) -> Component:
 
 def profile(cfg: TrainConfig, folder: Path, trace: Path) -> None:
     """Show where the time of an update goes, by phase and by operation, and write a trace."""
-    vocab_size = cfg.tokenizer.vocab_size
+    vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
     cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
     with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
         batches = session.some_batches()
@@ -190,7 +191,7 @@ def profile(cfg: TrainConfig, folder: Path, trace: Path) -> None:
 
 def dry_run(cfg: TrainConfig, folder: Path) -> None:
     """Show the shapes, parameters, memory, disk and time of a training, after a few updates."""
-    vocab_size = cfg.tokenizer.vocab_size
+    vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
     cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
     with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
         batches = session.some_batches()
@@ -215,7 +216,8 @@ def _lines_on_data(
     first = "all" if found.is_whole else "the first"
     src, tgt = session.pairs.src_lengths, session.pairs.tgt_lengths
     lengths = f"{src.mean():.1f} source and {tgt.mean():.1f} target tokens each"
-    yield f"data        {first} {found.num_pairs:,} training pairs; {lengths}"
+    unit = "training pairs" if found.data.has_source else "lines of training text"
+    yield f"data        {first} {found.num_pairs:,} {unit}; {lengths}"
     for name, indices in (("usual", batches[0]), ("largest", largest)):
         S, T = int(src[indices].max()), int(tgt[indices].max())
         padding = 1 - int((src[indices] + tgt[indices]).sum()) / (len(indices) * (S + T))

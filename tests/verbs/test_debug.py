@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from nmt.cli import main
 from nmt.config.compose import compose
@@ -37,13 +38,13 @@ def files(folder: Path) -> list[str]:
 def test_smoke_does_everything_and_keeps_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    averaged = []
-    save = CheckpointStore.save_average
-    monkeypatch.setattr(
-        CheckpointStore,
-        "save_average",
-        lambda store, tensors, steps: averaged.append(steps) or save(store, tensors, steps),
-    )
+    averaged, save = list[list[int]](), CheckpointStore.save_average
+
+    def recorded(store: CheckpointStore, tensors: dict[str, Tensor], steps: list[int]) -> None:
+        averaged.append(steps)
+        save(store, tensors, steps)
+
+    monkeypatch.setattr(CheckpointStore, "save_average", recorded)
     assert main([*TINY, "debug=smoke", "run=mine"]) == 0
     shown = capsys.readouterr()
     assert re.fullmatch(
