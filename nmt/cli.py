@@ -31,7 +31,8 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
 {examples}
 
-nmt VERB --help lists the groups, their choices and every key. eval "$(nmt -sc install=bash)" completes them.
+nmt VERB --help lists the groups, their choices and every key; nmt VERB --help PART those of one part.
+eval "$(nmt -sc install=bash)" completes them.
 """
 SHELLS = ("bash", "fish", "zsh")
 
@@ -85,6 +86,8 @@ def dispatch(argv: list[str]) -> int:
     first, rest = (argv[0], argv[1:]) if argv else ("", [])
     if first in VERBS:
         return run_verb(VERBS[first], rest)
+    if first in ("-h", "--help", "help") and rest and rest[0] in VERBS:
+        return run_verb(VERBS[rest[0]], ["--help", *rest[1:]])
     if first in ("-h", "--help", "help"):
         print(usage, end="")
     elif first in ("-V", "--version"):
@@ -135,20 +138,15 @@ def run_verb(verb: Verb, argv: list[str]) -> int:
 
 
 def complete_in_shell(request: Sequence[str]) -> None:
-    """Set up completion in a shell, or answer the shell, which sends the line typed so far in $COMP_LINE."""
+    """Print the script that sets up completion in a shell, or the words that may end $COMP_LINE."""
     action, _, shell = request[0].partition("=") if len(request) == 1 else ("", "", "")
     if action not in ("install", "uninstall", "query") or shell not in SHELLS:
         raise UserError(
             f"say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of {', '.join(SHELLS)}"
         )
-    line = os.environ.get("COMP_LINE", "")
-    words = line.split()
-    verb = words[1] if len(words) > 1 else ""
-    if action == "query" and verb not in VERBS:
-        print(*VERBS)
-        return
-    from nmt.config.compose import complete
+    from nmt.config import completion
 
-    os.environ["COMP_LINE"] = line.replace(f" {verb}", "", 1)
-    sys.argv[0] = "nmt"  # the command to complete, however this process was started
-    complete(VERBS[verb or "train"], request)
+    if action == "query":
+        print(*completion.completions(VERBS, os.environ.get("COMP_LINE", "")), sep="\n")
+    else:
+        print((completion.SCRIPTS if action == "install" else completion.REMOVAL)[shell])

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt import kernels
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import TrainingStopped, UserError, warn
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 
 SMALLEST_LOSS_SCALE = 2.0**-14
@@ -85,6 +85,11 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
     device = resolve_device(cfg)
     if device.type == "cpu":
         _keep_freed_memory()
+        if cfg.precision is Precision.fp16:
+            warn(
+                "runtime.precision=fp16 is meant for GPUs, and few CPUs multiply such numbers; "
+                "use runtime.precision=auto, bf16 or fp32"
+            )
     else:
         if device.index is not None:
             torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU concern this one

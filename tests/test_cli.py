@@ -219,6 +219,32 @@ def test_info_shows_how_the_config_is_composed(
             "there is no experiment=multi30k_en; did you mean 'multi30k_en_de'?; "
             f"experiment can be {offered('experiment')}",
         ),
+        (
+            "train trainer.max_steps=1e5",
+            "trainer.max_steps must be a whole number or null, but is 100000.0; write 100000",
+        ),
+        (
+            "train trainer.max_steps=1.5k",
+            "trainer.max_steps must be a whole number or null, but is '1.5k'; write 1500",
+        ),
+        (
+            "train trainer.max_minutes=8h",
+            "trainer.max_minutes must be a number or null, but is '8h'; write 480",
+        ),
+        (
+            "train runtime.grace_seconds=1min",
+            "runtime.grace_seconds must be a number, but is '1min'; write 60",
+        ),
+        (
+            "train experiment=multi30k",
+            "there is no experiment=multi30k; did you mean 'multi30k_en_de'?; "
+            f"experiment can be {offered('experiment')}",
+        ),
+        (
+            "train decoding.beam_size=5000",
+            "decoding.beam_size must be at most 1,000, but is 5000; the time and memory of a search grow "
+            "with it, and translations get worse with very wide beams (Koehn and Knowles 2017)",
+        ),
         ("train model=null", f"'model=null': model takes one of {MODELS}"),
         ("train model=[a,b]", f"'model=[a,b]': model takes one of {MODELS}"),
         (
@@ -258,7 +284,10 @@ def test_info_shows_how_the_config_is_composed(
             "'seed=interval(1,2)' has infinitely many values; list those to try: seed=A,B",
         ),
         ("train -m model=glob(lstm*)", "the sweep is empty: a pattern matches no choice"),
-        ("train -m model=transformer_tiny,rnn", f"there is no model=rnn; model can be {MODELS}"),
+        (
+            "train -m model=transformer_tiny,rnn",
+            f"there is no model=rnn; did you mean 'rnn_bahdanau'?; model can be {MODELS}",
+        ),
         (
             "train data.src=${oc.env:NONE}",
             "data.src cannot be resolved: \"Environment variable 'NONE' not found\"",
@@ -494,30 +523,68 @@ def test_errors_of_a_verb_that_was_added(
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-@pytest.mark.parametrize(
-    ("line", "answer"),
-    [
-        ("nmt ", {*VERBS}),
-        ("nmt tr", {*VERBS}),
-        ("nmt train optimizer.bet", {"optimizer.beta1=", "optimizer.beta2="}),
-        ("nmt train model=transformer_b", {"model=transformer_base", "model=transformer_big"}),
-        ("nmt evaluate decoding=g", {"decoding=greedy"}),
-    ],
-)
-def test_completion(
-    line: str, answer: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    assert main(["-sc", "query=bash"]) == 0
-    assert set(capsys.readouterr().out.split()) == answer
-
-
-def test_completion_is_installed_for_the_command(
+def test_completion_answers_a_shell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["somewhere/nmt/__main__.py"])
-    assert main(["-sc", "install=bash"]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion nmt")
+    monkeypatch.setenv("COMP_LINE", "nmt train optimizer.bet")
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.split() == ["optimizer.beta1=", "optimizer.beta2="]
+    assert main(["-sc", "query=tcsh"]) == 2
+
+
+WITHOUT_TORCH = """
+import sys
+
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "datasets", "sacrebleu", "numpy"):
+            raise ImportError(f"{name} is blocked")
+
+
+sys.meta_path.insert(0, Blocked())
+from nmt.cli import main
+from nmt.verbs import VERBS
+
+assert all(verb.config_class() for verb in VERBS.values())
+for line in sys.stdin.read().splitlines():
+    print(main(line.split()), file=sys.stderr)
+"""
+
+
+def test_help_completion_and_errors_import_no_torch(run: str, tmp_path: Path) -> None:
+    """Nor anything else that takes long."""
+    commands = {
+        "--help": 0,
+        "distil --help": 0,
+        "train --help optimizer": 0,
+        "train --cfg job": 0,
+        "-sc install=bash": 0,
+        "-sc query=bash": 0,
+        "trian": 2,
+        "train model.num_head=4": 2,
+        "train model=transformer_bas": 2,
+        "train model.dropout=1.5 trainer.measures=[nothing]": 2,
+        "train tracking.sinks=[nothing]": 2,
+        "train metrics=[blue]": 2,
+        "train tokenizer.joint=false": 2,
+        f"evaluate run={run} decoding.beam_size=0": 2,
+        f"translate run={run}nowhere": 2,
+        f"rerank run={run} scorers=[{run}] tune_for=chr": 2,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input="\n".join(commands),
+        env=os.environ | {"COMP_LINE": "nmt train model.d_m", "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    codes = [int(line) for line in done.stderr.splitlines() if line.isdigit()]
+    assert dict(zip(commands, codes, strict=True)) == commands, done.stderr
+    assert "model.d_model=" in done.stdout
 
 
 SETTINGS = [

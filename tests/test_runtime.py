@@ -279,3 +279,8 @@ def test_micro_batches_equal_one_batch(
 
     tolerance = 1e-5 if precision is Precision.fp32 else 2e-2
     assert_close(updated(num_parts), updated(1), atol=tolerance, rtol=tolerance)
+
+
+def test_fp16_on_a_cpu_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(RuntimeConfig(device="cpu", precision=Precision.fp16))
+    assert "warning: runtime.precision=fp16 is meant for GPUs" in capsys.readouterr().err

@@ -15,4 +15,5 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     help                `nmt VERB --help`: every key with its default and its docstring.
     overrides           The arguments of a verb; mistakes are refused before anything is composed.
     compose             From the command line of one verb to its configs, through Hydra.
+    completion          The words that may stand where the cursor is.
 """

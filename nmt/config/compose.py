@@ -73,14 +73,20 @@ class Composed:
 
         Keys that the rules for small data are to choose have the values for a usual corpus.
         """
-        return to_config(_closed(self.cfg), root)
+        return to_config(_keys_of(root, _closed(self.cfg)), root)
+
+    def checked(self, verb: Verb) -> None:
+        """Raise `UserError` where the config of `verb` does not hold, before its code is imported."""
+        cfg = self.to_config(verb.config_class())
+        if isinstance(cfg, TrainConfig) and not verb.data_from:  # else it depends on other runs
+            check(cfg)
 
     def to_training(self) -> tuple[TrainConfig, Path]:
         """Return the checked config of a training, and its run directory; read the data if it decides."""
         cfg = self.to_config(TrainConfig)
         check(cfg)
         if settings := self.chosen():
-            cfg = to_config(small_data.filled(self.cfg, settings), TrainConfig)
+            cfg = to_config(_keys_of(TrainConfig, small_data.filled(self.cfg, settings)), TrainConfig)
             check(cfg)
         return cfg, self.run_dir(cfg)
 
@@ -89,7 +95,7 @@ class Composed:
         missing = small_data.open_keys(self.cfg)
         if not missing:
             return []
-        training = OmegaConf.masked_copy(self.cfg, [part.name for part in dataclasses.fields(TrainConfig)])
+        training = _keys_of(TrainConfig, self.cfg)
         census = small_data.counted(to_config(_closed(training), TrainConfig))
         settings = small_data.settings_for(census, training)
         for line in small_data.remarks(census, training, settings):
@@ -106,6 +112,11 @@ class Composed:
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
         model = str(self.choices.get("model")).removeprefix(SCHEMA_PREFIX)
         return _found_again(Path("outputs", data), file_name(model), cfg)
+
+
+def _keys_of(root: type[Any], cfg: DictConfig) -> DictConfig:
+    """Return a config without the keys that `root` does not have, such as those of one verb alone."""
+    return OmegaConf.masked_copy(cfg, [part.name for part in dataclasses.fields(root)])
 
 
 def _closed(cfg: DictConfig) -> DictConfig:
@@ -162,7 +173,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             for key, group in verb.mounts.items():
                 groups[key] = choices(verb, group, flags)
                 found.choices[key] = found.choices.get(f"{group}@{key}")
-            print(help.render(verb, found.cfg, found.choices, groups))
+            print(help.render(verb, found.cfg, found.choices, groups, flags.topics))
         elif flags.cfg is not None:
             chosen = [f"{x.key}={x.value}" for x in _composed(verb, lines[0]).chosen()]
             shown = [*lines[0], *chosen]
@@ -173,7 +184,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             with problems.gathered(), explained():
                 composed = [_composed(verb, trial, overrides if flags.multirun else None) for trial in lines]
                 if not flags.multirun:  # a trial that is out of range stops no other
-                    composed[0].to_config(verb.config_class())
+                    composed[0].checked(verb)
             if not problems:
                 return composed
             with problems.gathered():
@@ -247,10 +258,13 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     problems.refuse()
 
 
-def complete(verb: Verb, request: Sequence[str]) -> None:
-    """Print what a shell asks for; $COMP_LINE is the line typed so far, without the verb."""
-    with _hydra(verb, None) as hydra_app:
-        hydra_app.shell_completion(verb.name, list(request))
+def outline(verb: Verb, argv: Sequence[str]) -> DictConfig:
+    """Return the config that some choices make, unchecked; a run that the verb needs may be missing."""
+    flags = parse_flags(verb, [*argv, "--help"])
+    overrides = [usable(verb, argument, flags) for argument in flags.overrides]
+    stored = _stored(verb, runs_of(overrides, verb.run_key), flags) if verb.run_key else None
+    with _hydra(verb, stored):
+        return _composed(verb, flags.overrides).cfg
 
 
 def load_run(run: str, key: str = "run") -> TrainConfig:

@@ -38,6 +38,11 @@ NAMES: dict[Any, str] = {
     str: "text",
     Any: "a value",
 }
+_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d*)?(?:[eE]\+?\d{1,2})?) *(?P<unit>[kKmMbBhs]?)(?:in|rs?)?")
+_LANGUAGES = re.compile(r"_[a-z]{2}_[a-z]{2}$")
+MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+"""Units of time in seconds."""
 _FILE = re.compile(r"In '(?P<file>[^']+)': \w+ raised while composing config")
 _RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
 _NOISE = (
@@ -96,7 +101,10 @@ def no_such_choice(group: str, choice: str, choices: Iterable[str]) -> str:
     if now := RENAMED_CHOICES.get(f"{group}={choice.removeprefix(SCHEMA_PREFIX)}"):
         return f"there is no {group}={choice}; a {now.partition('=')[0]} is chosen by {now} now"
     offered = sorted(name for name in choices if not name.startswith(SCHEMA_PREFIX))
-    return f"there is no {group}={choice}{suggest(choice, offered)}; {group} can be {', '.join(offered)}"
+    longer = [name for name in offered if name.startswith(f"{choice}_")]
+    longer.sort(key=lambda name: _LANGUAGES.search(name) is None)  # the plain recipe of a corpus first
+    near = f"; did you mean {longer[0]!r}?" if longer else suggest(choice, offered)
+    return f"there is no {group}={choice}{near}; {group} can be {', '.join(offered)}"
 
 
 def is_missing(key: str) -> str:
@@ -166,7 +174,22 @@ def wrong_value(key: str, hint: Any, value: Any) -> str:
         else repr(value)
     )
     near = suggest(value, _choices(hint)) if isinstance(value, str) else ""
+    near = near or _in_digits(key, hint, value)
     return f"{key} must be {describe(hint)}, but is {shown}{near}"
+
+
+def _in_digits(key: str, hint: Any, value: Any) -> str:
+    """Return "; write 480" for an amount such as 1e5, 100k or, of minutes, 8h; nothing for other values."""
+    found, kinds = _AMOUNT.fullmatch(str(value)), {*get_args(hint)} or {hint}
+    per = next((SECONDS[unit[0]] for unit in ("seconds", "minutes") if key.endswith(unit)), None)
+    units = {unit: seconds / per for unit, seconds in SECONDS.items()} if per else MULTIPLES
+    unit = found["unit"].lower() if found else None
+    if found is None or not {int, float} & kinds or unit not in {"": 1.0, **units}:
+        return ""
+    number = float(found["number"]) * units.get(unit, 1.0)
+    if number.is_integer():
+        return f"; write {int(number)}"
+    return f"; write {number}" if float in kinds else ""
 
 
 def describe(hint: Any) -> str:

@@ -21,7 +21,7 @@ LARGEST = {
     "optimizer.iterations": 1_000,
     "trainer.num_samples": 10_000,
     "trainer.accumulate": 1_000_000,
-    "*decoding.beam_size": 10_000,
+    "*decoding.beam_size": 1_000,
     "*decoding.n_best": 10_000,
     "*decoding.num_samples": 4_096,
     "*decoding.max_length_ratio": 1_000,
@@ -31,6 +31,12 @@ LARGEST = {
     "*": 2**53,
 }
 """Pattern of full keys -> the largest number in size; the first pattern that matches counts."""
+
+REASONS = {
+    "*decoding.beam_size": "; the time and memory of a search grow with it, and translations get worse with "
+    "very wide beams (Koehn and Knowles 2017)",
+}
+"""Patterns of full keys -> why the limit is so low."""
 
 MAY_BE_INFINITE = ("data.*max_ratio", "trainer.max_minutes")
 """Keys where infinity says that there is no limit."""
@@ -48,4 +54,6 @@ def excesses(plain: dict[str, Any], prefix: str = "") -> Iterator[str]:
         elif isinstance(value, int | float):
             largest = next(bound for pattern, bound in LARGEST.items() if fnmatch(key, pattern))
             if abs(value) > largest:
-                yield f"{key} must be {'at most ' if value > 0 else 'at least -'}{largest:,}, but is {value}"
+                why = next((reason for pattern, reason in REASONS.items() if fnmatch(key, pattern)), "")
+                bound = f"{'at most ' if value > 0 else 'at least -'}{largest:,}"
+                yield f"{key} must be {bound}, but is {value}{why}"

@@ -48,7 +48,9 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(argv)
-    arguments = _with_key(verb, flags.overrides) if verb.words else flags.overrides
+    flags.topics = [word for word in flags.overrides if flags.help and "=" not in word]
+    arguments = [word for word in flags.overrides if word not in flags.topics]
+    arguments = _with_key(verb, arguments) if verb.words else arguments
     flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in arguments]
     if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
         parser.error("--cfg, --info and --multirun exclude each other")

@@ -28,6 +28,8 @@ class Verb:
     """Folders of configs/; the config takes one choice from each."""
     examples: tuple[str, ...]
     """Commands for `nmt VERB --help`."""
+    first_keys: tuple[str, ...] = ()
+    """Keys that people change first; the help begins with those that the config has."""
     opens_run: bool = True
     """Whether run=DIR names a run whose config the verb starts from."""
     data_from: str = ""

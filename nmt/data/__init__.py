@@ -9,6 +9,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
     sources             The table of sources: demo, toy, hub, files, text, mixture.
+    excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
     census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.

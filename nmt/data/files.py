@@ -12,9 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
 from nmt.data.lines import is_cut, read_lines, require_file
@@ -32,6 +30,9 @@ from nmt.data.pairs import (
     stamp_of_files,
 )
 from nmt.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MISSING = object()
 
@@ -189,6 +190,8 @@ def _parallel_chunks(src_path: Path, tgt_path: Path, key: str) -> Iterator[Paral
 
 
 def _misaligned(src_path: Path, tgt_path: Path, key: str) -> UserError:
+    import numpy as np
+
     src, tgt = (np.fromiter(map(len, read_lines(path, key)), np.int32) for path in (src_path, tgt_path))
     return UserError(
         f"{key}: {src_path} has {len(src):,} lines but {tgt_path} has {len(tgt):,}; line i of one must "
@@ -197,12 +200,14 @@ def _misaligned(src_path: Path, tgt_path: Path, key: str) -> UserError:
     )
 
 
-def parting_line(src: NDArray[np.int32], tgt: NDArray[np.int32]) -> int:
+def parting_line(src: NDArray[Any], tgt: NDArray[Any]) -> int:
     """Return the line, from 1, from which lines are missing in the shorter side, judging by the lengths.
 
     Translations have similar lengths, so a pair costs the difference of its log lengths. The line minimises
     the cost of pairing the lines before it as they are and the lines after it shifted by the missing lines.
     """
+    import numpy as np
+
     short, long = sorted((src, tgt), key=len)
     logs, others = np.log1p(short), np.log1p(long)
     straight = np.abs(logs - others[: len(logs)])

@@ -10,8 +10,6 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText
 
 MIN_UNEVEN_CHARS = 20
@@ -51,6 +49,8 @@ def targets_alone(text: ParallelText) -> ParallelText:
 
 def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
     """Drop the training pairs that are empty, too long or uneven, and report them; the order stays."""
+    import numpy as np
+
     src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
     shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
     whole = np.maximum(*(np.fromiter(map(len, side), np.int64) for side in (text.src, text.tgt)))

@@ -14,11 +14,8 @@ import hashlib
 import logging
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
@@ -276,6 +273,10 @@ def _offline_when_unreachable() -> Iterator[None]:
 
 
 def _answers(url: str) -> bool:
+    import urllib.error
+    import urllib.request
+    from http.client import HTTPException
+
     request = urllib.request.Request(url, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=PROBE_SECONDS).close()

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-import sentencepiece
-
 from nmt.checks import at_least, within
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.errors import UserError
@@ -157,6 +155,8 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
 
     Each of `tags` is one piece. Errors name the lines by `corpus`.
     """
+    import sentencepiece
+
     lines = [line.replace(RESERVED, " ") for line in prepare(cfg, lines)]
     if not any(line.strip() for line in lines):
         rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
@@ -194,6 +194,8 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
 
 def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:
     """Count the words or characters that occur `min_frequency` times; SentencePiece puts these first."""
+    import sentencepiece
+
     normalizer = sentencepiece.SentencePieceNormalizer(
         rule_name=cfg.normalization.value,
         add_dummy_prefix=True,

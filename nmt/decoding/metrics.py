@@ -8,20 +8,18 @@ sacreBLEU is imported when a score is computed: composing a config needs the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nmt.errors import UserError, suggest
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from sacrebleu.metrics.base import Metric as SacrebleuMetric
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
 Lines = Sequence[str]
-Counts = NDArray[Any]
+Counts: TypeAlias = "NDArray[Any]"
 
 
 class Metric(NamedTuple):
@@ -79,6 +77,8 @@ def sentence_counts(
 
     `name` is one of `SCORERS`.
     """
+    import numpy as np
+
     scorer: Any = SCORERS[name](tgt_lang)
     rows = scorer._extract_corpus_statistics(list(hypotheses), [list(references)])
     return np.array(rows), lambda sums: float(scorer._compute_score_from_stats(sums.tolist()).score)

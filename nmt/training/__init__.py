@@ -26,6 +26,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     recovery            What follows a loss, a gradient or weights that are not finite.
     gradients           The gradients of an update: batch by batch, in parts where memory ends.
     trainer             The update; when to validate, save and stop.
+    rehearsal           A training looked at: single updates, their loss, time and memory.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import order:
     configs             The root configs of verbs; no torch.
     file_job            The work of a model on lines: a stream, or a large file with several workers.
     train               Train a model, or resume its training, and score it.
+    debug               Train, or show in seconds whether a training would work.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     score               Score given translations.
@@ -35,12 +36,25 @@ _TRAIN_GROUPS = (
     "decoding",
     "experiment",
 )
+_FIRST_KEYS = (
+    "run",
+    "data.path",
+    "tokenizer.vocab_size",
+    "model.d_model",
+    "model.dropout",
+    "schedule.peak_rate",
+    "schedule.factor",
+    "trainer.batch_tokens",
+    "trainer.max_steps",
+    "runtime.device",
+    "decoding.beam_size",
+)
 _ROWS = (
     Verb(
         name="train",
         summary="train a model and score it; the same command again continues or reports",
-        config="nmt.config.roots.TrainConfig",
-        code="nmt.verbs.train.run",
+        config="nmt.verbs.configs.TrainVerbConfig",
+        code="nmt.verbs.debug.run",
         groups=_TRAIN_GROUPS,
         examples=(
             "nmt train                                      # the bundled demo",
@@ -49,6 +63,7 @@ _ROWS = (
             "nmt train init=outputs/mine data=files data.train=corpus/train ...   # from a trained model",
             "nmt train -m model.num_heads=2,4 schedule.factor=0.5,1.0",
         ),
+        first_keys=_FIRST_KEYS,
         opens_run=False,
         short={"init": "init.run"},
         shared=True,

@@ -34,6 +34,32 @@ from nmt.serving.configs import ServingConfig
 from nmt.training.configs import DistillationConfig
 
 
+class Debug(Enum):
+    """A look at a training that takes seconds, and touches no run."""
+
+    smoke = "smoke"
+    overfit = "overfit"
+    profile = "profile"
+
+
+@dataclass
+class TrainVerbConfig(TrainConfig):
+    """Train a model, keep its best checkpoints and score the result."""
+
+    debug: Debug | None = None
+    """smoke (two updates of everything, on a few pairs), overfit (one batch until it is known by heart) or
+    profile (where the time of an update goes); nothing is kept but the trace of profile. null: train."""
+    dry_run: bool = False
+    """Show shapes, parameters, memory, disk and time of the training, estimated from a few updates."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.debug is not None and self.dry_run:
+            raise UserError(
+                f"debug={self.debug.value} and dry_run=true exclude each other; leave one of them out"
+            )
+
+
 @dataclass
 class EvaluateConfig(RunConfig):
     """Score a trained model; data, decoding, metrics and runtime start from those of its run."""

@@ -1,0 +1,338 @@
+"""The wiring of `nmt train`, and of what shows in seconds whether a training would work: no run is touched.
+
+    debug=smoke      two updates, validation, checkpoints, their average and all scores, on a few pairs
+    debug=overfit    one batch until the model knows it by heart
+    debug=profile    where the time of an update goes, with a trace
+    dry_run=true     shapes, parameters, memory, disk and time, without a training
+
+All of them take the first pairs of the data, with a tokenizer trained on these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from omegaconf import OmegaConf
+
+from nmt import runtime
+from nmt.config import small_data
+from nmt.config.compose import Composed
+from nmt.config.roots import Task, TrainConfig
+from nmt.config.stored import to_plain
+from nmt.data import census
+from nmt.data.batching import Indices, Plan
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.excerpt import Excerpt, excerpt
+from nmt.data.streaming import closed
+from nmt.data.tokenizer_training import TokenizerKind
+from nmt.data.training_split import prepare
+from nmt.distributed import ALONE
+from nmt.errors import UserError, visible
+from nmt.models import build_model
+from nmt.models.configs import ModelConfig
+from nmt.runs.directory import RunDirectory
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS
+from nmt.temporary import temporary_folder
+from nmt.training import rehearsal
+from nmt.training.configs import (
+    AUTO,
+    AverageOf,
+    ConstantConfig,
+    CrossEntropyConfig,
+    DecayConfig,
+    DistillationConfig,
+    ObjectiveConfig,
+)
+from nmt.training.schedules import ScheduleContext, peak
+from nmt.training.trainer import Trainer
+from nmt.verbs import train
+from nmt.verbs.configs import Debug, TrainVerbConfig
+
+FEW_PAIRS, MANY_PAIRS = 2_000, 20_000
+"""Training pairs of smoke and overfit, and of profile and dry_run."""
+SCORED_PAIRS = 8
+"""Pairs that are translated in a validation."""
+LOCAL_SINKS = ("display", "train_log", "jsonl", "tensorboard")
+"""Sinks that a smoke run tries; the others would show it to the world."""
+SMOKE_TOKENS = 1024
+BY_HEART_TOKENS, BY_HEART_PAIRS, BY_HEART_STEPS = 512, 16, 500
+"""Size of the batch to learn by heart, and updates after which that has failed."""
+TIMED_UPDATES = 5
+USUAL_TOKENS = 4096
+"""Size of a batch where `trainer.batch_tokens=auto` would look for one."""
+Component = TypeVar("Component", ModelConfig, ObjectiveConfig)
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Train one config and return its results, or show what the training would be."""
+    cfg = trial.to_config(TrainVerbConfig)
+    if cfg.debug is None and not cfg.dry_run:
+        return train.run(trial)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("debug=... and dry_run=true run in one process; start them without torchrun")
+    training, run_dir = trial.to_training()
+    with temporary_folder() as folder:
+        if cfg.debug is Debug.smoke:
+            smoke(training, folder)
+        elif cfg.debug is Debug.overfit:
+            overfit(training, folder)
+        elif cfg.debug is Debug.profile:
+            profile(training, folder, Path("outputs", "profiles", f"{run_dir.name}.json"))
+        else:
+            dry_run(training, folder)
+    return {}
+
+
+def log(text: str) -> None:
+    """Show a remark on standard error."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def smoke(cfg: TrainConfig, folder: Path) -> None:
+    """Train for two updates and do everything that a training does."""
+    started = time.monotonic()
+    cfg = smoke_config(*_on_excerpt(cfg, folder, FEW_PAIRS))
+    with contextlib.redirect_stdout(io.StringIO()):  # the summary names a run that is not kept
+        results = train.train(cfg, folder / "smoke")
+    splits = " and ".join(name for name in ("validation", "test", "train") if name in results)
+    print(
+        f"smoke: two updates, validation, checkpoints, their average and the scores of {splits} work "
+        f"({time.monotonic() - started:.1f} s); nothing was kept"
+    )
+
+
+def smoke_config(cfg: TrainConfig, found: Excerpt) -> TrainConfig:
+    """Return the config of two updates that go through everything; its scores mean nothing."""
+    trainer = dataclasses.replace(
+        cfg.trainer,
+        max_epochs=None,
+        max_tokens=None,
+        max_minutes=None,
+        auto_batch_tokens=None,
+        max_steps=2,
+        batch_tokens=max(cfg.data.max_tokens, min(_batch_tokens(cfg), SMOKE_TOKENS)),
+        accumulate=min(cfg.trainer.accumulate, 2),
+        log_every_steps=1,
+        eval_every_steps=2,
+        save_every_steps=1,
+        keep_last=2,
+        patience=0,
+        average=2,
+        average_of=AverageOf.last,
+    )
+    schedule = cfg.schedule
+    if isinstance(schedule, DecayConfig):  # the rates are those of the first two updates
+        schedule = dataclasses.replace(schedule, decay_steps=schedule.decay_steps or cfg.trainer.max_steps)
+    decoding = dataclasses.replace(cfg.decoding, max_length_ratio=0.0, max_length_offset=10)
+    sinks = [sink for sink in cfg.tracking.sinks if sink in LOCAL_SINKS]
+    tracking = dataclasses.replace(cfg.tracking, sinks=sinks)
+    return dataclasses.replace(cfg, trainer=trainer, schedule=schedule, decoding=decoding, tracking=tracking)
+
+
+def overfit(cfg: TrainConfig, folder: Path) -> None:
+    """Train on one batch, without dropout and smoothing, until its loss is near zero."""
+    started = time.monotonic()
+    with _opened(overfit_config(_on_excerpt(cfg, folder, FEW_PAIRS)[0]), folder) as session:
+        plan = session.trainer.plan(session.pairs)
+        indices = plan[0][:BY_HEART_PAIRS]
+        learnt = rehearsal.overfit(session.trainer, session.pairs, indices, BY_HEART_STEPS)
+    print(
+        f"overfit: one batch of {len(indices)} pairs is learnt by heart after {learnt.steps} updates: loss "
+        f"{learnt.first_loss:.3f} -> {learnt.loss:.3f} nats per token ({time.monotonic() - started:.1f} s)"
+    )
+
+
+def overfit_config(cfg: TrainConfig) -> TrainConfig:
+    """Return the config of a training that nothing keeps from learning a batch by heart."""
+    context = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
+    schedule = ConstantConfig(peak_rate=peak(cfg.schedule, context), warmup_steps=20)
+    tokens = max(cfg.data.max_tokens, BY_HEART_TOKENS)
+    return dataclasses.replace(
+        cfg,
+        model=_without_noise(cfg.model),
+        objective=_without_noise(cfg.objective),
+        tokenizer=dataclasses.replace(cfg.tokenizer, sampling_alpha=0.0),
+        schedule=schedule,
+        trainer=dataclasses.replace(cfg.trainer, batch_tokens=tokens, auto_batch_tokens=None),
+    )
+
+
+def _without_noise(cfg: Component) -> Component:
+    """Return a config without what keeps a model from learning by heart."""
+    names = [name for name in vars(cfg) if name.endswith("dropout") or name in ("label_smoothing", "cut")]
+    changes: dict[str, Any] = dict.fromkeys(names, 0.0)
+    return dataclasses.replace(cfg, **changes)
+
+
+def profile(cfg: TrainConfig, folder: Path, trace: Path) -> None:
+    """Show where the time of an update goes, by phase and by operation, and write a trace."""
+    vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
+    cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
+    with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
+        batches = session.some_batches()
+        phases = rehearsal.timed(session.trainer, session.pairs, batches)
+        total = sum(phases.seconds.values())
+        print(f"profile of {len(batches)} updates of one batch: {total / len(batches):.3f} s each")
+        for name, seconds in phases.seconds.items():
+            print(f"  {seconds / total:5.1%}  {1000 * seconds / len(batches):9.2f} ms  {name}")
+        print("operations by their own time, and the share of it:")
+        print(rehearsal.profiled(session.trainer, session.pairs, batches, trace))
+    print(f"trace: {trace} (open it in chrome://tracing or https://ui.perfetto.dev)")
+
+
+def dry_run(cfg: TrainConfig, folder: Path) -> None:
+    """Show the shapes, parameters, memory, disk and time of a training, after a few updates."""
+    vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
+    cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
+    with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
+        batches = session.some_batches()
+        phases = rehearsal.timed(session.trainer, session.pairs, batches)
+        largest = session.plan.largest(session.pairs.src_lengths, session.pairs.tgt_lengths)[0]
+        memory = rehearsal.memory(session.trainer, session.pairs, largest)
+        parts = rehearsal.sizes_by_part(session.trainer.parallel_model.trained)
+        seconds = sum(phases.seconds.values()) / len(batches)
+        lines = [
+            *_lines_on_data(session, found, batches, largest),
+            f"parameters  {sum(parts.values()):,}: "
+            + ", ".join(f"{name} {size:,}" for name, size in parts.items()),
+            *_lines_on_memory(memory, cfg),
+            *_lines_on_time(session, found, seconds, cfg),
+        ]
+    print("\n".join(["dry run, estimated; nothing was kept", *lines]))
+
+
+def _lines_on_data(
+    session: Session, found: Excerpt, batches: Sequence[Indices], largest: Indices
+) -> Iterator[str]:
+    first = "all" if found.is_whole else "the first"
+    src, tgt = session.pairs.src_lengths, session.pairs.tgt_lengths
+    lengths = f"{src.mean():.1f} source and {tgt.mean():.1f} target tokens each"
+    unit = "training pairs" if found.data.has_source else "lines of training text"
+    yield f"data        {first} {found.num_pairs:,} {unit}; {lengths}"
+    for name, indices in (("usual", batches[0]), ("largest", largest)):
+        S, T = int(src[indices].max()), int(tgt[indices].max())
+        padding = 1 - int((src[indices] + tgt[indices]).sum()) / (len(indices) * (S + T))
+        B = len(indices)
+        yield f"batch       {name}: src ({B}, {S}), tgt ({B}, {T}), {padding:.0%} padding"
+
+
+def _lines_on_memory(memory: rehearsal.Memory, cfg: TrainConfig) -> Iterator[str]:
+    parts = memory._asdict()
+    sizes = ", ".join(f"{name} {_size(size)}" for name, size in parts.items() if size)
+    yield f"memory      {_size(sum(parts.values()))}: {sizes}; and temporary tensors"
+    checkpoint = memory.weights + memory.average + memory.optimizer
+    kept = cfg.trainer.keep_last + cfg.trainer.keep_best
+    of_all = f"{_size(kept * checkpoint)} for the {kept} that are kept"
+    yield f"disk        {_size(checkpoint)} for a checkpoint, {of_all}"
+
+
+def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: TrainConfig) -> Iterator[str]:
+    seconds *= cfg.trainer.accumulate
+    tokens = session.pairs.tgt_lengths.sum() / len(session.plan) * cfg.trainer.accumulate
+    yield f"time        {seconds:.3f} s an update, {tokens / seconds:,.0f} target tokens per second"
+    per_epoch = len(session.plan) / cfg.trainer.accumulate
+    epoch = (
+        f"{per_epoch:,.0f} updates"
+        if found.is_whole
+        else f"{per_epoch:,.0f} updates for every {found.num_pairs:,} pairs"
+    )
+    yield f"epoch       {epoch}"
+    steps = [cfg.trainer.max_steps] if cfg.trainer.max_steps else []
+    if cfg.trainer.max_epochs and found.is_whole:
+        steps.append(round(cfg.trainer.max_epochs * per_epoch))
+    if cfg.trainer.max_tokens:
+        steps.append(round(cfg.trainer.max_tokens / tokens))
+    if not steps:
+        return
+    passes = f" ({min(steps) / per_epoch:,.1f} epochs)" if found.is_whole else ""
+    limit = (
+        f"; trainer.max_minutes={cfg.trainer.max_minutes:g} may end it before"
+        if cfg.trainer.max_minutes
+        else ""
+    )
+    needed = _duration(min(steps) * seconds)
+    yield f"training    {min(steps):,} updates{passes}: {needed}, and validations{limit}"
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{minutes:.1f} minutes"
+
+
+def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainConfig, Excerpt]:
+    """Return `cfg` on the first pairs of its data, with a tokenizer that can be trained on them."""
+    found = excerpt(cfg.data, folder, most_pairs=most_pairs, most_scored=SCORED_PAIRS)
+    tokenizer, objective = cfg.tokenizer, cfg.objective
+    if cfg.task is Task.translation and not found.is_whole:
+        counts = census.take(found.data, folder / "cache")
+        rules = small_data.settings_for(counts, OmegaConf.create(to_plain(cfg)))
+        size = next(setting.value for setting in rules if setting.key == "tokenizer.vocab_size")
+        tokenizer = dataclasses.replace(tokenizer, vocab_size=min(tokenizer.vocab_size, int(size)))
+    if isinstance(objective, DistillationConfig):
+        log("objective=distillation needs the tokenizer of all data; cross_entropy takes its place here")
+        objective = CrossEntropyConfig()
+    changed = dataclasses.replace(cfg, run=None, data=found.data, tokenizer=tokenizer, objective=objective)
+    return changed, found
+
+
+def _batch_tokens(cfg: TrainConfig) -> int:
+    auto = cfg.trainer.batch_tokens == AUTO and cfg.trainer.auto_batch_tokens is None
+    return USUAL_TOKENS if auto else cfg.trainer.tokens_per_batch
+
+
+def _with_batch(cfg: TrainConfig) -> TrainConfig:
+    """Return `cfg` with a number for `trainer.batch_tokens`."""
+    if cfg.trainer.is_to_be_found:
+        log(f"trainer.batch_tokens={AUTO} is looked for at the start of a run; {USUAL_TOKENS} is taken here")
+    changed = dataclasses.replace(cfg.trainer, batch_tokens=_batch_tokens(cfg), auto_batch_tokens=None)
+    return dataclasses.replace(cfg, trainer=changed)
+
+
+class Session(NamedTuple):
+    """A trainer that is not run, and its first epoch."""
+
+    trainer: Trainer
+    pairs: EncodedPairs
+    plan: Plan
+
+    def some_batches(self) -> list[Indices]:
+        """Return the first batches of the epoch."""
+        return self.plan[: min(TIMED_UPDATES, len(self.plan))]
+
+
+@contextlib.contextmanager
+def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Session]:
+    """Prepare the data and the model of `cfg`, which predicts at least `vocab_size` tokens."""
+    device, run = runtime.prepare(cfg.runtime), RunDirectory(folder / "session")
+    run.path.mkdir()
+    data = prepare(
+        cfg.data,
+        cfg.tokenizer,
+        TASKS[cfg.task].examples(cfg),
+        run,
+        seed=cfg.seed,
+        log=log,
+        max_steps=cfg.trainer.max_steps,
+    )
+    tokenizer = data.tokenizer
+    sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
+    runtime.seed_everything(cfg.seed, "model")
+    model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
+    trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
+    trainer = train._trainer(trained, data, run, lambda step: {})
+    with closed(data.pairs_of_epoch):
+        pairs = data.pairs_of_epoch(1, 0)
+        yield Session(trainer, pairs, trainer.plan(pairs))

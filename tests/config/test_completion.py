@@ -1,0 +1,101 @@
+"""The words that a shell offers, and the scripts that ask for them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import SHELLS
+from nmt.config.completion import REMOVAL, SCRIPTS, completions
+from nmt.verbs import VERBS
+from tests.runs.untrained import untrained
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("nmt ", {*VERBS, "help"}),
+        ("nmt tr", {"train", "translate"}),
+        ("nmt help ev", {"evaluate"}),
+        ("nmt nothing mo", set()),
+        ("nmt train optimizer.bet", {"optimizer.beta1=", "optimizer.beta2="}),
+        ("nmt train optimizer=muon optimizer.it", {"optimizer.iterations="}),
+        ("nmt train optimizer.na", set()),
+        ("nmt train schedul", {"schedule="} | {f"schedule.{key}=" for key in ("factor", "warmup_steps")}),
+        ("nmt train model=transformer_b", {"model=transformer_base", "model=transformer_big"}),
+        ("nmt train nothing=1 model=gp", {"model=gpt"}),
+        ("nmt evaluate decoding=g", {"decoding=greedy"}),
+        ("nmt distil distil.decoding=g", {"distil.decoding=greedy"}),
+        ("nmt train runtime.precision=f", {"runtime.precision=fp16", "runtime.precision=fp32"}),
+        ("nmt train runtime.compile=", {"runtime.compile=false", "runtime.compile=true"}),
+        ("nmt train debug=s", {"debug=smoke"}),
+        ("nmt train metrics=[bleu,c", {"metrics=[bleu,chrf"}),
+        ("nmt train tracking.sinks=[j", {"tracking.sinks=[jsonl"}),
+        ("nmt train --help opt", {"optimizer"}),
+        ("nmt train --mul", {"--multirun"}),
+        ("nmt train data.scored_split=v", {"data.scored_split=validation"}),
+    ],
+)
+def test_words(line: str, answer: set[str], folder: Path) -> None:
+    assert set(completions(VERBS, line)) == answer
+
+
+def test_runs_and_checkpoints(folder: Path) -> None:
+    untrained(folder / "outputs" / "a-b" / "mine")
+    (folder / "outputs" / "a-b" / "mine" / "checkpoints" / "step_00000012").mkdir(parents=True)
+    assert completions(VERBS, "nmt evaluate run=") == ["run=outputs/", "run=outputs/a-b/mine"]
+    assert completions(VERBS, "nmt evaluate run=outputs/a-b/m") == ["run=outputs/a-b/mine"]
+    assert completions(VERBS, "nmt distil teacher=[x,outputs/a-b/") == ["teacher=[x,outputs/a-b/mine"]
+    steps = completions(VERBS, "nmt evaluate run=outputs/a-b/mine checkpoint=")
+    assert "checkpoint=12" in steps
+    assert "checkpoint=average" in steps
+    assert completions(VERBS, "nmt evaluate run=outputs/a-b/mine data.toy") == []
+
+
+def test_paths(folder: Path) -> None:
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "train.en").touch()
+    assert completions(VERBS, "nmt train data=files data.train=co") == ["data.train=corpus/"]
+    assert completions(VERBS, "nmt train data=files data.train=corpus/") == ["data.train=corpus/train.en"]
+    assert completions(VERBS, f"nmt translate input={folder}/corpus/t") == [f"input={folder}/corpus/train.en"]
+    assert completions(VERBS, "nmt train --config-dir ") == ["corpus/"]
+
+
+def test_every_shell_has_its_scripts() -> None:
+    assert {*SHELLS} == {*SCRIPTS} == {*REMOVAL}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_understands_its_script(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(SCRIPTS[shell], encoding="utf-8")
+    done = subprocess.run([shell, "-n", tmp_path / "script"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes_after_an_equals_sign(tmp_path: Path) -> None:
+    """Bash itself hands over, and wants, what follows the last =."""
+    command = tmp_path / "nmt"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m nmt "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    script = f"""PATH={tmp_path}:$PATH
+{SCRIPTS["bash"]}
+COMP_LINE="nmt train model=gp ignored" COMP_POINT=18
+_nmt_complete
+printf '<%s>' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("<gpt >", "")

@@ -1,0 +1,66 @@
+"""The text of `nmt VERB --help`, of all of it and of parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from nmt.cli import main
+from nmt.config.help import field_docs
+from nmt.models.configs import DecoderOnlyConfig
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_of_a_part_has_its_choices_and_keys_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "--help", "optimizer")
+    assert text.startswith("optimizer=CHOICE (* is in force): optimizer *adam, adamw, muon, muon_fast")
+    assert "optimizer.beta1=0.9 Decay of the first moment." in text
+    assert "with optimizer.name=muon also: optimizer.momentum=0.95 Decay of the momentum" in text
+    assert "trainer." not in text
+    assert shown(capsys, "help", "train", "optimizer") == text
+    assert shown(capsys, "train", "optimizer", "--help") == text
+
+
+def test_help_of_a_part_follows_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "schedule=linear", "schedule.peak_rate=0.25", "--help", "schedule")
+    assert "*linear" in text
+    assert "schedule.peak_rate=0.25 Highest learning rate" in text
+
+
+def test_help_of_a_key_finds_it_in_any_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "train", "--help", "max_steps").startswith("trainer.max_steps=800 Stop after")
+    assert shown(capsys, "train", "-h", "model.dropout").startswith("model.dropout=0.0 On the embeddings")
+
+
+def test_help_of_a_group_that_is_no_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "multi30k_en_de" in shown(capsys, "train", "--help", "experiment")
+
+
+def test_help_of_nothing_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help", "optimiser"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: nmt train has no part or key 'optimiser'; did you mean 'optimizer'?; the parts are data, "
+    )
+
+
+def test_the_keys_that_are_changed_first_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, text = shown(capsys, "train", "--help").partition("keys that are changed first:")
+    first, _, rest = text.partition("nmt train --help PART shows one part): ")
+    assert "trainer.max_steps=800" in first
+    assert "schedule.factor=1.0" in first
+    assert "schedule.peak_rate" not in first
+    assert "trainer.max_steps=800" in rest
+
+
+def test_help_of_help_names_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "help", "evaluate") == shown(capsys, "evaluate", "--help")
+
+
+def test_values_of_an_enumeration_are_named() -> None:
+    docs = field_docs(DecoderOnlyConfig)
+    assert docs["prefix"].startswith("bidirectional: each source position")
+    assert docs["norm"] == "layer_norm or rms_norm."
+    assert docs["activation"].endswith("One of relu, gelu, selu, silu, glu, reglu, geglu, seglu, swiglu.")

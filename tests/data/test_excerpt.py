@@ -1,0 +1,57 @@
+"""Excerpts: the first training pairs and the shortest pairs to score, whatever the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nmt.data import sources
+from nmt.data.excerpt import excerpt
+from nmt.data.files import TextData
+from nmt.data.pairs import Split
+from nmt.data.sources import DemoData, MixtureData
+from nmt.files import write_lines
+
+
+def test_the_first_pairs_and_the_shortest_to_score(tmp_path: Path) -> None:
+    cfg = DemoData(max_tokens=99)
+    found = excerpt(cfg, tmp_path, most_pairs=50, most_scored=3)
+    assert (found.num_pairs, found.is_whole) == (50, False)
+    assert (found.data.max_tokens, found.data.languages) == (99, cfg.languages)
+    train = sources.load(found.data, Split.train)
+    assert train.src == sources.load(cfg, Split.train).src[:50]
+    validation, everything = (sources.load(data, Split.validation) for data in (found.data, cfg))
+    assert len(validation) == 3
+    assert max(map(len, validation.src)) < max(map(len, everything.src[:50]))
+    assert {*zip(validation.src, validation.tgt, strict=True)} <= {
+        *zip(everything.src, everything.tgt, strict=True)
+    }
+
+
+def test_all_pairs_of_a_small_corpus(tmp_path: Path) -> None:
+    found = excerpt(DemoData(), tmp_path, most_pairs=10**9, most_scored=3)
+    assert found.is_whole
+
+
+def test_a_mixture_gives_as_many_pairs_of_each_corpus_with_their_tags(tmp_path: Path) -> None:
+    corpora = {"a": {"name": "demo"}, "b": {"name": "demo", "src": "de", "tgt": "en"}}
+    cfg = MixtureData(src="en", tgt="de", corpora=corpora, target_tags=True)
+    found = excerpt(cfg, tmp_path, most_pairs=20, most_scored=2)
+    train = sources.load(found.data, Split.train)
+    assert [line[:5] for line in train.src] == ["<2de>"] * 10 + ["<2en>"] * 10
+
+
+def test_a_text_stays_in_order(tmp_path: Path) -> None:
+    write_lines(tmp_path / "text", [f"line {i}" for i in range(100)])
+    cfg = TextData(train=str(tmp_path / "text"), blocks=2)
+    found = excerpt(cfg, tmp_path, most_pairs=30, most_scored=3)
+    assert not found.data.has_source
+    assert sources.load(found.data, Split.train).tgt[:3] == ["line 0", "line 1", "line 2"]
+    assert len(sources.load(found.data, Split.validation)) == 10
+
+
+def test_splits_that_are_not_there_are_not_made_up(tmp_path: Path) -> None:
+    (tmp_path / "excerpt").mkdir()
+    found = excerpt(
+        DemoData(scored_split=Split.validation), tmp_path / "excerpt", most_pairs=5, most_scored=2
+    )
+    assert not sources.has_split(found.data, Split.test)

@@ -1,0 +1,155 @@
+"""`nmt train debug=...` and `dry_run=true`: what they do, show and refuse, and that no run is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from nmt.cli import main
+from nmt.config.compose import compose
+from nmt.data.excerpt import Excerpt
+from nmt.models.configs import TransformerConfig
+from nmt.training.checkpoint import CheckpointStore
+from nmt.training.configs import DecayConfig
+from nmt.verbs import VERBS, debug
+from tests.runs.untrained import TRANSFORMER
+
+TINY = [
+    *("train", "experiment=none", "data=toy", "tokenizer=char", "runtime.threads=1", "runtime.device=cpu"),
+    *("schedule=constant", "schedule.peak_rate=0.02", "schedule.warmup_steps=0", *TRANSFORMER),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_smoke_does_everything_and_keeps_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    averaged, save = list[list[int]](), CheckpointStore.save_average
+
+    def recorded(store: CheckpointStore, tensors: dict[str, Tensor], steps: list[int]) -> None:
+        averaged.append(steps)
+        save(store, tensors, steps)
+
+    monkeypatch.setattr(CheckpointStore, "save_average", recorded)
+    assert main([*TINY, "debug=smoke", "run=mine"]) == 0
+    shown = capsys.readouterr()
+    assert re.fullmatch(
+        r"smoke: two updates, validation, checkpoints, their average and the scores of validation and test "
+        r"work \([\d.]+ s\); nothing was kept\n",
+        shown.out,
+    )
+    assert "validation at step 2" in shown.err
+    assert averaged == [[1, 2]]
+    assert files(folder) == []
+
+
+def test_smoke_of_a_schedule_that_ends_has_the_rates_of_the_training() -> None:
+    (trial,) = compose(VERBS["train"], ["schedule=cosine", "trainer.max_steps=700", "metrics=[ter]"])
+    cfg, _ = trial.to_training()
+    smoked = debug.smoke_config(cfg, Excerpt(cfg.data, 1, True))
+    assert isinstance(smoked.schedule, DecayConfig)
+    assert (smoked.schedule.decay_steps, smoked.trainer.max_steps) == (700, 2)
+    assert (smoked.metrics, smoked.model, smoked.optimizer) == (cfg.metrics, cfg.model, cfg.optimizer)
+
+
+def test_overfit_says_after_how_many_updates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "debug=overfit", "model.d_model=32", "model.d_ff=64", "tokenizer=word"]) == 0
+    found = re.match(
+        r"overfit: one batch of \d+ pairs is learnt by heart after (\d+) updates: loss ([\d.]+) -> ([\d.]+) ",
+        capsys.readouterr().out,
+    )
+    assert found is not None
+    assert float(found[2]) > 1.0
+    assert float(found[3]) < 0.1
+    assert files(folder) == []
+
+
+def test_overfit_that_fails_is_a_training_that_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(debug, "BY_HEART_STEPS", 3)
+    assert main([*TINY, "debug=overfit", "schedule.peak_rate=1e-9"]) == 4
+    assert re.search(
+        r"error: overfit: the loss of one batch of \d+ pairs went from [\d.]+ to [\d.]+ nats per token in 3 "
+        r"updates, but not below 0.1; the lowest, [\d.]+, was that of update \d. A model that cannot learn",
+        capsys.readouterr().err,
+    )
+
+
+def test_nothing_keeps_overfit_from_learning() -> None:
+    arguments = ["objective=simcut", "objective.word_dropout=0.1", "model.dropout=0.3", "tokenizer=unigram"]
+    (trial,) = compose(VERBS["train"], [*arguments, "tokenizer.sampling_alpha=0.2"])
+    cfg = debug.overfit_config(trial.to_training()[0])
+    assert isinstance(cfg.model, TransformerConfig)
+    assert (cfg.model.dropout, cfg.model.attention_dropout, cfg.tokenizer.sampling_alpha) == (0.0, 0.0, 0.0)
+    assert {vars(cfg.objective)[name] for name in ("word_dropout", "label_smoothing", "cut")} == {0.0}
+    assert cfg.objective.name == "simcut"
+
+
+def test_profile_shows_phases_and_operations_and_writes_a_trace(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TINY, "debug=profile", "run=mine"]) == 0
+    shown = capsys.readouterr().out
+    shares = {
+        name: float(share) for share, name in re.findall(r"^ +([\d.]+)% +[\d.]+ ms  (\w+)$", shown, re.M)
+    }
+    assert {"data", "forward", "backward", "optimizer"} <= {*shares}
+    assert sum(shares[name] for name in ("data", "forward", "backward", "optimizer")) == pytest.approx(
+        100, abs=1
+    )
+    assert "aten::" in shown
+    assert files(folder) == ["outputs/profiles/mine.json"]
+    events = json.loads((folder / "outputs" / "profiles" / "mine.json").read_text())["traceEvents"]
+    assert any(event["name"] == "nmt: backward" for event in events)
+
+
+def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ["trainer.max_steps=70", "trainer.accumulate=2", "trainer.keep_last=4", "trainer.keep_best=1"]
+    assert main([*TINY, "dry_run=true", "optimizer=adam", *limits]) == 0
+    shown = capsys.readouterr().out
+    lines = dict(re.findall(r"^(\w+) +(.*)$", shown, re.M))
+    total, parts = lines["parameters"].split(": ")
+    sizes = [int(size.replace(",", "")) for size in re.findall(r" ([\d,]*\d)", f" {parts}")]
+    assert int(total.replace(",", "")) == sum(sizes)
+    weights, gradients, optimizer = (
+        float(re.search(rf"{name} ([\d.]+) MB", lines["memory"])[1])  # type: ignore[index]
+        for name in ("weights", "gradients", "optimizer")
+    )
+    assert weights == pytest.approx(4 * sum(sizes) / 1e6, abs=0.2)
+    assert gradients == weights
+    assert optimizer == pytest.approx(2 * weights, abs=0.2)
+    assert "for the 5 that are kept" in lines["disk"]
+    assert re.match(
+        r"usual: src \(\d+, \d+\), tgt \(\d+, \d+\), \d+% padding$",
+        re.findall(r"^batch +(.*)$", shown, re.M)[0],
+    )
+    assert lines["training"].startswith("70 updates (")
+    assert files(folder) == []
+
+
+def test_one_look_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "dry_run=true", "debug=smoke"]) == 2
+    assert "debug=smoke and dry_run=true exclude each other" in capsys.readouterr().err
+
+
+def test_a_smoke_run_tells_nobody_else() -> None:
+    (trial,) = compose(VERBS["train"], [])
+    cfg, _ = trial.to_training()
+    cfg = dataclasses.replace(cfg, tracking=dataclasses.replace(cfg.tracking, sinks=["jsonl"]))
+    cfg.tracking.sinks.append("somewhere_else")
+    assert debug.smoke_config(cfg, Excerpt(cfg.data, 1, True)).tracking.sinks == ["jsonl"]
