@@ -11,6 +11,7 @@ Knows files and models together; refuses to know the command line. The modules i
     status              The file that says how a training stands.
     agreement           The agreement of several runs that are to predict together.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
+    scored_sets         The named corpora that are scored beside the data of a run.
     stages              Folders of text that are made once, named by what they are made of.
     synthetic           Synthetic pairs: text, its translations, and the choice among them.
     reranker            Candidates of a run, scored by other runs.
