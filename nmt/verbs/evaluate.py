@@ -112,10 +112,10 @@ def _report(cfg: EvaluateConfig, opened: Run, part: Part, scores: Scores, second
     name, directory = hypothesis_name(cfg, opened.cfg, part), opened.directory
     file = directory.hypotheses / f"{name}.{part.data.tgt}"
     write_lines(file, scores.hypotheses)
-    print(f"written     {file}")
     record = directory.evaluations / f"{evaluation_name(cfg, opened.cfg, part)}.json"
     write_json(record, _record(cfg, opened.cfg, part, scores, seconds, str(file.relative_to(directory.path))))
-    print(f"written     {record}")
+    print(f"stored      {record}")
+    print(f"written     {file}")
     if cfg.confidence:
         _report_confidence(opened, cfg, part.text, scores.hypotheses, file)
 

@@ -84,7 +84,7 @@ def test_an_evaluation_is_stored_and_the_same_command_replaces_it(
     assert main(["evaluate", f"run={run}"]) == 0
     shown = capsys.readouterr().out
     assert "\ntest-news   BLEU " in shown
-    assert f"written     {run / 'evaluations' / 'test.json'}" in shown
+    assert f"stored      {run / 'evaluations' / 'test.json'}" in shown
     found = stored(run, "test")
     assert found["scores"] == results["test"]  # of copies of the corpora
     assert found["signatures"] == results["signatures"]
