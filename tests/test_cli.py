@@ -197,7 +197,8 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train metrics=[blue]",
-            "metrics[0] must be one of bleu, chrf, ter, but is 'blue'; did you mean 'bleu'?",
+            "metrics[0] must be one of bleu, spbleu, chrf, chrf++, ter, comet, but is 'blue'; "
+            "did you mean 'bleu'?",
         ),
         (
             "train metrics=5",
@@ -340,7 +341,7 @@ def test_errors_are_one_readable_message(
         (
             "evaluate run=outputs/mine seed=3",
             "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, "
-            "metrics, read_corpus, confidence",
+            "metrics, scoring, sets, testset, read_corpus, confidence",
         ),
         (
             "evaluate run=outputs/mine data=wmt99",
@@ -374,7 +375,8 @@ def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) -
         "  - seed is missing; set seed=...",
         "  - model.dropout must be in [0, 1), but is 1.5",
         "  - trainer.accumulate must be at least 1, but is 0",
-        "  - metrics[0] must be one of bleu, chrf, ter, but is 'blue'; did you mean 'bleu'?",
+        "  - metrics[0] must be one of bleu, spbleu, chrf, chrf++, ter, comet, but is 'blue'; "
+        "did you mean 'bleu'?",
         "  - model.attention_dropout must be in [0, 1), but is 7.0",
     ]
 

@@ -21,9 +21,9 @@ from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.starting import InitConfig
 from nmt.data.pairs import DataConfig, Split
-from nmt.data.sources import has_split
+from nmt.data.sources import has_split, open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
-from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
@@ -86,12 +86,19 @@ class TrainConfig:
     decoding: DecodingConfig = MISSING
     """Search for translations, in validation and at the end."""
     metrics: list[str] = field(default_factory=_default_metrics)
-    """Scores of a validation, such as bleu, chrf and ter."""
+    """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet."""
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    """Rules of the scores."""
+    sets: dict[str, Any] = field(default_factory=open_group)
+    """Further corpora to score on, by names of your own, each with the keys of its source and its
+    validation, its test, or both: {news: {test: PATH}, wmt22: {name: sacrebleu, test: wmt22}}."""
 
     def __post_init__(self) -> None:
         if self.run is not None and not self.run.strip():
             raise UserError("run must name a directory, but is empty; run=null lets the program name it")
         require_metrics(self.metrics)
+        if isinstance(self.data, DataConfig):
+            set_configs(self.sets, self.data)
         if self.trainer.best_metric == "auto":
             best = default_best(self.metrics if self.task is Task.translation else [])
             self.trainer = dataclasses.replace(self.trainer, best_metric=best)

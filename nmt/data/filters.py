@@ -66,8 +66,8 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
         kept &= ~faulty
     if kept.all():
         return text, FilterReport(len(text), dropped)
-    sides = (list(itertools.compress(side, kept)) for side in (text.src, text.tgt))
-    return ParallelText(*sides), FilterReport(len(text), dropped)
+    left = ParallelText(list(itertools.compress(text.src, kept)), list(itertools.compress(text.tgt, kept)))
+    return left, FilterReport(len(text), dropped)
 
 
 class TrainTestOverlap:

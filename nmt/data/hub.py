@@ -208,8 +208,8 @@ def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[
     for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
         while table.column_names != table.flatten().column_names:
             table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
-        sides = [_strings(cfg, table, column, before) for column in cfg.columns]
-        yield ParallelText(*map(one_line_each, sides))
+        src, tgt = (one_line_each(_strings(cfg, table, column, before)) for column in cfg.columns)
+        yield ParallelText(src, tgt)
         before += len(table)
 
 

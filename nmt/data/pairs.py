@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -137,6 +137,10 @@ class DataConfig:
         """Return the corpora that have `split`, by name."""
         return {self.name: self} if self.place(split) is not None else {}
 
+    def further_references(self, split: Split) -> list[DataConfig]:
+        """Return configs of the same sources, each with another reference of each line as its target."""
+        return []
+
     @property
     def num_stages(self) -> int:
         """The number of stages of the training, each with its own shares."""
@@ -167,6 +171,12 @@ class ColumnsConfig(DataConfig):
     """Name of the column or key of the source side; null: the language."""
     tgt_column: str | None = None
     """Name of the column or key of the target side; null: the language."""
+    references: list[str] = field(default_factory=list)
+    """Further names such as tgt_column, each of one more reference of the validation and test pairs."""
+
+    def further_references(self, split: Split) -> list[DataConfig]:
+        """Return a config for each of `references`."""
+        return [replace(self, tgt_column=name, references=[]) for name in self.references]
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -197,6 +207,8 @@ class ParallelText:
 
     src: list[str] = field(default_factory=list)
     tgt: list[str] = field(default_factory=list)
+    references: list[list[str]] = field(default_factory=list)
+    """Further references of the lines, to score against: each a list like `tgt`."""
 
     def __len__(self) -> int:
         return len(self.src)

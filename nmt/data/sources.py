@@ -6,6 +6,7 @@ a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import sys
@@ -17,11 +18,12 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from nmt.data import files, hub, mixture, stages
+from nmt.data import files, hub, mixture, stages, testsets
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
 from nmt.data.stages import Stage
+from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -77,7 +79,7 @@ class NoData(DataConfig):
         return set()
 
 
-def _open_group() -> Any:
+def open_group() -> Any:
     """Return a group that accepts any key, below a config that accepts only known ones."""
     return DictConfig({}, flags={"struct": False})
 
@@ -87,7 +89,7 @@ class MixtureData(DataConfig):
     """Several corpora, mixed by weight and size; see docs/data.md."""
 
     name: str = "mixture"
-    corpora: dict[str, dict[str, Any]] = field(default_factory=_open_group)
+    corpora: dict[str, dict[str, Any]] = field(default_factory=open_group)
     """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, weight, and
     tag (bt for <bt> in front of its sources in training); see docs/data.md."""
     temperature: float | None = 1.0
@@ -239,6 +241,20 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     """
     prefix = f"data.corpora.{name}"
     given = {key: value for key, value in cfg.corpora[name].items() if key not in MIXED}
+    part = _part_config(given, prefix, {"src": cfg.src, "tgt": cfg.tgt, "streaming": cfg.streaming}, MIXED)
+    if part.place(Split.train) is None:
+        raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")
+    return part
+
+
+def _part_config(
+    entry: Mapping[str, Any], prefix: str, common: Mapping[str, Any], more_keys: Sequence[str] = ()
+) -> DataConfig:
+    """Return the config of the source that reads an entry under the key `prefix`.
+
+    Fields that the entry lacks have the `common` values; errors name `more_keys` among those of the entry.
+    """
+    given = dict(entry)
     row = given.pop("name", "hub" if given.keys() & {"dataset", "path"} else "files")
     known = [known for known, (cls, _) in SOURCES.items() if cls not in (MixtureData, NoData)]
     if row not in known:
@@ -251,12 +267,12 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     fields_of = {keys.get(known, known): known for known in sorted(own | {"src", "tgt"})}
     for key in given:
         if key not in fields_of:
-            near = suggest(key, [*fields_of, *MIXED])
-            others = f"; the keys of name={row} are {', '.join([*MIXED, *fields_of])}"
+            near = suggest(key, [*fields_of, *more_keys])
+            others = f"; the keys of name={row} are {', '.join([*more_keys, *fields_of])}"
             raise UserError(f"unknown key {prefix}.{key}{near or others}")
     unscored = {cls.split_field(split) for split in (Split.validation, Split.test)} & own
-    common: dict[str, Any] = {"name": row, "src": cfg.src, "tgt": cfg.tgt, "streaming": cfg.streaming}
-    values = dict.fromkeys(unscored) | common | {fields_of[key]: value for key, value in given.items()}
+    named = {"name": row, **common}
+    values = dict.fromkeys(unscored) | named | {fields_of[key]: value for key, value in given.items()}
     try:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
     except ValidationError as error:
@@ -264,10 +280,7 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
         raise UserError(
             f"{prefix}.{keys.get(key, key)} cannot be {values.get(key)!r}; docs/data.md has its values"
         ) from error
-    part = cls(**typed, key_prefix=prefix)
-    if part.place(Split.train) is None:
-        raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")
-    return part
+    return cls(**typed, key_prefix=prefix)
 
 
 def stream_bundled(cfg: DemoData, split: Split) -> PairStream:
@@ -292,6 +305,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "hub": (HubData, hub.stream),
     "files": (FilesData, files.stream),
     "text": (TextData, files.stream_text),
+    "sacrebleu": (TestsetData, testsets.stream),
     "mixture": (MixtureData, stream_mixture),
     "none": (NoData, stream_none),
 }
@@ -374,6 +388,52 @@ def _to_score(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Par
 
 
 def load(cfg: DataConfig, split: Split) -> ParallelText:
-    """Read all of one split, to score on; see `stream`."""
+    """Read all of one split, to score on, with all its references; see `stream`."""
+    return dataclasses.replace(_read(cfg, split), references=references(cfg, split))
+
+
+def _read(cfg: DataConfig, split: Split) -> ParallelText:
     source = stream(cfg, split)
     return source._replace(chunks=lambda: _to_score(source, cfg, split)).read()
+
+
+def references(cfg: DataConfig, split: Split) -> list[list[str]]:
+    """Read the further references of one split, each a list of lines.
+
+    Raises:
+        UserError: the corpora of a mixture have different numbers of them.
+    """
+    further = {name: part.further_references(split) for name, part in cfg.parts(split).items()}
+    counts = {name: len(of_part) for name, of_part in further.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} has {count + 1}" for name, count in counts.items())
+        raise UserError(
+            f"the {split.value} pairs of all corpora need the same number of references, but {told}; "
+            "set data.corpora.NAME.references, or score some corpora alone with data.scored"
+        )
+    return [
+        [line for other in others for line in _read(other, split).tgt]
+        for others in zip(*further.values(), strict=True)
+    ]
+
+
+def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConfig]:
+    """Return the configs of named corpora to score on; their languages are those of `data` unless they say.
+
+    Raises:
+        UserError: a name is no name of a folder, or an entry fits no source.
+    """
+    common = {"src": data.src, "tgt": data.tgt, "max_tokens": data.max_tokens}
+    found = {}
+    for name, entry in (sets or {}).items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or name in [s.value for s in Split]:
+            raise UserError(
+                f"sets.{name}: the name of a set must be letters, digits, dots and dashes, "
+                "and none of train, validation, test"
+            )
+        if not isinstance(entry, dict):
+            raise UserError(f"sets.{name} must be a group of keys, such as {{test: PATH}}, but is {entry!r}")
+        found[str(name)] = _part_config(entry, f"sets.{name}", common)
+        if not any(has_split(found[str(name)], split) for split in (Split.validation, Split.test)):
+            raise UserError(f"sets.{name} needs validation or test, pairs to score on")
+    return found

@@ -218,6 +218,7 @@ def prepare(
     for split in (Split.validation, Split.test):
         if split is Split.validation or sources.has_split(cfg, split):
             text = evaluation_split(sources.stream(cfg, split), cache_dir())
+            text = dataclasses.replace(text, references=sources.references(cfg, split))
             scored_on[split.value] = examples.view(text)
     training = training_text(cfg, examples.filter, scored_on, log, max_steps)
     if isinstance(training, TrainingText):
@@ -357,7 +358,7 @@ def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
     """Read a split to score on, whole, from the cache if an earlier call has read it."""
     entry = cache / entry_name("split", FORMAT_VERSION, source.stamp())
     if open_entry(entry) is not None:
-        return ParallelText(*(written_lines(entry / side) for side in ("src", "tgt")))
+        return ParallelText(written_lines(entry / "src"), written_lines(entry / "tgt"))
     text = source.read()
 
     def fill(draft: Path) -> None:

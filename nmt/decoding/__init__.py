@@ -3,6 +3,8 @@
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
     configs             The configs of search, and the table of strategies; no torch.
+    comet_script        The part of COMET that another Python runs; imports nothing of this package.
+    comet               COMET, computed by another Python.
     metrics             Scores of translations against references, one row each.
     reranking           The choice among candidates by weighted features, and the weights.
     confidence          The agreement of the confidence of a model with the quality of its translations.

@@ -11,17 +11,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nmt.data.batching import Batch
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.metrics import METRICS
+from nmt.decoding.configs import DecodingConfig, ScoringConfig
+from nmt.decoding.metrics import METRICS, ScoredText, require_computable
 from nmt.decoding.translate import evaluating, translate
 from nmt.distributed import ALONE, World
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
+
+ROWS_AT_ONCE = 512
+"""Target tokens whose logits exist at a time."""
 
 
 @dataclass
@@ -45,21 +49,35 @@ def evaluate_text(
     *,
     tgt_lang: str,
     device: torch.device,
+    scoring: ScoringConfig | None = None,
     world: World = ALONE,
 ) -> Scores:
     """Translate `text.src` and score the result against `text.tgt`; the ranks of `world` share the work."""
+    require_computable(metrics, tgt_lang, scoring or ScoringConfig())
     translations = translate(text.src, model, tokenizer, cfg, device=device, world=world)
     hyps = [translation.text for translation in translations]
-    return score_text(list(untagged(text.src)), hyps, text.tgt, metrics, tgt_lang=tgt_lang)
+    sources, more = list(untagged(text.src)), text.references
+    return score_text(sources, hyps, text.tgt, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
 
 
 def score_text(
-    srcs: Sequence[str], hyps: Sequence[str], refs: Sequence[str], metrics: Sequence[str], *, tgt_lang: str
+    srcs: Sequence[str],
+    hyps: Sequence[str],
+    refs: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    tgt_lang: str,
+    more_refs: Sequence[Sequence[str]] = (),
+    scoring: ScoringConfig | None = None,
 ) -> Scores:
-    """Score translations into `tgt_lang` against one reference each, by the named metrics."""
+    """Score translations into `tgt_lang` by the named metrics.
+
+    `refs` has one reference of each, and each list of `more_refs` another one.
+    """
     if not refs:
         raise UserError("there is nothing to score: the split has no sentence pairs")
-    found = {name: METRICS[name].score(srcs, hyps, refs, tgt_lang) for name in metrics}
+    text = ScoredText(srcs, hyps, [refs, *more_refs], tgt_lang, scoring or ScoringConfig())
+    found = {name: METRICS[name].score(text) for name in metrics}
     values = {name: value for name, (value, _) in found.items()}
     return Scores(values, {name: signature for name, (_, signature) in found.items()}, list(hyps))
 
@@ -71,15 +89,41 @@ def validation_loss(
 
     Each rank of `world` takes its part of `batches`; the sum is that of one process, bit for bit.
     """
-    sums, counts = [torch.zeros(0, device=device)], []
+    return validation_values(model, batches, device=device, world=world)["loss"]
+
+
+def validation_values(
+    model: TranslationModel,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device,
+    world: World = ALONE,
+    accuracy: bool = False,
+) -> dict[str, float]:
+    """Return the `validation_loss` and, if asked for, the accuracy.
+
+    That is the share of the target tokens, EOS counted, that the model finds more likely than any other.
+    """
+    sums, counts, right = [torch.zeros(0, device=device)], [], [torch.zeros(0, device=device)]
     with evaluating(model):
         for batch in (batch.to(device) for batch in world.shard(batches)):
             hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
-            sums.append(model.nll(hidden, batch.real(batch.tgt_out))[None])
+            targets = batch.real(batch.tgt_out)
+            sums.append(model.nll(hidden, targets)[None])
             counts.append(batch.num_tokens)
-    all_sums: list[float] = world.unshard(torch.cat(sums).tolist())
-    all_counts = world.unshard(counts)
-    return sum(all_sums) / sum(all_counts)
+            if accuracy:
+                right.append(_num_right(model, hidden, targets)[None])
+    all_counts = sum(world.unshard(counts))
+    values = {"loss": sum(world.unshard(torch.cat(sums).tolist())) / all_counts}
+    if accuracy:
+        values["accuracy"] = sum(world.unshard(torch.cat(right).tolist())) / all_counts
+    return values
+
+
+def _num_right(model: TranslationModel, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Return how many of `targets` (M,) have the largest logit under hidden states (M, D), as a scalar."""
+    parts = zip(hidden.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True)
+    return torch.stack([(model.project(rows).argmax(-1) == ids).sum().float() for rows, ids in parts]).sum()
 
 
 def perplexity(nll: float) -> float:

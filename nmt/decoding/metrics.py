@@ -8,8 +8,12 @@ sacreBLEU is imported when a score is computed: composing a config needs the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from nmt.decoding import comet
+from nmt.decoding.configs import ScoringConfig
 from nmt.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -17,9 +21,25 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacrebleuMetric
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
 Lines = Sequence[str]
 Counts: TypeAlias = "NDArray[Any]"
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """The translations of a whole split, and all that a metric may know of them."""
+
+    sources: Lines
+    """One line for each translation; perhaps empty where no metric reads them."""
+    hypotheses: Lines
+    """The translations."""
+    references: Sequence[Lines]
+    """One list of lines, or several for several references of each line."""
+    tgt_lang: str
+    """The language of the translations."""
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
 
 
 class Metric(NamedTuple):
@@ -28,50 +48,78 @@ class Metric(NamedTuple):
     label: str
     """Name in score lines and tables."""
     higher_is_better: bool
-    score: Callable[[Lines, Lines, Lines, str], tuple[float, str]]
-    """Function of sources, hypotheses, references and the target language that returns the value and its
-    signature, which says how it was computed. All processes of a training must compute the same value."""
+    score: Callable[[ScoredText], tuple[float, str]]
+    """Function that returns the value and its signature, which says how it was computed. All processes of a
+    training must compute the same value."""
+    require: Callable[[str, ScoringConfig], object] = lambda tgt_lang, scoring: None
+    """Function that raises `UserError` where what the metric needs is not there."""
 
 
-def bleu(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
-    """Return BLEU, 0 to 100, and its signature; words are split as is usual for `tgt_lang`.
-
-    Raises:
-        UserError: splitting the words of `tgt_lang` needs a package that is not installed.
-    """
-    return _corpus_score(_bleu_scorer(tgt_lang), hypotheses, references)
-
-
-def _bleu_scorer(tgt_lang: str) -> BLEU:
+def _bleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
+    """Return BLEU; words are split as is usual for `tgt_lang`, or as the config says."""
     from sacrebleu.metrics.bleu import BLEU
 
+    lang = "" if scoring.tokenize else tgt_lang  # else a usual language is advised against an unusual rule
     try:
-        return BLEU(trg_lang=tgt_lang)
+        return BLEU(trg_lang=lang, tokenize=scoring.tokenize, lowercase=scoring.lowercase)
     except RuntimeError as error:  # Japanese and Korean need an extra package
         reason = " ".join(str(error).split())
-        raise UserError(f"BLEU for data.tgt={tgt_lang} needs more than is installed. {reason}") from error
+        what = f"scoring.tokenize={scoring.tokenize}" if scoring.tokenize else f"data.tgt={tgt_lang}"
+        raise UserError(f"BLEU for {what} needs more than is installed. {reason}") from error
+    except OSError as error:  # the network, or a file that is no model
+        raise _missing_pieces(scoring.tokenize or "", error) from error
 
 
-def chrf(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
-    """Return chrF, 0 to 100, and its signature."""
-    return _corpus_score(_chrf_scorer(), hypotheses, references)
+def _missing_pieces(name: str, error: OSError) -> UserError:
+    """Return the error for a SentencePiece model of sacreBLEU that cannot be read or downloaded."""
+    from sacrebleu.tokenizers import tokenizer_spm
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    model = tokenizer_spm.SPM_MODELS[name]
+    file = f"{SACREBLEU_DIR}/models/{model['url'].rpartition('/')[2]}"
+    return UserError(
+        f"BLEU with the pieces of {name} needs a file that sacreBLEU downloads once, and it cannot: "
+        f"{getattr(error, 'reason', error)}; with a network, `curl -L -o {file} {model['url']}` gets it"
+    )
 
 
-def _chrf_scorer(tgt_lang: str = "") -> CHRF:
+def _spbleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
+    """Return BLEU over the SentencePiece pieces of FLORES-200 (Goyal et al. 2022; NLLB team 2022)."""
+    return _bleu(tgt_lang, ScoringConfig("flores200", scoring.lowercase))
+
+
+def _chrf(tgt_lang: str, scoring: ScoringConfig, word_order: int = 0) -> CHRF:
     from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF()
+    return CHRF(word_order=word_order, lowercase=scoring.lowercase)
 
 
-def ter(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
-    """Return TER, edits per 100 words of the references, and its signature."""
+def _ter(tgt_lang: str, scoring: ScoringConfig) -> TER:
+    """Return TER, which has no regard to case by itself."""
     from sacrebleu.metrics.ter import TER
 
-    return _corpus_score(TER(), hypotheses, references)
+    return TER()
+
+
+SCORERS: dict[str, Callable[[str, ScoringConfig], SacrebleuMetric]] = {
+    "bleu": _bleu,
+    "spbleu": _spbleu,
+    "chrf": _chrf,
+    "chrf++": partial(_chrf, word_order=2),
+    "ter": _ter,
+}
+"""Name of a metric of sacreBLEU -> a function of the target language. Each is a function of sums over
+sentences."""
 
 
 def sentence_counts(
-    name: str, hypotheses: Lines, references: Lines, tgt_lang: str
+    name: str,
+    hypotheses: Lines,
+    references: Lines,
+    tgt_lang: str,
+    *,
+    more_references: Sequence[Lines] = (),
+    scoring: ScoringConfig | None = None,
 ) -> tuple[Counts, Callable[[Counts], float]]:
     """Return numbers (sentences, n), and a function from the sum of some of the rows to the metric `name`.
 
@@ -79,8 +127,9 @@ def sentence_counts(
     """
     import numpy as np
 
-    scorer: Any = SCORERS[name](tgt_lang)
-    rows = scorer._extract_corpus_statistics(list(hypotheses), [list(references)])
+    scorer: Any = SCORERS[name](tgt_lang, scoring or ScoringConfig())
+    all_references = [list(lines) for lines in (references, *more_references)]
+    rows = scorer._extract_corpus_statistics(list(hypotheses), all_references)
     return np.array(rows), lambda sums: float(scorer._compute_score_from_stats(sums.tolist()).score)
 
 
@@ -90,24 +139,36 @@ def sentence_chrf(hypotheses: Lines, references: Lines) -> list[float]:
     return [score(row) for row in counts]
 
 
-def _corpus_score(scorer: SacrebleuMetric, hypotheses: Lines, references: Lines) -> tuple[float, str]:
-    value = scorer.corpus_score(list(hypotheses), [list(references)]).score
+def _corpus_score(name: str, text: ScoredText) -> tuple[float, str]:
+    """Return a score of sacreBLEU and its signature; TER is in edits per 100 words of the references."""
+    scorer = SCORERS[name](text.tgt_lang, text.scoring)
+    value = scorer.corpus_score(list(text.hypotheses), [list(lines) for lines in text.references]).score
     return float(value), scorer.get_signature().format()
 
 
+def _comet(text: ScoredText) -> tuple[float, str]:
+    return comet.score(text.sources, text.hypotheses, text.references[0])
+
+
+def _row(name: str, label: str, higher_is_better: bool = True) -> Metric:
+    return Metric(label, higher_is_better, partial(_corpus_score, name), SCORERS[name])
+
+
 METRICS: dict[str, Metric] = {
-    "bleu": Metric("BLEU", True, bleu),
-    "chrf": Metric("chrF", True, chrf),
-    "ter": Metric("TER", False, ter),
+    "bleu": _row("bleu", "BLEU"),
+    "spbleu": _row("spbleu", "spBLEU"),
+    "chrf": _row("chrf", "chrF"),
+    "chrf++": _row("chrf++", "chrF++"),
+    "ter": _row("ter", "TER", False),
+    "comet": Metric("COMET", True, _comet, lambda tgt_lang, scoring: comet.require()),
 }
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
 
 
-SCORERS: dict[str, Callable[[str], SacrebleuMetric]] = {
-    "bleu": _bleu_scorer,
-    "chrf": _chrf_scorer,
-}
-"""Name of a metric that is a function of sums over sentences -> a function of the target language."""
+def require_computable(names: Sequence[str], tgt_lang: str, scoring: ScoringConfig) -> None:
+    """Raise `UserError` where a metric needs a package, a file or a program that is not there."""
+    for name in names:
+        METRICS[name].require(tgt_lang, scoring)
 
 
 def require_metrics(names: Sequence[str]) -> None:
@@ -121,9 +182,10 @@ def require_metrics(names: Sequence[str]) -> None:
 
 
 def require_tunable(key: str, name: str) -> None:
-    """Raise `UserError` unless `name`, the value of `key`, is one of `SCORERS`."""
-    if name not in SCORERS:
-        raise UserError(f"{key} must be one of {', '.join(SCORERS)}, but is {name!r}{suggest(name, SCORERS)}")
+    """Raise `UserError` unless `name`, the value of `key`, is one of `SCORERS` of which more is better."""
+    known = [known for known in SCORERS if METRICS[known].higher_is_better]
+    if name not in known:
+        raise UserError(f"{key} must be one of {', '.join(known)}, but is {name!r}{suggest(name, known)}")
 
 
 def default_best(names: Sequence[str]) -> str:
@@ -141,5 +203,6 @@ def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
 
     Values that were read from JSON may be "inf" or "nan".
     """
-    labels = {name: metric.label for name, metric in METRICS.items()} | {"perplexity": "perplexity"}
+    labels = {name: metric.label for name, metric in METRICS.items()}
+    labels |= {name: name for name in ("perplexity", "accuracy")}
     return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]

@@ -1,8 +1,8 @@
 """A run directory: all files of one training, so that a run can be moved and shared.
 
     config.yaml  environment.json  tokenizer*.model  data/  MANIFEST.json  checkpoints/  metrics.jsonl
-    tb/  hypotheses/  results.json  status.json  init.json  nonfinite_step_*.json
-    train.log
+    tb/  hypotheses/  evaluations/  results.json  status.json  init.json
+    nonfinite_step_*.json  train.log
 
 MANIFEST.json holds the SHA-256 of the tokenizer and of the kept data, which never change once the training
 has begun; runs of earlier versions have none.
@@ -47,7 +47,11 @@ PACKAGES = (
     "omegaconf",
     "safetensors",
 )
-SEALED = ("tokenizer*.model", "data/train.json", "data/validation.*", "data/test.*")
+SEALED = (
+    "tokenizer*.model",
+    "data/train.json",
+    *(f"data/{folder}{split}.*" for folder in ("", "*/") for split in ("validation", "test")),
+)
 """Files whose SHA-256 is in MANIFEST.json."""
 RESULTS = {
     **dict.fromkeys(("step", "train_seconds", "tgt_tokens_per_second"), float),
@@ -56,6 +60,7 @@ RESULTS = {
     **dict.fromkeys(("test", "train"), dict[str, NUMBER] | None),
     "averaged_steps": list[int] | None,
     "compared": dict[str, NUMBER] | None,
+    "sets": dict[str, dict[str, dict[str, float | str]]] | None,
 }
 """Fields of results.json with their types; None: may be missing."""
 
@@ -70,6 +75,7 @@ class RunDirectory:
         self.config_file = path / "config.yaml"
         self.results_file = path / "results.json"
         self.hypotheses = path / "hypotheses"
+        self.evaluations = path / "evaluations"
         self._data = path / "data"
         self._train_digest = self._data / "train.json"
         self._manifest = path / "MANIFEST.json"
@@ -181,34 +187,48 @@ class RunDirectory:
         """
         trained = bool(self.checkpoints.steps())
         kept = self.kept_text(split, data) if trained else None  # else it may be of a start that failed
-        if kept is not None and kept != text:
+        if kept is not None and (kept.src, kept.tgt) != (text.src, text.tgt):
             raise UserError(
                 f"the {split.value} data of {self.path} has changed since the run began; "
                 "restore it, or start anew with another run=..."
             )
-        if kept == text:
-            return
-        for file, lines in zip(self._sides(split, data), (text.src, text.tgt), strict=True):
+        if kept != text:
+            self.keep_set("", split, text, data)
+
+    def keep_set(self, name: str, split: Split, text: ParallelText, data: DataConfig) -> None:
+        """Replace the copy of a split of the corpus `name` of `sets`; an empty name: of the data."""
+        for old in (self._data / name).glob(f"{split.value}.ref*.{data.tgt}"):
+            _remove(old)
+        sides = [*self._sides(split, data, name), *self._references(split, data, name, len(text.references))]
+        for file, lines in zip(sides, (text.src, text.tgt, *text.references), strict=True):
             write_lines(file, lines)
 
-    def kept_text(self, split: Split, data: DataConfig) -> ParallelText | None:
-        """Return the copy of an evaluation split, or None when there is none.
+    def kept_text(self, split: Split, data: DataConfig, name: str = "") -> ParallelText | None:
+        """Return the copy of an evaluation split, of `sets` if it has a `name`, or None when there is none.
 
         Raises:
             UserError: a file is no text as `keep_text` writes it, or its lines are not those of the other.
         """
-        sides = self._sides(split, data)
+        sides = self._sides(split, data, name)
         if not all(side.is_file() for side in sides):
             return None
-        text = ParallelText(*map(_kept_lines, sides))
-        if len(text.src) != len(text.tgt):
-            raise UserError(
-                f"{sides[0]} has {len(text.src):,} lines, but {sides[1]} has {len(text.tgt):,}; restore them"
-            )
-        return text
+        count = len(list((self._data / name).glob(f"{split.value}.ref*.{data.tgt}")))
+        sides += self._references(split, data, name, count)
+        src, tgt, *references = map(_kept_lines, sides)
+        for side, lines in zip(sides[1:], (tgt, *references), strict=True):
+            if len(src) != len(lines):
+                raise UserError(
+                    f"{sides[0]} has {len(src):,} lines, but {side} has {len(lines):,}; restore them"
+                )
+        return ParallelText(src, tgt, references)
 
-    def _sides(self, split: Split, data: DataConfig) -> list[Path]:
-        return [self._data / f"{split.value}.{lang}" for lang in (data.src, data.tgt)]
+    def _sides(self, split: Split, data: DataConfig, name: str = "") -> list[Path]:
+        return [self._data / name / f"{split.value}.{lang}" for lang in (data.src, data.tgt)]
+
+    def _references(self, split: Split, data: DataConfig, name: str, count: int) -> list[Path]:
+        """Return the files of `count` further references, which have the numbers from 2."""
+        names = [f"{split.value}.ref{number + 2}.{data.tgt}" for number in range(count)]
+        return [self._data / name / file for file in names]
 
     def require_same_data(self, text: TrainingText) -> None:
         """Store a hash of the training split, or raise `UserError` when it differs from the stored one."""

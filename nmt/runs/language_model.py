@@ -32,6 +32,8 @@ class LanguageModel(TaskCode):
 
     next_commands = ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7")
 
+    measures_accuracy = True
+
     def examples(self, cfg: TrainConfig) -> TextWindows:
         """Return windows of the text."""
         return TextWindows(cfg.data, cfg.seed)

@@ -321,20 +321,24 @@ def _step_of(name: str, run: RunDirectory) -> int:
 
 
 def evaluation_text(
-    run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split, *, named: bool = True
+    run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split, *, named: bool = True, name: str = ""
 ) -> ParallelText:
     """Return the pairs of `split`: the copy in the run if `data` is the config of its training.
+
+    With a `name` they are those of `sets`, and `data` is the config of that corpus.
 
     `named` tells whether the user has chosen the corpus, or trusts the run, whose config names it else.
 
     Raises:
         UserError: the pairs would be read from where only the config of the run, perhaps a stranger's, says.
     """
-    if dataclasses.replace(data, scored_split=cfg.data.scored_split) == cfg.data and split is not Split.train:
-        kept = run.kept_text(split, data)
+    own = sources.set_configs(cfg.sets, cfg.data).get(name) if name else cfg.data
+    if own and dataclasses.replace(data, scored_split=own.scored_split) == own and split is not Split.train:
+        kept = run.kept_text(split, data, name)
         if kept is not None:
             return kept
-    if not named and (unnamed := sorted(data.origins & cfg.data.origins)):
+    all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
+    if not named and (unnamed := sorted(data.origins & {place for one in all_own for place in one.origins})):
         raise UserError(
             f"{run.path} has no copy of these {split.value} pairs; its config names {unnamed[0]}, which is "
             "not read or downloaded only because a run says so: add read_corpus=true if you trust the run, "
@@ -345,7 +349,7 @@ def evaluation_text(
 
 def score_line(name: str, values: dict[str, float]) -> str:
     """Return one line with the scores of one split."""
-    return f"{name:<12}{'  '.join(labelled_scores(values))}"
+    return f"{name:<11} {'  '.join(labelled_scores(values))}"
 
 
 def output_lines(number: int, translation: Translation, n_best: int, scores: bool = False) -> Iterator[str]:

@@ -40,6 +40,9 @@ class TaskCode(ABC):
     next_commands: ClassVar[tuple[str, ...]]
     """Commands for a trained model; {run} is its directory, {tgt} the choice of a language."""
 
+    measures_accuracy: ClassVar[bool] = False
+    """Whether the share of the target tokens that the model predicts is a score."""
+
     @abstractmethod
     def examples(self, cfg: TrainConfig) -> Examples:
         """Return the training examples of the task."""

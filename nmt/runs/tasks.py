@@ -8,7 +8,7 @@ from nmt.config.roots import Task
 from nmt.data.batching import collate, plan_in_order
 from nmt.data.pairs import ParallelText
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores, perplexity, validation_loss
+from nmt.decoding.evaluate import Scores, perplexity, validation_values
 from nmt.errors import Log
 from nmt.progress import told
 from nmt.runs.language_model import LanguageModel
@@ -37,10 +37,11 @@ class Evaluation:
         plan = told(list(self.plan), "computing the loss", "pairs")
         batches = (collate(self.pairs, indices) for indices in plan)
         model, device, world = self.trained.model, self.trained.device, self.trained.world
-        loss = validation_loss(model, batches, device=device, world=world)
+        measured = self.task.measures_accuracy
+        values = validation_values(model, batches, device=device, world=world, accuracy=measured)
         scores = self.task.outputs(self.trained, self.text, decoding, metrics)
         return Scores(
-            {"loss": loss, "perplexity": perplexity(loss), **scores.values},
+            {"loss": values["loss"], "perplexity": perplexity(values["loss"])} | values | scores.values,
             scores.signatures,
             scores.hypotheses,
         )

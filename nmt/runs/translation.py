@@ -50,6 +50,7 @@ class Translation(TaskCode):
             metrics,
             tgt_lang=trained.cfg.data.scored_language,
             device=trained.device,
+            scoring=trained.cfg.scoring,
             world=trained.world,
         )
 
@@ -68,4 +69,4 @@ class Translation(TaskCode):
                 pixels = heatmap.image(
                     [panel], [p.text for p in sentence.src], [p.text for p in sentence.tgt]
                 )
-                tracker.image(step, f"valid/attention_{sentence.line}", pixels)
+                tracker.image(step, f"valid/samples/attention_{sentence.line}", pixels)

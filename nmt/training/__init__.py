@@ -6,6 +6,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
+    trackers            Weights & Biases, MLflow and trackio: what is sent to them, by a thread.
     checkpoint          Write atomically, verify, read, keep and average tensors.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers and their parameter groups.

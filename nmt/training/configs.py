@@ -447,6 +447,9 @@ SINKS: dict[str, Code] = {
     "train_log": "nmt.training.tracking.TrainLog",
     "jsonl": "nmt.training.tracking.JsonLines",
     "tensorboard": "nmt.training.tracking.TensorBoard",
+    "wandb": "nmt.training.trackers.WandB",
+    "mlflow": "nmt.training.trackers.MLflow",
+    "trackio": "nmt.training.trackers.Trackio",
 }
 """Name in `tracking.sinks` -> its class, which imports what it needs when a sink is made."""
 
@@ -460,7 +463,10 @@ class TrackingConfig:
     """The places that a training reports to."""
 
     sinks: list[str] = field(default_factory=_default_sinks)
-    """Any of display (on stderr), train_log (train.log), jsonl (metrics.jsonl) and tensorboard."""
+    """Any of display (on stderr), train_log (train.log), jsonl (metrics.jsonl), tensorboard, wandb, mlflow
+    and trackio; the last three are packages of their own."""
+    project: str = "nmt"
+    """Name of the project (of MLflow: the experiment) in wandb, mlflow and trackio."""
 
     def __post_init__(self) -> None:
         for number, name in enumerate(self.sinks):

@@ -8,6 +8,7 @@ not known here, except for the few values in a status line.
                   training ended, each with its local time
     jsonl         RUN/metrics.jsonl: one JSON object per call of `log`, "step" and values; null: not finite
     tensorboard   RUN/tb/: the same values as scalars; tables, images, the config and the final scores
+    wandb, mlflow, trackio    the same elsewhere: see `nmt.training.trackers`
 
 A run that resumes may have logged steps that it is about to repeat. A sink removes the records of such steps
 when it is opened, so that each step is recorded exactly once; train.log alone keeps every line. Text from a
@@ -293,7 +294,7 @@ class TensorBoard(Sink):
         """Record all keys of the config but the directory, or that the training is done."""
         from torch.utils.tensorboard.summary import hparams
 
-        keys = {key: value for key, value in _leaves(self.run.config) if key != "run"}
+        keys = {key: value for key, value in flat(self.run.config) if key != "run"}
         _, started, ended = hparams(keys, {})
         self._writer(FINAL).file_writer.add_summary(ended if end else started)
 
@@ -312,11 +313,11 @@ def _run_and_tag(key: str) -> tuple[str, str]:
     return (run, tag) if tag else ("train", run)
 
 
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | str]]:
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | str]]:
     """Yield each full key of a nested config with its value, without those that are null."""
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         elif value is not None:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             yield f"{prefix}{key}", value if is_number else json.dumps(value).strip('"')
@@ -429,15 +430,20 @@ class Tracker:
             ) from error
 
 
+def records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of metrics.jsonl, without a line that was cut short; none if there is no file."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+    return [record for line in lines if (record := _parse(line)) is not None]
+
+
 def rewind(path: Path, step: int) -> None:
     """Cut the JSON lines of `path` back to those of the first `step` steps, atomically.
 
     Step 0 keeps nothing. A line that was cut short because the process was killed is removed, too.
     """
     if path.exists():
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if step else []
-        records = [record for line in lines if (record := _parse(line)) is not None]
-        write_lines(path, (json.dumps(record) for record in records if record["step"] <= step))
+        kept = records(path) if step else []
+        write_lines(path, (json.dumps(record) for record in kept if record["step"] <= step))
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -382,6 +382,7 @@ class Trainer:
         values = means(window) | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
         epoch = train_state.epoch - 1 + train_state.batch / self._batches_in_epoch
         values |= {"lr": self.learning_rate(train_state.step), "epoch": epoch, "tokens": train_state.tokens}
+        values["seconds"] = round(train_state.seconds, 3)
         values |= gpu_memory(self.amp_step.device)
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}

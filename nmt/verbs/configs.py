@@ -25,7 +25,7 @@ from nmt.config.roots import (
 )
 from nmt.data import sources
 from nmt.data.pairs import DataConfig
-from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig
@@ -67,7 +67,13 @@ class EvaluateConfig(RunConfig):
     data: DataConfig = MISSING
     """Corpus to translate and to score against; data.scored_split chooses its split."""
     metrics: list[str] = MISSING
-    """Scores to compute, such as bleu, chrf and ter."""
+    """Scores to compute: bleu, spbleu, chrf, chrf++, ter or comet."""
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    """Rules of the scores."""
+    sets: dict[str, Any] = field(default_factory=sources.open_group)
+    """Further corpora to score on, by names of your own; see nmt train --help."""
+    testset: Any = None
+    """Test set of sacreBLEU by name, such as wmt22, or a list of them, instead of the data."""
     read_corpus: bool = False
     """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
     confidence: bool = False
@@ -76,6 +82,14 @@ class EvaluateConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_metrics(self.metrics)
+        if isinstance(self.data, DataConfig):
+            sources.set_configs(self.sets, self.data)
+
+    @property
+    def testsets(self) -> list[str]:
+        """The names of test sets of sacreBLEU."""
+        names = self.testset if isinstance(self.testset, list) else [self.testset]
+        return [str(name) for name in names if name is not None]
 
 
 @dataclass

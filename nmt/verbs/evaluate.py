@@ -1,54 +1,167 @@
-"""The wiring of `nmt evaluate`: score a trained model on one split."""
+"""The wiring of `nmt evaluate`: score a trained model on a split, and on further corpora.
+
+Scores are stored in RUN/evaluations, one file for each corpus and each way to score on it; the same command
+again computes them anew, and replaces the file.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from nmt import distributed
+from nmt import __version__, distributed
 from nmt.config.compose import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task, TrainConfig
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.config.stored import to_plain
+from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.sources import set_configs
+from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import agreement
+from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
-from nmt.files import write_lines
-from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
+from nmt.files import write_json, write_lines
+from nmt.runs.opened import Run, evaluation_text, open_runs, score_line, with_fixed_checkpoints
+from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest
 from nmt.verbs.configs import EvaluateConfig
 
+FORMAT = 1
+"""Number of the layout of the files in evaluations."""
+
+
+class Part(NamedTuple):
+    """One corpus that is scored."""
+
+    label: str
+    """Its name in what is printed, and in the names of files: test, test-news or wmt22."""
+    data: DataConfig
+    is_own: bool
+    """Whether the run names the very corpus, so that its label says all."""
+    text: ParallelText
+
 
 def run(trial: Composed) -> dict[str, Any]:
-    """Score a trained model on one split, print and return the scores; several processes share the work."""
+    """Score a trained model on each corpus, print, store and return the scores; processes share the work."""
     cfg = trial.to_config(EvaluateConfig)
     opened = open_runs(cfg)
     _require_languages(opened.cfg, cfg.data)
     if cfg.confidence:
         opened.require_task(Task.translation)
-    split = cfg.data.scored_split
+    results, signatures = dict[str, Any](), dict[str, str]()
     with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus
-            named = cfg.read_corpus or trial.choices.get("data") != FROM_RUN
-            text = evaluation_text(opened.directory, opened.cfg, cfg.data, split, named=named)
-        if opened.cfg.data.tags and not cfg.data.tags:  # another corpus than the run's, without tags
-            text = ParallelText(list(opened.asking_for(cfg.data.tgt, text.src)), text.tgt)
-        tested = dataclasses.replace(opened, cfg=dataclasses.replace(opened.cfg, data=cfg.data), world=world)
-        scores = Evaluation(tested, text, warn).scores(cfg.decoding, cfg.metrics)
-        if world.is_main:
-            print(score_line(split.value, scores.values), flush=True)
-            for name, signature in scores.signatures.items():
-                print(f"signature   {name}|{signature}")
-            file = opened.directory.hypotheses / hypothesis_name(cfg, opened.cfg)
-            write_lines(file, scores.hypotheses)
-            print(f"written     {file}")
-            if cfg.confidence:
-                _report_confidence(opened, cfg, text, scores.hypotheses, file)
-    return {split.value: scores.values, "signatures": scores.signatures}
+            parts = list(_parts(cfg, opened, named=trial.choices.get("data") != FROM_RUN))
+        for part in parts:
+            started = time.perf_counter()
+            trained = dataclasses.replace(opened.cfg, data=part.data, scoring=cfg.scoring)
+            tested = dataclasses.replace(opened, cfg=trained, world=world)
+            scores = Evaluation(tested, part.text, warn).scores(cfg.decoding, cfg.metrics)
+            results[part.label] = scores.values
+            signatures = signatures or scores.signatures
+            if world.is_main:
+                _report(cfg, opened, part, scores, time.perf_counter() - started)
+    return {**results, "signatures": signatures}
+
+
+def _parts(cfg: EvaluateConfig, opened: Run, *, named: bool) -> Iterator[Part]:
+    """Yield the corpora to score: the test sets of sacreBLEU, or the data and, unless `named`, the sets."""
+    directory, trained, split = opened.directory, opened.cfg, cfg.data.scored_split
+    data, trusted = cfg.data, named or cfg.read_corpus
+    for name in cfg.testsets:
+        testset = TestsetData(src=data.src, tgt=data.tgt, test=name, key_prefix="testset")
+        is_own = (data.src, data.tgt) == (trained.data.src, trained.data.tgt)
+        text = _tagged(opened, testset, evaluation_text(directory, trained, testset, Split.test))
+        yield Part(name.replace("/", "_"), testset, is_own, text)
+    if cfg.testsets:
+        return
+    text = evaluation_text(directory, trained, data, split, named=trusted)
+    text = text if data.tags else _tagged(opened, data, text)  # another corpus than the run's, without tags
+    is_own = dataclasses.replace(data, scored_split=trained.data.scored_split) == trained.data
+    yield Part(split.value, data, is_own, text)
+    if named:
+        return
+    own = set_configs(trained.sets, trained.data)
+    given = {name for name, entry in cfg.sets.items() if entry != trained.sets.get(name)}
+    for trusting in (False, True):
+        sets = {name: entry for name, entry in cfg.sets.items() if (name in given) is trusting}
+        for one in scored_sets(directory, trained, sets, split, named=trusting or cfg.read_corpus):
+            yield Part(f"{split.value}-{one.name}", one.data, own.get(one.name) == one.data, one.text)
+
+
+def _tagged(opened: Run, data: DataConfig, text: ParallelText) -> ParallelText:
+    """Return the text with the tag in front of its sources that asks the model for the language of `data`."""
+    if not opened.cfg.data.tags:
+        return text
+    return dataclasses.replace(text, src=list(opened.asking_for(data.tgt, text.src)))
+
+
+def _report(cfg: EvaluateConfig, opened: Run, part: Part, scores: Scores, seconds: float) -> None:
+    """Print the scores of a corpus, and store them beside its translations."""
+    print(score_line(part.label, scores.values), flush=True)
+    for name, signature in scores.signatures.items():
+        print(f"signature   {name}|{signature}")
+    name, directory = hypothesis_name(cfg, opened.cfg, part), opened.directory
+    file = directory.hypotheses / f"{name}.{part.data.tgt}"
+    write_lines(file, scores.hypotheses)
+    record = directory.evaluations / f"{evaluation_name(cfg, opened.cfg, part)}.json"
+    write_json(record, _record(cfg, opened.cfg, part, scores, seconds, str(file.relative_to(directory.path))))
+    print(f"stored      {record}")
+    print(f"written     {file}")
+    if cfg.confidence:
+        _report_confidence(opened, cfg, part.text, scores.hypotheses, file)
+
+
+def _record(
+    cfg: EvaluateConfig, trained: TrainConfig, part: Part, scores: Scores, seconds: float, file: str
+) -> dict[str, Any]:
+    """Return the content of a file of `evaluations`."""
+    fixed, weights = with_fixed_checkpoints(cfg)
+    own = to_plain(dataclasses.replace(trained, run=None))
+    settings: dict[str, Any] = {
+        name: to_plain(value)
+        for name, value in (("data", part.data), ("decoding", cfg.decoding), ("scoring", cfg.scoring))
+    }
+    changed = {
+        f"{name}.{key}": value
+        for name, values in settings.items()
+        for key, value in values.items()
+        if (name != "data" or part.label == part.data.scored_split.value) and own[name].get(key) != value
+    }
+    changed |= {} if cfg.checkpoint == "final" else {"checkpoint": cfg.checkpoint}
+    changed |= {} if cfg.metrics == trained.metrics else {"metrics": cfg.metrics}
+    return {
+        "format": FORMAT,
+        "set": part.label,
+        "split": part.data.scored_split.value,
+        "runs": cfg.runs,
+        "checkpoints": fixed.checkpoints,
+        "weights": weights,
+        "changed": changed,
+        **settings,
+        "metrics": cfg.metrics,
+        "scores": scores.values,
+        "signatures": scores.signatures,
+        "sentences": len(part.text),
+        "num_references": 1 + len(part.text.references),
+        "sha256": {side: _sha256(getattr(part.text, side)) for side in ("src", "tgt")},
+        "hypotheses": file,
+        "seconds": round(seconds, 1),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "nmt": __version__,
+    }
+
+
+def _sha256(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _report_confidence(
@@ -79,13 +192,20 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
         )
 
 
-def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig) -> str:
-    """Return a file name: test.de for the settings of the run, with a hash of the settings for others."""
-    same_data = dataclasses.replace(cfg.data, scored_split=trained.data.scored_split) == trained.data
-    own = len(cfg.runs) == 1 and cfg.checkpoint == "final"
-    if own and same_data and cfg.decoding == trained.decoding:
-        return f"{cfg.data.scored_split.value}.{cfg.data.tgt}"
-    settings = repr((cfg.data, cfg.decoding, cfg.checkpoint))
+def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig, part: Part) -> str:
+    """Return a name of a file: the label of the corpus, with a hash of settings that are not the run's."""
+    if len(cfg.runs) == 1 and cfg.checkpoint == "final" and part.is_own and cfg.decoding == trained.decoding:
+        return part.label
+    settings = repr((part.data, cfg.decoding, cfg.checkpoint))
     if len(cfg.runs) > 1:
         settings += repr(([str(Path(run).resolve()) for run in cfg.runs], cfg.ensemble))
-    return f"{cfg.data.scored_split.value}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.{cfg.data.tgt}"
+    return f"{part.label}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+
+
+def evaluation_name(cfg: EvaluateConfig, trained: TrainConfig, part: Part) -> str:
+    """Return the name of the translations, with a hash of metrics and rules that are not those of the run."""
+    name = hypothesis_name(cfg, trained, part)
+    if (cfg.metrics, cfg.scoring) == (trained.metrics, trained.scoring):
+        return name
+    settings = repr((name, cfg.metrics, cfg.scoring))
+    return f"{part.label}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"

@@ -16,20 +16,21 @@ import torch
 
 from nmt import distributed, kernels, runtime
 from nmt.config.compose import Composed
-from nmt.config.roots import TrainConfig, with_batch_tokens
+from nmt.config.roots import Task, TrainConfig, with_batch_tokens
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData, prepare
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.metrics import higher_is_better
+from nmt.decoding.metrics import higher_is_better, require_computable
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
+from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
@@ -115,6 +116,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
                 max_steps=cfg.trainer.max_steps,
                 inherited=start.inherited if start else None,
             )
+            keep_sets(run, cfg, tracker.message)
         if cfg.trainer.is_to_be_found and not checkpoint:
             cfg = with_batch_tokens(cfg, _found_batch_tokens(cfg, data, run, device, world, tracker.message))
             if world.is_main:
@@ -144,9 +146,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
         results = conclude(trained, run, train_state, tracker.message)
-        tracker.conclude(
-            results["step"], {split.value: results[split.value] for split in Split if split.value in results}
-        )
+        tracker.conclude(results["step"], scores_by_split(results))
         tracker.shown(summary(cfg, results, run))
         return results
 
@@ -234,8 +234,11 @@ def validator(
 ) -> Callable[[int], dict[str, float]]:
     """Return a function that scores the model on the validation split, like the final evaluation."""
     cfg = trained.cfg
+    if cfg.task is Task.translation:
+        require_computable(cfg.metrics, cfg.data.scored_language, cfg.scoring)
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
+    sets = SetEvaluations(trained, run, Split.validation, tracker.message)
 
     def validate(step: int) -> dict[str, float]:
         scores = evaluation.scores(cfg.decoding, cfg.metrics)
@@ -244,7 +247,14 @@ def validator(
                 file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
                 write_lines(file, scores.hypotheses)
             TASKS[cfg.task].show(trained, text, scores, tracker, step)
-        return {f"valid/{name}": value for name, value in scores.values.items()}
+        of_sets = {"": scores}
+        with tracker.spared("hypotheses"):
+            of_sets |= sets.scores(cfg.decoding, cfg.metrics, f"validation/step_{step:08d}")
+        return {
+            f"valid/{name}{'/' if name else ''}{metric}": value
+            for name, found in of_sets.items()
+            for metric, value in found.values.items()
+        }
 
     return validate
 
@@ -274,9 +284,33 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         if trained.world.is_main:
             write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
+    if cfg.sets:
+        results["sets"] = _scored_sets(trained, run, log)
     results["train_seconds"] = round(train_state.seconds, 1)
     results["tgt_tokens_per_second"] = round(train_state.tokens / max(train_state.update_seconds, 1e-9), 1)
     return results
+
+
+def _scored_sets(trained: TrainedModel, run: RunDirectory, log: Log) -> dict[str, Any]:
+    """Return the scores of the weights in memory on each corpus of `sets`, by split."""
+    cfg, found = trained.cfg, dict[str, dict[str, Any]]()
+    for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
+        sets = SetEvaluations(trained, run, split, log)
+        for name, scores in sets.scores(cfg.decoding, cfg.metrics, split.value).items():
+            found.setdefault(name, {})[split.value] = scores.values
+            found[name]["signatures"] = scores.signatures
+    return found
+
+
+def scores_by_split(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the scores in the content of results.json by split, and by SPLIT-NAME for those of `sets`."""
+    named = {"": results} | {f"-{name}": found for name, found in results.get("sets", {}).items()}
+    return {
+        f"{split.value}{name}": found[split.value]
+        for name, found in named.items()
+        for split in Split
+        if split.value in found
+    }
 
 
 def _averaged(
@@ -335,7 +369,7 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",
-        *(score_line(split.value, results[split.value]) for split in Split if split.value in results),
+        *(score_line(name, scores) for name, scores in scores_by_split(results).items()),
         *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),
         f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
         "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_loss
-from nmt.decoding.metrics import METRICS, Metric
+from nmt.decoding.metrics import METRICS, Metric, ScoredText
 from nmt.decoding.translate import translate
 from nmt.errors import UserError
 from nmt.files import write_lines
@@ -85,10 +84,8 @@ def test_nothing_to_score_is_an_error() -> None:
 
 
 def test_a_metric_gets_sources_without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(
-        sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], tgt_lang: str
-    ) -> tuple[float, str]:
-        return float(len(hypotheses)), "|".join([*sources, *references, tgt_lang])
+    def kept(text: ScoredText) -> tuple[float, str]:
+        return float(len(text.hypotheses)), "|".join([*text.sources, *text.references[0], text.tgt_lang])
 
     monkeypatch.setitem(METRICS, "kept", Metric("kept", True, kept))
     text = ParallelText(["<2de> a dog", "", "<2 of> us", "a <2de> b"], ["w", "x", "y", "z"])

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import sacrebleu
+import sentencepiece
 
 from nmt.cli import main
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
+from nmt.decoding import comet
+from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.evaluate import score_text
 from nmt.decoding.metrics import (
     METRICS,
     Metric,
+    ScoredText,
     default_best,
     higher_is_better,
     labelled_scores,
+    require_computable,
     require_metrics,
+    sentence_counts,
 )
 from nmt.errors import UserError
 from nmt.files import write_lines
@@ -45,33 +53,172 @@ HYPS = [
 ]
 
 
-def sacrebleu_command(
-    tmp_path: Path, hyps: list[str], refs: list[str], langs: str
-) -> list[dict[str, object]]:
-    """Return what the command reports on the written files, one object per metric."""
-    write_lines(tmp_path / "hyp", hyps)
-    write_lines(tmp_path / "ref", refs)
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", langs]
-    command += ["-m", "bleu", "chrf", "ter", "-w", "10", "--format", "json"]
-    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    return json.loads(output)
+KNOWN = "bleu, spbleu, chrf, chrf++, ter, comet"
+CHINESE = (
+    ["我爱北京。", "今天天气好", "你好", "", "再见"],
+    ["我很爱北京。", "今天天气很好", "你好", "谢谢", "再见了"],
+)
 
 
-@pytest.mark.parametrize(("tgt_lang", "tokenizer_name"), [("de", "13a"), ("zh", "zh")])
+def sacrebleu_command(folder: Path, lines: list[list[str]], *options: str) -> dict[str, tuple[float, str]]:
+    """Return values and signatures of the command for the written files, hypotheses first, by metric."""
+    for number, side in enumerate(lines):
+        write_lines(folder / str(number), side)
+    files = [str(number) for number in range(1, len(lines))]
+    command = [sys.executable, "-m", "sacrebleu", *files, "-i", "0", "-w", "10", "--format", "json", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    scores = found if isinstance(found, list) else [found]
+    return {score["name"].lower(): (score["score"], score["signature"]) for score in scores}
+
+
+@pytest.mark.parametrize(
+    ("lines", "tgt_lang", "scoring", "options"),
+    [
+        ([HYPS, REFS], "de", ScoringConfig(), ["-l", "en-de"]),
+        ([*CHINESE], "zh", ScoringConfig(), ["-l", "en-zh"]),
+        (
+            [HYPS, REFS, HYPS[::-1]],
+            "de",
+            ScoringConfig("intl", lowercase=True),
+            ["--tokenize", "intl", "-lc", "--chrf-lowercase", "--chrf-word-order", "2"],
+        ),
+    ],
+    ids=["usual", "Chinese", "two references, in lower case"],
+)
 def test_scores_and_signatures_equal_those_of_the_command(
-    tmp_path: Path, tgt_lang: str, tokenizer_name: str
+    tmp_path: Path, lines: list[list[str]], tgt_lang: str, scoring: ScoringConfig, options: list[str]
 ) -> None:
-    hyps = HYPS if tgt_lang == "de" else ["我爱北京。", "今天天气好", "你好", "", "再见"]
-    refs = REFS if tgt_lang == "de" else ["我很爱北京。", "今天天气很好", "你好", "谢谢", "再见了"]
-    scores = score_text([], hyps, refs, list(METRICS), tgt_lang=tgt_lang)
-    reported = sacrebleu_command(tmp_path, hyps, refs, f"en-{tgt_lang}")
-    assert list(scores.values) == ["bleu", "chrf", "ter"]
-    for name, theirs in zip(scores.values, reported, strict=True):
-        assert scores.values[name] == pytest.approx(theirs["score"], abs=1e-9)
-        assert scores.signatures[name] == theirs["signature"]
-    assert f"|tok:{tokenizer_name}|" in scores.signatures["bleu"]
+    hyps, refs, *more = lines
+    names = ["bleu", "chrf++" if "2" in options else "chrf", "ter"]
+    scores = score_text([], hyps, refs, names, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
+    reported = sacrebleu_command(tmp_path, lines, "-m", "bleu", "chrf", "ter", *options)
+    for name, (value, signature) in zip(names, reported.values(), strict=True):
+        assert scores.values[name] == pytest.approx(value, abs=1e-9)
+        assert scores.signatures[name] == signature
+        counts, score_of = sentence_counts(name, hyps, refs, tgt_lang, more_references=more, scoring=scoring)
+        assert score_of(counts.sum(axis=0)) == scores.values[name]
     assert scores.hypotheses == hyps
     assert 0.0 < scores.values["bleu"] < 100.0
+
+
+def test_the_pieces_of_flores_are_read_where_sacrebleu_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is a small one under the name of that of FLORES-200; without it, there is one error."""
+    from sacrebleu.tokenizers import tokenizer_spm
+
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr(tokenizer_spm, "download_file", _no_network)
+    with pytest.raises(UserError) as caught:
+        require_computable(["chrf", "spbleu"], "de", ScoringConfig())
+    assert str(caught.value) == (
+        "BLEU with the pieces of flores200 needs a file that sacreBLEU downloads once, and it cannot: Name "
+        f"or service not known; with a network, `curl -L -o {tmp_path}/models/flores200sacrebleuspm "
+        "https://tinyurl.com/flores200sacrebleuspm` gets it"
+    )
+    with pytest.raises(UserError, match="BLEU with the pieces of flores101 needs a file"):
+        require_computable(["bleu"], "de", ScoringConfig("flores101"))
+    (tmp_path / "models").mkdir()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(REFS * 5), model_writer=model, vocab_size=45, minloglevel=2
+    )
+    (tmp_path / "models" / "flores200sacrebleuspm").write_bytes(model.getvalue())
+    scores = score_text([], HYPS, REFS, ["spbleu", "bleu"], tgt_lang="de")
+    assert "|tok:flores200|" in scores.signatures["spbleu"]
+    assert scores.values["spbleu"] != scores.values["bleu"]
+    same = score_text([], HYPS, REFS, ["bleu"], tgt_lang="de", scoring=ScoringConfig("flores200"))
+    assert same.values["bleu"] == scores.values["spbleu"]
+
+
+def _no_network(*arguments: object) -> None:
+    raise urllib.error.URLError("Name or service not known")
+
+
+def test_the_rule_that_splits_words_is_known() -> None:
+    with pytest.raises(UserError) as caught:
+        ScoringConfig(tokenize="int")
+    assert str(caught.value) == (
+        "scoring.tokenize must be one of 13a, intl, char, zh, ja-mecab, ko-mecab, flores101, flores200, none "
+        "or null, but is 'int'; did you mean 'intl'?"
+    )
+
+
+# COMET, of which a stand-in answers for the other Python
+
+
+def stand_in(folder: Path, body: str) -> str:
+    """Return an executable that is started in the place of the other Python."""
+    file = folder / "python"
+    file.write_text(f"#!{sys.executable}\nimport json, os, sys\nquestion = json.load(sys.stdin)\n{body}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_comet_is_asked_for_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = f"json.dump([sys.argv[1:], question], open({str(tmp_path / 'asked')!r}, 'w'))\n"
+    body += "print(json.dumps({'version': '9.9', 'score': 0.875}))"
+    monkeypatch.setenv("NMT_COMET_PYTHON", stand_in(tmp_path, body))
+    monkeypatch.setenv("NMT_COMET_MODEL", "my/model")
+    scores = score_text(["a dog", "b"], ["ein Hund", "x"], ["Hund", "y"], ["comet"], tgt_lang="de")
+    assert scores.values == {"comet": 87.5}
+    assert scores.signatures == {"comet": "nrefs:1|model:my/model|scale:100|version:9.9"}
+    (flag, script), question = json.loads((tmp_path / "asked").read_text())
+    assert (flag, Path(script).name) == ("-I", "comet_script.py")
+    rows = [{"src": "a dog", "mt": "ein Hund", "ref": "Hund"}, {"src": "b", "mt": "x", "ref": "y"}]
+    assert question == {"model": "my/model", "data": rows}
+
+
+def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> None:
+    """Small packages stand in for comet and torch."""
+    (tmp_path / "torch.py").write_text("class cuda:\n    is_available = staticmethod(lambda: False)\n")
+    (tmp_path / "comet.py").write_text(
+        "print('noise')\n"
+        "class Model:\n"
+        "    def predict(self, data, batch_size, gpus):\n"
+        "        return type('Found', (), {'system_score': len(data) / 4 + gpus})\n"
+        "download_model = lambda name: '/models/' + name\n"
+        "load_from_checkpoint = lambda path: print(path) or Model()\n"
+    )
+    (tmp_path / "unbabel_comet-1.5.dist-info").mkdir()
+    (tmp_path / "unbabel_comet-1.5.dist-info" / "METADATA").write_text("Name: unbabel-comet\nVersion: 1.5\n")
+    question = json.dumps({"model": "m", "data": [{"src": "a", "mt": "b", "ref": "c"}]})
+    done = subprocess.run(
+        [sys.executable, str(comet.SCRIPT)],
+        input=question,
+        env={"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"version": "1.5", "score": 0.25}
+    assert done.stderr == "noise\n/models/m\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "print('Traceback', file=sys.stderr); sys.exit('ModuleNotFoundError: No module named comet')",
+            "COMET in NMT_COMET_PYTHON=PYTHON ended with code 1: ModuleNotFoundError: No module named comet; "
+            "NMT_COMET_MODEL=Unbabel/wmt22-comet-da is the model",
+        ),
+        ("print('hello')", "NMT_COMET_PYTHON=PYTHON gives no answer of COMET: Expecting value"),
+        (None, "NMT_COMET_PYTHON=PYTHON cannot be started: No such file or directory"),
+        ("", "metrics has comet, which runs in an environment of its own: python -m venv comet && "),
+    ],
+)
+def test_comet_that_is_not_there_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str | None, message: str
+) -> None:
+    python = stand_in(tmp_path, body) if body else str(tmp_path / "python")
+    monkeypatch.setenv("NMT_COMET_PYTHON", "" if body == "" else python)
+    monkeypatch.delenv("NMT_COMET_MODEL", raising=False)
+    with pytest.raises(UserError) as caught:
+        require_computable(["comet"], "de", ScoringConfig())
+    assert str(caught.value).startswith(message.replace("PYTHON=PYTHON", f"PYTHON={python}"))
 
 
 def test_signatures_say_how_a_score_was_computed() -> None:
@@ -98,9 +245,9 @@ def test_a_missing_word_splitter_is_named_with_the_way_to_install_it() -> None:
     [
         (
             ["bleu", "chrff"],
-            "metrics[1] must be one of bleu, chrf, ter, but is 'chrff'; did you mean 'chrf'?",
+            f"metrics[1] must be one of {KNOWN}, but is 'chrff'; did you mean 'chrf'?",
         ),
-        (["x"], "metrics[0] must be one of bleu, chrf, ter, but is 'x'"),
+        (["x"], f"metrics[0] must be one of {KNOWN}, but is 'x'"),
         ([], "metrics must name at least one score, and each once, but is []"),
         (["ter", "ter"], "metrics must name at least one score, and each once, but is [ter, ter]"),
     ],
@@ -152,12 +299,10 @@ def test_a_metric_is_one_row(
     values = [1.0, 3.0, 2.0] if more else [3.0, 1.0, 2.0]
     asked: list[tuple[Sequence[str], ...]] = []
 
-    def echo(
-        sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], tgt_lang: str
-    ) -> tuple[float, str]:
-        asked.append((sources, hypotheses, references))
+    def echo(text: ScoredText) -> tuple[float, str]:
+        asked.append((text.sources, text.hypotheses, *text.references))
         value = values[len(asked) - 1] if len(asked) <= len(values) else 7.5
-        return value, f"sources:{len(sources)}|{tgt_lang}"
+        return value, f"sources:{len(text.sources)}|{text.tgt_lang}"
 
     monkeypatch.setitem(METRICS, "echo", Metric("Echo", more, echo))
     run = tmp_path / "run"

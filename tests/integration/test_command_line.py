@@ -208,8 +208,8 @@ def test_every_validation_shows_attention_in_tensorboard(trained: Path) -> None:
     )
 
     events = EventAccumulator(str(trained / "tb" / "valid")).Reload()
-    assert events.Tags()["images"] == [f"attention_{i}" for i in (1, 2, 3)]
-    assert [event.step for event in events.Images("attention_1")] == [200, 400]
+    assert events.Tags()["images"] == [f"samples/attention_{i}" for i in (1, 2, 3)]
+    assert [event.step for event in events.Images("samples/attention_1")] == [200, 400]
 
 
 @pytest.mark.fault(29)

@@ -110,15 +110,16 @@ def test_the_perplexity_is_that_of_every_token_given_its_window() -> None:
     scores = Evaluation(opened, TEXT, list[str]().append).scores(BeamConfig(), ["bleu"])
     whole = torch.tensor([token for line in TOKENIZER.encode_tgt(LINES) for token in line])
     nothing = torch.zeros(1, 0, dtype=torch.long)
-    total = 0.0
+    total, right = 0.0, 0
     for window in torch.split(whole, 16):
         tgt_in = torch.cat([torch.tensor([BOS_ID]), window[:-1]])[None]
         with torch.inference_mode():
             logits = opened.model.eval().project(opened.model(nothing, nothing.bool(), tgt_in))[0]
         total += float(F.cross_entropy(logits, window, reduction="sum"))
-    assert scores.values == pytest.approx(
-        {"loss": total / len(whole), "perplexity": math.exp(total / len(whole))}, rel=1e-5
-    )
+        right += int((logits.argmax(-1) == window).sum())
+    loss, accuracy = total / len(whole), right / len(whole)
+    expected = {"loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
+    assert scores.values == pytest.approx(expected, rel=1e-5)
     assert scores.signatures == {}
     assert [sample.split("\n")[0] for sample in scores.hypotheses] == LINES[:2]
 
@@ -131,7 +132,7 @@ def test_translations_are_scored_beside_the_loss_and_shown(tmp_path: Path) -> No
     with Tracker(TrackedRun(tmp_path), TrackingConfig()) as tracker:
         TASKS[Task.translation].show(opened, text, scores, tracker, 1)
     shown = EventAccumulator(str(tmp_path / "tb" / "valid")).Reload()
-    assert sorted(shown.Tags()["images"]) == ["attention_1", "attention_2"]
+    assert sorted(shown.Tags()["images"]) == ["samples/attention_1", "samples/attention_2"]
     assert sorted(shown.Tags()["tensors"]) == ["samples/text_summary"]
 
 

@@ -844,8 +844,8 @@ print(*sorted({{"rich", "torch.utils.tensorboard", "tensorboard"}} & sys.modules
     [
         (
             ["jsonl", "tensorbord"],
-            "tracking.sinks[1] must be one of display, train_log, jsonl, tensorboard, "
-            "but is 'tensorbord'; did you mean 'tensorboard'?",
+            "tracking.sinks[1] must be one of display, train_log, jsonl, tensorboard, wandb, mlflow, "
+            "trackio, but is 'tensorbord'; did you mean 'tensorboard'?",
         ),
         (["jsonl", "jsonl"], "tracking.sinks must name each sink once, but is [jsonl, jsonl]"),
     ],

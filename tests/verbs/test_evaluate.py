@@ -1,0 +1,164 @@
+"""What is scored beside the data of a run, and what `nmt evaluate` stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from nmt.cli import main
+from nmt.files import write_lines, written_lines
+
+TOY = [
+    *("experiment=none", "data=toy", "tokenizer=word", "model=transformer_tiny", "model.d_model=16"),
+    *("model.d_ff=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"),
+    *("schedule=constant", "data.max_tokens=16", "trainer.batch_tokens=32", "trainer.eval_every_steps=2"),
+    *("trainer.max_steps=2", "runtime.device=cpu", "runtime.kernels=false", "decoding=greedy"),
+    *("tracking.sinks=[jsonl,tensorboard]", "metrics=[bleu,chrf++]", "trainer.best_metric=chrf++"),
+]
+SOURCES = ["the cat sleeps", "the dog runs"]
+REFERENCES = [["le chat dort", "le chien court"], ["un chat dort", "un chien court vite"]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with a second corpus to score on, of two references."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, lines in (("en", SOURCES), ("fr", REFERENCES[0]), ("fr2", REFERENCES[1])):
+        write_lines(folder / f"news.{name}", lines)
+    place = folder / "news"
+    entry = f"sets={{news: {{validation: {place}, test: {place}, references: [fr2]}}}}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NMT_CACHE", str(folder / "cache"))
+        assert main(["train", f"run={folder / 'run'}", *TOY, entry]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """Return a copy of the run, whose corpora are gone."""
+    copied = shutil.copytree(trained, tmp_path / "run")
+    text = (copied / "config.yaml").read_text().replace(str(trained.parent), "/gone")
+    (copied / "config.yaml").write_text(text)
+    return copied
+
+
+def stored(run: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "evaluations" / f"{name}.json").read_text())
+    return found
+
+
+def test_every_set_has_scores_of_its_own(trained: Path) -> None:
+    results = json.loads((trained / "results.json").read_text())
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    validation = next(line for line in lines if "valid/bleu" in line)
+    assert {name for name in validation if "news" in name} == {
+        f"valid/news/{name}" for name in ("loss", "perplexity", "bleu", "chrf++")
+    }
+    for split in ("validation", "test"):
+        found = results["sets"]["news"][split]
+        hyps = written_lines(trained / "hypotheses" / "news" / f"{split}.fr")
+        scorer = BLEU(trg_lang="fr")
+        assert found["bleu"] == scorer.corpus_score(hyps, REFERENCES).score
+        assert found["chrf++"] == CHRF(word_order=2).corpus_score(hyps, REFERENCES).score
+        assert found["loss"] != results[split]["loss"]
+    assert results["sets"]["news"]["signatures"]["bleu"].startswith("nrefs:2|")
+    assert validation["valid/news/loss"] == pytest.approx(results["sets"]["news"]["validation"]["loss"])
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    assert "news/bleu" in EventAccumulator(str(trained / "tb" / "valid")).Reload().Tags()["scalars"]
+    assert "bleu/test-news" in EventAccumulator(str(trained / "tb" / "final")).Reload().Tags()["scalars"]
+
+
+def test_an_evaluation_is_stored_and_the_same_command_replaces_it(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = json.loads((run / "results.json").read_text())
+    assert main(["evaluate", f"run={run}"]) == 0
+    shown = capsys.readouterr().out
+    assert "\ntest-news   BLEU " in shown
+    assert f"stored      {run / 'evaluations' / 'test.json'}" in shown
+    found = stored(run, "test")
+    assert found["scores"] == results["test"]  # of copies of the corpora
+    assert found["signatures"] == results["signatures"]
+    assert stored(run, "test-news")["scores"] == results["sets"]["news"]["test"]
+    assert (found["changed"], found["checkpoints"], found["num_references"]) == ({}, ["2"], 1)
+    assert stored(run, "test-news")["num_references"] == 2
+    assert written_lines(run / found["hypotheses"]) == written_lines(run / "hypotheses" / "test.fr")
+    names = sorted(file.name for file in (run / "evaluations").iterdir())
+    other = ["evaluate", f"run={run}", "decoding.beam_size=2", "metrics=[ter]", "checkpoint=best"]
+    assert main(other) == 0
+    new = sorted(file.name for file in (run / "evaluations").iterdir() if file.name not in names)
+    assert len(new) == 2
+    beam = stored(run, new[0].removesuffix(".json"))
+    assert beam["changed"] == {"decoding.beam_size": 2, "checkpoint": "best", "metrics": ["ter"]}
+    assert (beam["set"], list(beam["scores"])) == ("test", ["loss", "perplexity", "ter"])
+    assert (run / beam["hypotheses"]).name != "test.fr"
+    assert main(other) == 0
+    assert len(list((run / "evaluations").iterdir())) == 4
+
+
+def test_a_stranger_names_no_corpus_that_is_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "data" / "news")
+    sealed = json.loads((run / "MANIFEST.json").read_text())
+    kept = {name: digest for name, digest in sealed.items() if "news" not in name}
+    (run / "MANIFEST.json").write_text(json.dumps(kept))
+    assert main(["evaluate", f"run={run}"]) == 2
+    assert "its config names /gone/news, which is not read or downloaded only because a run says so" in (
+        capsys.readouterr().err
+    )
+
+
+def test_test_sets_of_sacrebleu_are_scored_by_name(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nmt.data import testsets
+
+    folder = run.parent
+    for name, lines in (("src", SOURCES), ("ref", REFERENCES[0])):
+        write_lines(folder / name, lines)
+    monkeypatch.setattr(testsets, "_files", lambda cfg, split: [folder / "src", folder / "ref"])
+    assert main(["evaluate", f"run={run}", "testset=[wmt14,wmt14/full]"]) == 0
+    shown = capsys.readouterr().out
+    assert "\nwmt14_full  BLEU" in shown
+    found = stored(run, "wmt14")
+    assert (found["set"], found["sentences"], found["data"]["test"]) == ("wmt14", 2, "wmt14")
+    assert not (run / "evaluations" / "test.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (
+            "{test: {test: x}}",
+            "sets.test: the name of a set must be letters, digits, dots and dashes, and none",
+        ),
+        ("{news: 1}", "sets.news must be a group of keys, such as {test: PATH}, but is 1"),
+        ("{news: {tset: x}}", "unknown key sets.news.tset; did you mean 'test'?"),
+        ("{news: {train: x}}", "sets.news needs validation or test, pairs to score on"),
+    ],
+)
+def test_a_set_that_fits_nothing_is_one_error(
+    sets: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *TOY, f"sets={sets}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_references_must_have_as_many_lines_as_the_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    for name, lines in (("en", SOURCES), ("fr", REFERENCES[0]), ("fr2", ["un"])):
+        write_lines(tmp_path / f"dev.{name}", lines)
+    entry = f"sets={{dev: {{test: {tmp_path}/dev, references: [fr2]}}}}"
+    assert main(["train", f"run={tmp_path / 'run'}", *TOY, entry]) == 2
+    assert "sets.dev.test: " in (shown := capsys.readouterr().err)
+    assert "dev.fr2 has 1" in shown
