@@ -24,7 +24,7 @@ in import order, too; a test reads these lists and checks both:
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, and what is opened from it.
     verbs/                One file a verb: wiring only.
-    sweep                 Trials of a sweep, each in a process of its own.
+    sweeps/               Many trials, each in a process of its own, and their table.
     cli                   `nmt VERB [overrides]`, errors and exit codes.
     __main__              `python -m nmt`.
 
