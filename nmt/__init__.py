@@ -12,7 +12,9 @@ in import order, too; a test reads these lists and checks both:
     containment           Folders of strangers: no name in them leads out of them.
     temporary             Folders for the time of one block, also of killed processes.
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
+    loading               The code that a table names, imported at its first use.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
+    runtime_config        The config of the runtime; no torch.
     runtime               Device, threads, seeds, mixed precision.
     distributed           Several processes that work together, and end together.
     data/                 Corpora -> sentence pairs -> ids -> batches; no model.
@@ -43,7 +45,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.data.pairs import ParallelText as ParallelText
     from nmt.data.tokenizer import Tokenizer as Tokenizer
-    from nmt.decoding import DecodingConfig as DecodingConfig
+    from nmt.decoding.configs import DecodingConfig as DecodingConfig
     from nmt.errors import NmtError as NmtError
     from nmt.errors import UserError as UserError
     from nmt.models import build_model as build_model
@@ -56,7 +58,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CheckpointStore": "training.checkpoint",
-    "DecodingConfig": "decoding",
+    "DecodingConfig": "decoding.configs",
     "NmtError": "errors",
     "ParallelText": "data.pairs",
     "Tokenizer": "data.tokenizer",

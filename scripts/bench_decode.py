@@ -50,10 +50,9 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import TokenizerKind
 from nmt.errors import UserError
 from nmt.files import write_lines
-from nmt.layers.blocks import Activation, Norm, NormOrder
-from nmt.layers.positions import Positions, sinusoids
-from nmt.models.transformer import TransformerConfig
-from nmt.models.vocabulary import Tying
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.positions import sinusoids
+from nmt.models.configs import TransformerConfig, Tying
 from nmt.runs.opened import Run, evaluation_text, open_run, open_runs
 from nmt.verbs import VERBS
 

@@ -49,11 +49,11 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import train_tokenizer, training_text
 from nmt.disk_cache import cache_dir
 from nmt.errors import warn
-from nmt.models.transformer import TransformerConfig
+from nmt.models.configs import TransformerConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.tasks import TASKS
-from nmt.training.objective import CrossEntropyConfig
+from nmt.training.configs import CrossEntropyConfig
 from nmt.verbs import VERBS
 
 OURS = "nmt"

@@ -16,7 +16,7 @@ from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.special_ids import EOS_ID
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.transformer import TransformerConfig
+from nmt.models.configs import TransformerConfig
 from nmt.runtime import seed_everything
 
 torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums are added up in one order

@@ -19,19 +19,29 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily as with_numbers
 from torch.utils import backend_registration
 
 from nmt import kernels
-from nmt.decoding.beam_search import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.graph_search import Loops, contents, graph_search
 from nmt.layers.low_precision import in_low_precision
-from nmt.models import TranslationModel, build_model
-from nmt.models.recurrence import Cell
-from nmt.models.rnn import RnnConfig
-from nmt.runtime import MixedPrecisionStep, Precision
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import Cell, RnnConfig
+from nmt.runtime import MixedPrecisionStep
+from nmt.runtime_config import Precision
 from nmt.training import build_objective
-from nmt.training.consistency import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
+from nmt.training.configs import (
+    MEASURES,
+    AdamConfig,
+    ConsistencyConfig,
+    MuonConfig,
+    OptimizerConfig,
+    RDropConfig,
+    SimCutConfig,
+    Teacher,
+)
 from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule
-from nmt.training.optimizer import AdamConfig, MuonConfig, OptimizerConfig, build_optimizer
-from nmt.training.statistics import MEASURES, Update, UpdateStatistics
+from nmt.training.optimizer import build_optimizer
+from nmt.training.statistics import Update, UpdateStatistics
 from tests.models.test_contract import CASES, VOCAB_SIZE
 from tests.training.test_objective import cross_entropy, no_other_model
 

@@ -21,8 +21,8 @@ import torch
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.errors import UserError
-from nmt.layers.blocks import NormOrder
-from nmt.models.rnn import RnnConfig
+from nmt.layers.choices import NormOrder
+from nmt.models.configs import RnnConfig
 from nmt.runs.opened import open_run
 from nmt.verbs import VERBS
 

@@ -29,7 +29,7 @@ from nmt.config.stored import save_config
 from nmt.config.verb import Verb
 from nmt.errors import UserError
 from nmt.verbs import VERBS
-from nmt.verbs.generate import GenerateConfig
+from nmt.verbs.configs import GenerateConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -449,7 +449,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs" / "toy.yaml").write_text(TOY_YAML, encoding="utf-8")
     for module in ("overrides", "compose"):
         monkeypatch.setattr(f"nmt.config.{module}.config_dir", lambda: tmp_path / "configs")
-    row = Verb("toy", "say it", "toy_verb.ToyConfig", ("decoding",), ("nmt toy run=RUN times=2",))
+    code = "toy_verb.run"
+    row = Verb("toy", "say it", "toy_verb.ToyConfig", code, ("decoding",), ("nmt toy run=RUN times=2",))
     monkeypatch.setitem(VERBS, "toy", row)
 
 

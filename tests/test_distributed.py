@@ -25,28 +25,38 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
 from nmt.errors import Interrupted, UserError
 from nmt.files import read_json, write_lines
-from nmt.models import TranslationModel, build_model
-from nmt.models.rnn import RnnConfig
-from nmt.models.rnn_attention import AttentionScore
-from nmt.runtime import MixedPrecisionStep, Parallel, Precision, RuntimeConfig, seed_everything
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import AttentionScore, RnnConfig
+from nmt.runtime import MixedPrecisionStep, seed_everything
+from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.consistency import SimCutConfig, Teacher
-from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule, Objective
-from nmt.training.optimizer import AdamConfig, build_optimizer
+from nmt.training.configs import (
+    MEASURES,
+    AdamConfig,
+    ConstantConfig,
+    CrossEntropyConfig,
+    OnNonfinite,
+    SimCutConfig,
+    Teacher,
+    TrackingConfig,
+    TrainerConfig,
+)
+from nmt.training.objective import CrossEntropy, LossModule, Objective
+from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
-from nmt.training.recovery import OnNonfinite, RolledBack
-from nmt.training.schedules import ConstantConfig, ScheduleContext
-from nmt.training.statistics import MEASURES
-from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
-from nmt.training.trainer import Trainer, TrainerConfig
+from nmt.training.recovery import RolledBack
+from nmt.training.schedules import ScheduleContext
+from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.trainer import Trainer
 from tests.training.test_auto_batch import Limited, many_pairs
 from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 

@@ -18,16 +18,15 @@ from nmt.layers.loss import smoothed_nll
 from nmt.models.base import TranslationModel
 from nmt.runtime import (
     MixedPrecisionStep,
-    Parallel,
-    Precision,
-    RuntimeConfig,
     derive_seed,
     prepare,
     resolve_device,
     resolve_precision,
     seed_everything,
 )
-from nmt.training.optimizer import AdamConfig, build_optimizer
+from nmt.runtime_config import Parallel, Precision, RuntimeConfig
+from nmt.training.configs import AdamConfig
+from nmt.training.optimizer import build_optimizer
 
 CPU = torch.device("cpu")
 

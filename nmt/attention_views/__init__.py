@@ -2,6 +2,7 @@
 
 Knows weights over pieces and words; refuses to know how a model was trained. The modules in import order:
 
+    configs             The config of the files; no torch.
     alignment           From attention weights over pieces to alignments of words.
     maps                Attention maps of a model, sentence by sentence: tokens and weights.
     heatmap             Heat maps of attention weights as images.

@@ -17,7 +17,7 @@ import torch
 from nmt.attention_views.alignment import Weights
 from nmt.data.batching import pad
 from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.translate import (
     beginnings,
     cut_message,

@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +20,7 @@ import numpy as np
 
 from nmt.attention_views import heatmap
 from nmt.attention_views.alignment import mean_weights, pharaoh, word_indices, word_links
+from nmt.attention_views.configs import View, ViewsConfig
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.page import page, page_data
 from nmt.errors import UserError, warn
@@ -29,48 +28,6 @@ from nmt.files import write_atomically, written_atomically
 
 MAX_SHOWN_TOKENS = 128
 """Longest side of a sentence on the page and in images: nobody could read more."""
-
-
-class View(Enum):
-    """A kind of file."""
-
-    page = "page"
-    images = "images"
-    soft = "soft"
-    hard = "hard"
-
-
-@dataclass
-class ViewsConfig:
-    """Choice of the files, sentences and layers."""
-
-    output: str | None = None
-    """Directory to write to; null: attention/ in the run directory."""
-    views: list[View] = field(default_factory=lambda: list(View))
-    """page, images, soft (alignments of tokens, with weights), hard (alignments of words)."""
-    layer: int | None = None
-    """Layer of cross-attention that the alignments come from, counted from 1; null: the mean of all."""
-    max_sentences: int = 10
-    """Number of lines on the page and in images; alignments are written for every line."""
-
-    def __post_init__(self) -> None:
-        if not self.views or len(set(self.views)) < len(self.views):
-            shown = ", ".join(view.value for view in self.views)
-            raise UserError(f"views must name at least one view, and each once, but is [{shown}]")
-        if self.output is not None and not self.output.strip():
-            raise UserError("output must name a directory, but is empty; output=null is RUN/attention")
-        if self.layer is not None and self.layer < 1:
-            raise UserError(f"layer counts from 1, but is {self.layer}; null means all layers")
-        if self.max_sentences < 1:
-            raise UserError(
-                f"max_sentences must be at least 1, but is {self.max_sentences}; "
-                "views=[soft,hard] writes neither page nor images"
-            )
-
-    @property
-    def last_line(self) -> int | None:
-        """Number of the line after which nothing more would be written; None where every line counts."""
-        return None if {View.soft, View.hard} & {*self.views} else self.max_sentences + 1
 
 
 def require_maps(maps: SentenceMaps, cfg: ViewsConfig, model: str) -> None:

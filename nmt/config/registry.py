@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nmt.data.sources import SOURCES
-from nmt.decoding import STRATEGIES
-from nmt.models import MODELS
-from nmt.training import OBJECTIVES
-from nmt.training.optimizer import OPTIMIZERS
-from nmt.training.schedules import SCHEDULES
+from nmt.decoding.configs import STRATEGIES
+from nmt.models.configs import MODELS
+from nmt.training.configs import OBJECTIVES, OPTIMIZERS, SCHEDULES
 
 SCHEMA_PREFIX = "base_"
 """Prefix of the choices that only name the dataclass of a group; the YAML choices build on them."""

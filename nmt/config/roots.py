@@ -22,18 +22,21 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest
-from nmt.models import ModelConfig
-from nmt.models.ensemble import EnsembleConfig
-from nmt.runtime import Parallel, RuntimeConfig
-from nmt.training import ObjectiveConfig
-from nmt.training.auto_batch import AUTO
-from nmt.training.optimizer import MuonConfig, OptimizerConfig
-from nmt.training.schedules import DecayConfig, ScheduleConfig
-from nmt.training.tracking import TrackingConfig
-from nmt.training.trainer import TrainerConfig
+from nmt.models.configs import EnsembleConfig, ModelConfig
+from nmt.runtime_config import Parallel, RuntimeConfig
+from nmt.training.configs import (
+    AUTO,
+    DecayConfig,
+    MuonConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrackingConfig,
+    TrainerConfig,
+)
 
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
+from typing import Any, cast
+
+from nmt.loading import loaded
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,9 @@ class Verb:
     summary: str
     """Line of `nmt --help` that says what the verb does."""
     config: str
-    """MODULE.CLASS of the config dataclass; the function `run` is in the same module."""
+    """MODULE.CLASS of the config dataclass; the module imports no torch."""
+    code: str
+    """MODULE.FUNCTION that runs the verb."""
     groups: tuple[str, ...]
     """Folders of configs/; the config takes one choice from each."""
     examples: tuple[str, ...]
@@ -48,9 +51,9 @@ class Verb:
 
     def config_class(self) -> type[Any]:
         """Import the config dataclass."""
-        module, _, name = self.config.rpartition(".")
-        return getattr(import_module(module), name)
+        return cast(type[Any], loaded(self.config))
 
     def run(self, trial: object) -> dict[str, Any]:
-        """Call `run` of the module with a `Composed` config; return the scores by split, if there are any."""
-        return import_module(self.config.rpartition(".")[0]).run(trial)
+        """Run the verb with a `Composed` config, and return the scores by split, if there are any."""
+        scores: dict[str, Any] = loaded(self.code)(trial)
+        return scores

@@ -19,65 +19,17 @@ Beam search: Sutskever et al. 2014, section 3.2. GNMT length penalty: Wu et al. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.checks import at_least, finite
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding.candidates import Candidates, allowed_log_probs, best_candidates, take
-from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
-from nmt.errors import UserError
+from nmt.decoding.configs import BeamConfig, LengthPenalty
+from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.models.base import State, TranslationModel
-
-
-class LengthPenalty(Enum):
-    """The divisor of the log probability of a finished hypothesis of `length` tokens.
-
-    Search ends early because no penalty exceeds the one at the length limit: a new kind must not fall with
-    the length, or `Beams.done` has to look for the largest one.
-    """
-
-    gnmt = "gnmt"
-    """((5 + length) / 6) ** alpha"""
-    average = "average"
-    """length ** alpha"""
-    none = "none"
-    """1, whatever alpha is"""
-
-
-@dataclass
-class BeamConfig(DecodingConfig):
-    """Beam search for the translation with the highest score."""
-
-    strategy: str = "beam"
-    beam_size: int = 5
-    """Hypotheses kept open per sentence; 1 is greedy search."""
-    length_penalty: LengthPenalty = LengthPenalty.gnmt
-    """gnmt, average or none."""
-    length_penalty_alpha: float = 1.0
-    """Strength of the length penalty; 0 switches it off."""
-    cuda_graphs: bool = False
-    """On a GPU, record steps of the search as CUDA graphs and replay them; meant for large files."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "decoding", 1, "beam_size")
-        finite(self, "decoding", "length_penalty_alpha")
-        if self.n_best > self.beam_size:
-            raise UserError(
-                f"decoding.n_best must not exceed decoding.beam_size, but {self.n_best} > "
-                f"{self.beam_size}; try decoding.beam_size={self.n_best}"
-            )
-
-    @property
-    def rows_per_sentence(self) -> int:
-        return self.beam_size
-
 
 Choose = Callable[["Beams", Tensor, int], Candidates]
 """A rule that changes scores (n-gram blocking, a forced prefix, groups of diverse beams). Its arguments are

@@ -16,7 +16,7 @@ from nmt.data.batching import Batch
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.metrics import METRICS
 from nmt.decoding.translate import evaluating, translate
 from nmt.distributed import ALONE, World

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.data.special_ids import PAD_ID
-from nmt.decoding.beam_search import BeamConfig, Beams, FinishedBeams, OpenBeams, beam_search
+from nmt.decoding.beam_search import Beams, FinishedBeams, OpenBeams, beam_search
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.layers.positions import PositionTable
 from nmt.models.base import State, TranslationModel

@@ -10,78 +10,20 @@ Kumar and Byrne 2004. Samples as candidates: Eikema and Aziz 2020. Epsilon sampl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from enum import Enum
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
-from nmt.checks import at_least
-from nmt.decoding.beam_search import BeamConfig, LengthPenalty
+from nmt.decoding.configs import (
+    MBRConfig,
+    ReferenceWeights,
+)
 from nmt.decoding.graph_search import search
-from nmt.decoding.hypotheses import DecodingConfig, Hypothesis
-from nmt.decoding.sampling import DrawingConfig, draw_samples
-from nmt.decoding.utility import Utility, expected_utility
-from nmt.errors import UserError
+from nmt.decoding.hypotheses import Hypothesis
+from nmt.decoding.sampling import draw_samples
+from nmt.decoding.utility import expected_utility
 from nmt.models.base import TranslationModel
-
-
-class ReferenceWeights(Enum):
-    """How much a candidate counts as a reference."""
-
-    count = "count"
-    """As often as it was found."""
-    probability = "probability"
-    """By its probability under the model, over that of all candidates."""
-
-
-@dataclass
-class MBRConfig(DrawingConfig):
-    """Minimum Bayes risk decoding: the candidate that is most like all candidates."""
-
-    strategy: str = "mbr"
-    epsilon: float = 0.02
-    num_samples: int = 64
-    """Samples of a sentence, drawn as with `decoding=sampling`; 0: none."""
-    beam_size: int = 0
-    """Hypotheses of beam search that are candidates, too; 0: none."""
-    length_penalty: LengthPenalty = BeamConfig.length_penalty
-    """gnmt, average or none: that of the beam."""
-    length_penalty_alpha: float = BeamConfig.length_penalty_alpha
-    """Strength of the length penalty of the beam; 0 switches it off."""
-    pool_models: bool = False
-    """Find candidates with each model of an ensemble, and take all of them; false: with the ensemble."""
-    utility: Utility = Utility.chrf
-    """chrf or bleu: what a candidate is worth where another is the reference."""
-    aggregate: bool = False
-    """One reference in place of all: their mean as counts of n-grams, which is faster for many candidates."""
-    reference_weights: ReferenceWeights = ReferenceWeights.count
-    """count or probability: how much a candidate counts as a reference."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "decoding", 0, "num_samples", "beam_size")
-        found = self.num_samples + self.beam_size
-        if not found:
-            raise UserError("decoding=mbr needs candidates; set decoding.num_samples or decoding.beam_size")
-        if self.n_best > found:
-            raise UserError(
-                "decoding.n_best must not exceed decoding.num_samples + decoding.beam_size, but "
-                f"{self.n_best} > {found}; try decoding.num_samples={self.n_best - self.beam_size}"
-            )
-        if self.beam_size:
-            self.beam()
-
-    @property
-    def rows_per_sentence(self) -> int:
-        return max(self.num_samples, self.beam_size)
-
-    def beam(self) -> BeamConfig:
-        """Return the config of the beam search whose hypotheses are candidates."""
-        shared = {field.name: getattr(self, field.name) for field in fields(DecodingConfig)}
-        penalty = {"length_penalty": self.length_penalty, "length_penalty_alpha": self.length_penalty_alpha}
-        own = {"strategy": BeamConfig.strategy, "n_best": self.beam_size, "beam_size": self.beam_size}
-        return BeamConfig(**(shared | penalty | own))
 
 
 def draw_candidates(

@@ -2,21 +2,23 @@
 
 The scores of sacreBLEU (Post 2018) are computed on detokenised text against the raw references; they equal
 those of the `sacrebleu` command on the written files. Knows text; knows no model and no search.
+sacreBLEU is imported when a score is computed: composing a config needs the names alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.base import Metric as SacrebleuMetric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from nmt.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as SacrebleuMetric
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 Lines = Sequence[str]
 Counts = NDArray[Any]
@@ -43,6 +45,8 @@ def bleu(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) ->
 
 
 def _bleu_scorer(tgt_lang: str) -> BLEU:
+    from sacrebleu.metrics.bleu import BLEU
+
     try:
         return BLEU(trg_lang=tgt_lang)
     except RuntimeError as error:  # Japanese and Korean need an extra package
@@ -52,11 +56,19 @@ def _bleu_scorer(tgt_lang: str) -> BLEU:
 
 def chrf(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
     """Return chrF, 0 to 100, and its signature."""
-    return _corpus_score(CHRF(), hypotheses, references)
+    return _corpus_score(_chrf_scorer(), hypotheses, references)
+
+
+def _chrf_scorer(tgt_lang: str = "") -> CHRF:
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF()
 
 
 def ter(sources: Lines, hypotheses: Lines, references: Lines, tgt_lang: str) -> tuple[float, str]:
     """Return TER, edits per 100 words of the references, and its signature."""
+    from sacrebleu.metrics.ter import TER
+
     return _corpus_score(TER(), hypotheses, references)
 
 
@@ -93,7 +105,7 @@ METRICS: dict[str, Metric] = {
 
 SCORERS: dict[str, Callable[[str], SacrebleuMetric]] = {
     "bleu": _bleu_scorer,
-    "chrf": lambda tgt_lang: CHRF(),
+    "chrf": _chrf_scorer,
 }
 """Name of a metric that is a function of sums over sentences -> a function of the target language."""
 

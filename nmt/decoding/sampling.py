@@ -17,17 +17,15 @@ Top-k: Fan et al. 2018. Top-p (nucleus): Holtzman et al. 2020. Epsilon: Hewitt e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.checks import finite, within
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.decoding.hypotheses import DecodingConfig, Hypothesis, length_limits
-from nmt.errors import UserError
+from nmt.decoding.configs import DrawingConfig, SamplingConfig
+from nmt.decoding.hypotheses import Hypothesis, length_limits
 from nmt.models.base import TranslationModel
 from nmt.runtime import derive_seed
 
@@ -37,37 +35,6 @@ BLOCK_SIZE = 64
 """Tokens in a block of the vocabulary; a block is drawn first, then one of its tokens."""
 NUCLEUS_TOKENS = 128
 """Tokens among which a nucleus is looked for before the whole vocabulary is sorted."""
-
-
-@dataclass
-class DrawingConfig(DecodingConfig):
-    """The keys of the strategies that draw tokens at random."""
-
-    temperature: float = 1.0
-    """Divisor of the logits: below 1 likely tokens become likelier, 0 always takes the likeliest."""
-    top_k: int | None = None
-    """Sample from this many of the likeliest tokens, and those as likely as the last; null: from all."""
-    top_p: float = 1.0
-    """Sample from the fewest likeliest tokens that together have this probability."""
-    epsilon: float = 0.0
-    """Sample from the tokens that have at least this probability, or from the likeliest if none has."""
-    seed: int = 1
-    """Seed of the samples; the same seed gives the same samples."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        finite(self, "decoding", "temperature")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"decoding.top_k must be at least 1 or null, but is {self.top_k}")
-        within(self, "decoding", "(0, 1]", "top_p")
-        within(self, "decoding", "[0, 1)", "epsilon")
-
-
-@dataclass
-class SamplingConfig(DrawingConfig):
-    """Tokens sampled one after the other."""
-
-    strategy: str = "sampling"
 
 
 def sample(

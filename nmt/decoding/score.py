@@ -20,7 +20,7 @@ from nmt.data.batching import Batch, collate, plan_in_order
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding.hypotheses import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.translate import (
     CHARS_PER_TOKEN,
     beginnings,

@@ -20,14 +20,18 @@ import torch
 from nmt.data.batching import pad, plan_in_order
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding import RANKINGS, DecodingConfig, Hypothesis, decode
+from nmt.decoding import RANKINGS, decode
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.graph_search import forget
+from nmt.decoding.hypotheses import Hypothesis
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
 from nmt.layers.low_precision import in_low_precision
+from nmt.loading import loaded
 from nmt.models.base import TranslationModel
 from nmt.progress import told
-from nmt.runtime import RuntimeConfig, resolve_precision
+from nmt.runtime import resolve_precision
+from nmt.runtime_config import RuntimeConfig
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""
@@ -147,7 +151,7 @@ def _detokenised(
     texts = [decoded[tuple(h.ids)] for h in hypotheses]
     order = [(i, h.score) for i, h in enumerate(hypotheses)]
     if cfg.strategy in RANKINGS and hypotheses:
-        order = RANKINGS[cfg.strategy](hypotheses, texts, cfg)
+        order = loaded(RANKINGS[cfg.strategy])(hypotheses, texts, cfg)
     return [Translation(texts[i], score, ids=hypotheses[i].ids) for i, score in order]
 
 

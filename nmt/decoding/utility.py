@@ -10,12 +10,13 @@ Shapes: U texts, G distinct n-grams. chrF: Popović 2015. Sentence BLEU, smoothe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+from nmt.decoding.configs import Utility
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -24,15 +25,6 @@ CELLS = 1 << 22
 """Counts of n-grams that are in memory at a time."""
 BETA = 2
 """Weight of recall in chrF."""
-
-
-class Utility(Enum):
-    """A measure of how much one text is worth where another is the reference, from 0 to 100."""
-
-    chrf = "chrf"
-    """Character n-grams of up to 6 characters, without spaces."""
-    bleu = "bleu"
-    """Word n-grams of up to 4 words; words are split as sacreBLEU's tokenizer 13a does."""
 
 
 class Matches(NamedTuple):

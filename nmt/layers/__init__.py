@@ -2,6 +2,7 @@
 
 Knows tensors and shapes; refuses to know a token id, a text or a model family. The modules in import order:
 
+    choices             The choices that layers offer, by name; no torch.
     blocks              Dropout, linear maps, feed-forward, norms, residual.
     low_precision       A copy of a model for search that multiplies 16-bit numbers.
     positions           Kinds of positions, and those added to embeddings.

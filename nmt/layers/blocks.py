@@ -9,7 +9,6 @@ SELU: Klambauer et al. 2017. Pre-norm: Xiong et al. 2020. RMS norm: Zhang and Se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from functools import partial
 from typing import TypeVar, cast
 
@@ -19,36 +18,9 @@ from torch.nn import functional as F
 
 from nmt.kernels import fused
 from nmt.kernels.fused import LayerNorm, Linear
+from nmt.layers.choices import Activation, Norm, NormOrder
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-
-
-class NormOrder(Enum):
-    """The place of a sublayer's norm: on its input (pre), or on the sum with its residual (post)."""
-
-    pre = "pre"
-    post = "post"
-
-
-class Norm(Enum):
-    """Kind of norm: division by the standard deviation around the mean, or by the root of the mean square."""
-
-    layer_norm = "layer_norm"
-    rms_norm = "rms_norm"
-
-
-class Activation(Enum):
-    """Non-linearity of the feed-forward block; names that end in glu multiply it with a second linear map."""
-
-    relu = "relu"
-    gelu = "gelu"
-    selu = "selu"
-    silu = "silu"
-    glu = "glu"
-    reglu = "reglu"
-    geglu = "geglu"
-    seglu = "seglu"
-    swiglu = "swiglu"
 
 
 class Dropout(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.layers.blocks import AnyModule, FeedForward
-from nmt.runtime import Precision
+from nmt.runtime_config import Precision
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 

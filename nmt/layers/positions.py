@@ -9,24 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from enum import Enum
 
 import torch
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-
-
-class Positions(Enum):
-    """Kind of positions: sinusoidal and learned are added to embeddings, others act in self-attention."""
-
-    sinusoidal = "sinusoidal"
-    learned = "learned"
-    rotary = "rotary"
-    alibi = "alibi"
-    relative = "relative"
-    t5 = "t5"
-    none = "none"
 
 
 def sinusoids(length: int, d_model: int, *, device: torch.device | None = None) -> Tensor:

@@ -1,7 +1,8 @@
-"""Models: one file a family, and the table of them.
+"""Models: one file a family.
 
 Knows token ids; refuses to know text, losses and searches. The modules in import order:
 
+    configs             The configs of all models, and the table of families; no torch.
     base                The contract that every model fulfils.
     kv_cache            Keys and values of earlier positions, to which a step of search appends.
     vocabulary          Embeddings and output layer, and which of them are one matrix.
@@ -13,29 +14,20 @@ Knows token ids; refuses to know text, losses and searches. The modules in impor
     convolutional       The convolutional model: gated convolutions, attention in every decoder layer.
     decoder_only        The decoder-only Transformer: one stack over source and target, or over a text.
     ensemble            Several models that predict as one.
-    __init__            The table of model families, and the one function that builds a model.
+    __init__            The one function that builds a model.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from nmt.errors import UserError
-from nmt.models.base import ModelConfig, State, TranslationModel
-from nmt.models.convolutional import Convolutional, ConvolutionalConfig
-from nmt.models.decoder_only import DecoderOnly, DecoderOnlyConfig
-from nmt.models.rnn import Rnn, RnnConfig
-from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.loading import loaded
+from nmt.models.configs import MODELS, ModelConfig
 
-MODELS: dict[str, tuple[type[ModelConfig], Callable[..., TranslationModel]]] = {
-    "rnn": (RnnConfig, Rnn),
-    "transformer": (TransformerConfig, Transformer),
-    "decoder_only": (DecoderOnlyConfig, DecoderOnly),
-    "convolutional": (ConvolutionalConfig, Convolutional),
-}
-
-__all__ = ["MODELS", "ModelConfig", "State", "TranslationModel", "build_model"]
+if TYPE_CHECKING:
+    from nmt.models.base import TranslationModel
 
 
 def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
@@ -45,7 +37,9 @@ def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -
         UserError: the model is larger than the memory of this machine.
     """
     _require_memory(cfg)
-    return MODELS[cfg.name][1](cfg, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
+    build = loaded(MODELS[cfg.name][1])
+    model: TranslationModel = build(cfg, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
+    return model
 
 
 def _require_memory(cfg: ModelConfig) -> None:

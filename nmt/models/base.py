@@ -18,58 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from nmt.checks import at_least, within
 from nmt.layers.attention import AttentionRole, Recorder, recorded_attention
 from nmt.layers.loss import projected_nll
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-@dataclass
-class ModelConfig:
-    """The keys that all models have."""
-
-    name: str = ""
-    """Family of the model; chosen together with its other fields by `model=...`."""
-    d_model: int = 512
-    """Width of the hidden representation."""
-
-    def __post_init__(self) -> None:
-        self.require_positive("d_model")
-
-    def require_positive(self, *keys: str) -> None:
-        """Raise `UserError` unless the sizes `keys` are at least 1, or null: derived from other sizes."""
-        at_least(self, "model", 1, *keys)
-
-    def require_rates(self, *keys: str) -> None:
-        """Raise `UserError` unless the dropout rates `keys` are in [0, 1)."""
-        within(self, "model", "[0, 1)", *keys)
-
-    @property
-    def shares_vocabulary(self) -> bool:
-        """Whether source and target must have one vocabulary."""
-        return False
-
-    @property
-    def longest(self) -> int | None:
-        """Longest source or target in tokens that the positions allow; None where there is no limit."""
-        return None
-
-    @property
-    def needs_source(self) -> bool:
-        """Whether there must be a source; a model that needs none can be a language model."""
-        return True
-
-    @property
-    def longest_text(self) -> int | None:
-        """Longest target in tokens where there is no source; None where there is no limit."""
-        return self.longest
-
-    @property
-    def learns_source(self) -> bool:
-        """Whether the model is to predict the source, too, as one text with the target."""
-        return False
 
 
 @dataclass

@@ -13,7 +13,6 @@ D d_model, k kernel_size, K beams, N = B * K hypotheses, V target vocabulary.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -21,58 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
-from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, Recorder
 from nmt.layers.blocks import Dropout, module_list
-from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
-from nmt.models.base import ModelConfig, State, TranslationModel
-from nmt.models.vocabulary import Tying, build_vocabulary
+from nmt.layers.choices import Positions
+from nmt.layers.positions import LearnedPositions, PositionTable, SinusoidalPositions
+from nmt.models.base import State, TranslationModel
+from nmt.models.configs import ConvolutionalConfig
+from nmt.models.vocabulary import build_vocabulary
 
 EMBEDDING_STD = 0.1  # section 3.5
-
-
-@dataclass
-class ConvolutionalConfig(ModelConfig):
-    """Sizes and variations; by default the sizes of the paper for WMT'16 English-Romanian."""
-
-    name: str = "convolutional"
-    encoder_layers: int = 20
-    """Depth of the encoder."""
-    decoder_layers: int = 20
-    """Depth of the decoder."""
-    kernel_size: int = 3
-    """Positions that a convolution sees at once; odd."""
-    dropout: float = 0.1
-    """On the embeddings, the input of every convolution and the output of the decoder."""
-    positions: Positions = Positions.learned
-    """learned or sinusoidal."""
-    max_positions: int = 1024
-    """Longest sequence in tokens, for learned positions only."""
-    tying: Tying = Tying.all
-    """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.positions not in (Positions.learned, Positions.sinusoidal):
-            raise UserError(
-                f"model.positions must be learned or sinusoidal in a convolutional model, "
-                f"but is {self.positions.value}"
-            )
-        self.require_positive("encoder_layers", "decoder_layers", "kernel_size", "max_positions")
-        self.require_rates("dropout")
-        if self.kernel_size % 2 == 0:
-            raise UserError(
-                "model.kernel_size must be odd, so that the encoder sees as far to the left as to the right, "
-                f"but is {self.kernel_size}; try model.kernel_size={self.kernel_size + 1}"
-            )
-
-    @property
-    def shares_vocabulary(self) -> bool:
-        return self.tying.shares_vocabulary
-
-    @property
-    def longest(self) -> int | None:
-        return self.max_positions if self.positions is Positions.learned else None
 
 
 class Memory(NamedTuple):

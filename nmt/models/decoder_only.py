@@ -12,102 +12,16 @@ Bidirectional prefix: Dong et al. 2019 (sequence-to-sequence masks); Raffel et a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
 import torch
 from torch import Tensor
 
 from nmt.data.special_ids import BOS_ID
-from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole
-from nmt.layers.blocks import Activation
-from nmt.layers.positions import Positions
 from nmt.models.base import AttentionMaps, TranslationModel
+from nmt.models.configs import DecoderOnlyConfig
 from nmt.models.kv_cache import KeyValueCache, new_cache
-from nmt.models.stack import (
-    Embedding,
-    SelfAttentionLayer,
-    StackConfig,
-    build_final_norm,
-    build_stack,
-)
-from nmt.models.vocabulary import Tying, build_vocabulary
-
-
-class Prefix(Enum):
-    """The part of a pair that a position of the source may attend to."""
-
-    bidirectional = "bidirectional"
-    """The whole source."""
-    causal = "causal"
-    """The source up to itself."""
-
-
-class LossOn(Enum):
-    """The tokens of a pair that the model learns to predict."""
-
-    target = "target"
-    both = "both"
-
-
-@dataclass
-class DecoderOnlyConfig(StackConfig):
-    """Sizes and variations; by default those of GPT for its positions, norms and activation."""
-
-    name: str = "decoder_only"
-    num_layers: int = 6
-    """Depth of the stack."""
-    positions: Positions = Positions.learned
-    """learned, sinusoidal, rotary, alibi, relative (clipped vectors), t5 (buckets) or none."""
-    activation: Activation = Activation.gelu
-    """Non-linearity of the feed-forward blocks."""
-    prefix: Prefix = Prefix.bidirectional
-    """bidirectional: each source position attends to the whole source; causal: to the source up to itself."""
-    loss_on: LossOn = LossOn.target
-    """target, or both: the source is then predicted, too, which needs model.prefix=causal."""
-    tying: Tying = Tying.all
-    """all, or src_tgt for an output layer of its own; source and target always share their embedding."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("num_layers")
-        if self.tying not in (Tying.all, Tying.src_tgt):
-            raise UserError(
-                "model.tying must be all or src_tgt in a decoder-only model, where source and target are "
-                f"one sequence, but is {self.tying.value}"
-            )
-        if self.loss_on is LossOn.both and self.prefix is Prefix.bidirectional:
-            raise UserError(
-                "model.loss_on=both needs model.prefix=causal: with model.prefix=bidirectional each position "
-                "of the source sees the token that it should predict"
-            )
-
-    @property
-    def shares_vocabulary(self) -> bool:
-        return True
-
-    @property
-    def sees_ahead(self) -> bool:
-        return self.prefix is Prefix.bidirectional
-
-    @property
-    def needs_source(self) -> bool:
-        return False
-
-    @property
-    def learns_source(self) -> bool:
-        return self.loss_on is LossOn.both
-
-    @property
-    def longest(self) -> int | None:
-        """Half of the positions that source and target share."""
-        whole = super().longest
-        return None if whole is None else (whole - 1) // 2
-
-    @property
-    def longest_text(self) -> int | None:
-        return super().longest
+from nmt.models.stack import Embedding, SelfAttentionLayer, build_final_norm, build_stack
+from nmt.models.vocabulary import build_vocabulary
 
 
 class DecoderOnly(TranslationModel):

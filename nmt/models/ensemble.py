@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -28,48 +27,7 @@ from torch import Tensor, nn
 from nmt.errors import UserError
 from nmt.layers.loss import LOGITS_AT_ONCE_ON_CPU, smoothed_nll
 from nmt.models.base import AttentionMaps, State, TranslationModel
-
-
-class Mean(Enum):
-    """The mean that an ensemble predicts with."""
-
-    probabilities = "probabilities"
-    """The arithmetic mean: a token is likely if some model finds it likely."""
-    log_probabilities = "log_probabilities"
-    """The geometric mean, normalised: a token is likely if no model finds it unlikely."""
-
-
-@dataclass
-class EnsembleConfig:
-    """Rule by which several models predict as one."""
-
-    mean: Mean = Mean.probabilities
-    """probabilities, or log_probabilities: the mean of the models' predictions."""
-    weights: list[float] | None = None
-    """One positive weight for each run, divided by their sum; null: all are equal."""
-
-    def __post_init__(self) -> None:
-        for weight in self.weights or ():
-            if not 0 < weight < math.inf:
-                raise UserError(
-                    f"ensemble.weights must be positive, but one is {weight}; leave out runs without weight"
-                )
-
-    def normalised(self, num_models: int) -> list[float]:
-        """Return the weights of the models, which sum to 1; raise `UserError` for another number of them."""
-        weights = [1.0] * num_models if self.weights is None else self.weights
-        if len(weights) != num_models:
-            raise UserError(
-                f"ensemble.weights must have one number for each of {num_models} runs, but has {len(weights)}"
-            )
-        parts = [weight / max(weights) for weight in weights]  # whose sum is finite
-        shares = [part / sum(parts) for part in parts]
-        if min(shares) == 0.0:
-            raise UserError(
-                f"ensemble.weights: {min(weights)} is nothing beside {max(weights)}; leave out runs "
-                "without weight"
-            )
-        return shares
+from nmt.models.configs import EnsembleConfig, Mean
 
 
 class Ensemble(TranslationModel):

@@ -14,26 +14,12 @@ GRU: Cho et al. 2014, section 2.3. LSTM: Hochreiter and Schmidhuber 1997, with f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 import torch
 from torch import Tensor, nn
 
 from nmt.layers.blocks import Dropout, module_list
-
-
-class Cell(Enum):
-    """Kind of recurrent cell."""
-
-    rnn = "rnn"
-    gru = "gru"
-    lstm = "lstm"
-
-    @property
-    def num_states(self) -> int:
-        """The number M of vectors that a cell hands from one position to the next."""
-        return 2 if self is Cell.lstm else 1
-
+from nmt.models.configs import Cell
 
 UNFIT = {"cuda": torch.bfloat16, "cpu": torch.float16}
 """Where layers run in float32 instead: autocast gives cuDNN fp16 for bf16, and oneDNN has no fp16 kernel."""

@@ -21,66 +21,16 @@ D d_model, L decoder layers, M states of a cell, K beams, N = B * K hypotheses, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from nmt.errors import UserError
 from nmt.layers.blocks import Dropout
-from nmt.models.base import ModelConfig, State, TranslationModel
-from nmt.models.recurrence import Cell, RecurrentEncoder, RecurrentStack, join_states, split_states
-from nmt.models.rnn_attention import (
-    AdditiveAttention,
-    AttentionScore,
-    DotAttention,
-    GeneralAttention,
-    RecurrentAttention,
-)
-from nmt.models.vocabulary import Tying, build_vocabulary
-
-
-@dataclass
-class RnnConfig(ModelConfig):
-    """Sizes and variations of the recurrent encoder-decoder."""
-
-    name: str = "rnn"
-    cell: Cell = Cell.gru
-    """rnn, gru or lstm."""
-    bidirectional: bool = True
-    """Whether half of every encoder layer reads the source from its end."""
-    encoder_layers: int = 1
-    """Depth of the encoder."""
-    decoder_layers: int = 1
-    """Depth of the decoder."""
-    attention: AttentionScore = AttentionScore.additive
-    """none, additive (Bahdanau), dot or general (Luong)."""
-    input_feeding: bool = True
-    """Whether the input of a step includes the last attentional vector (dot, general) or a summary of the
-    source (none); additive needs true, as its context is always an input."""
-    dropout: float = 0.1
-    """On the embeddings, between layers and on the output of the decoder."""
-    tying: Tying = Tying.all
-    """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("encoder_layers", "decoder_layers")
-        self.require_rates("dropout")
-        if self.bidirectional and self.d_model % 2:
-            raise UserError(
-                f"model.d_model must be even with model.bidirectional=true, but is {self.d_model}; "
-                f"try model.d_model={self.d_model + 1}"
-            )
-        if self.attention is AttentionScore.additive and not self.input_feeding:
-            raise UserError(
-                "model.attention=additive needs model.input_feeding=true, but it is false: the context is an "
-                "input of the cell; set model.input_feeding=true or model.attention=general"
-            )
-
-    @property
-    def shares_vocabulary(self) -> bool:
-        return self.tying.shares_vocabulary
+from nmt.models.base import State, TranslationModel
+from nmt.models.configs import AttentionScore, RnnConfig
+from nmt.models.recurrence import RecurrentEncoder, RecurrentStack, join_states, split_states
+from nmt.models.rnn_attention import AdditiveAttention, DotAttention, GeneralAttention, RecurrentAttention
+from nmt.models.vocabulary import build_vocabulary
 
 
 class Decoder(nn.Module, ABC):

@@ -9,21 +9,11 @@ Additive: Bahdanau et al. 2015. Dot and general: Luong et al. 2015.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from enum import Enum
 
 import torch
 from torch import Tensor, nn
 
 from nmt.layers.attention import AttentionRole, Recorder
-
-
-class AttentionScore(Enum):
-    """Score between a query of the decoder and a source position; none: no attention."""
-
-    none = "none"
-    additive = "additive"
-    dot = "dot"
-    general = "general"
 
 
 class RecurrentAttention(Recorder, ABC):

@@ -8,28 +8,14 @@ head, N = B * K hypotheses.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 from torch import Tensor, nn
 
-from nmt.checks import positive
-from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
-from nmt.layers.blocks import (
-    NORMS,
-    Activation,
-    AnyModule,
-    Dropout,
-    FeedForward,
-    Norm,
-    NormOrder,
-    Residual,
-    module_list,
-)
-from nmt.layers.positions import LearnedPositions, Positions, PositionTable, SinusoidalPositions
+from nmt.layers.blocks import NORMS, AnyModule, Dropout, FeedForward, Residual, module_list
+from nmt.layers.choices import NormOrder, Positions
+from nmt.layers.positions import LearnedPositions, PositionTable, SinusoidalPositions
 from nmt.layers.relative_positions import (
     AlibiPositions,
     BucketPositions,
@@ -37,133 +23,8 @@ from nmt.layers.relative_positions import (
     RelativePositions,
     RotaryPositions,
 )
-from nmt.models.base import ModelConfig
+from nmt.models.configs import Init, StackConfig
 from nmt.models.kv_cache import KeyValueCache
-from nmt.models.vocabulary import EmbeddingInit
-
-
-class Init(Enum):
-    """Initialisation of the matrices of the layers; biases start from zero."""
-
-    xavier = "xavier"
-    """Uniform, by the fan-in and fan-out of each matrix (Glorot and Bengio 2010)."""
-    depth_scaled = "depth_scaled"
-    """As xavier, but the last matrix of each of the N sublayers of a stack divided by sqrt(N), as in GPT-2
-    (Radford et al. 2019, section 2.3)."""
-
-
-@dataclass
-class StackConfig(ModelConfig):
-    """Sizes and variations of a stack of attention and feed-forward layers."""
-
-    d_ff: int = 2048
-    """Width inside the feed-forward blocks."""
-    num_heads: int = 8
-    """Attention heads; divides d_model unless d_k and d_v are set."""
-    d_k: int | None = None
-    """Width of the queries and keys of a head; null: d_model / num_heads."""
-    d_v: int | None = None
-    """Width of the values of a head; null: d_model / num_heads."""
-    dropout: float = 0.1
-    """On the embeddings and on the output of every sublayer."""
-    attention_dropout: float = 0.0
-    """On the attention weights."""
-    activation_dropout: float = 0.0
-    """Inside the feed-forward blocks."""
-    norm_order: NormOrder = NormOrder.pre
-    """pre or post: before each sublayer, or after its residual sum."""
-    norm: Norm = Norm.layer_norm
-    """layer_norm or rms_norm."""
-    norm_eps: float = 1e-5
-    """Added to the variance, or to the mean square, in every norm."""
-    final_norm: bool | None = None
-    """Whether each stack ends in a norm of its own; null: with norm_order=pre only."""
-    positions: Positions = Positions.sinusoidal
-    """sinusoidal, learned, rotary, alibi, relative (clipped vectors), t5 (buckets) or none."""
-    max_positions: int = 1024
-    """Longest sequence in tokens, for learned positions only."""
-    max_distance: int | None = None
-    """Distances from here on are alike, for positions=relative (null: 16) and t5 (null: 128) only."""
-    num_buckets: int = 32
-    """Number of buckets of distances, for positions=t5 only."""
-    activation: Activation = Activation.relu
-    """relu, gelu, selu or silu; glu, reglu, geglu, seglu and swiglu have a gate, a third matrix of d_ff."""
-    attention_bias: bool = True
-    """Whether the projections to queries, keys and values have a bias."""
-    attention_output_bias: bool = True
-    """Whether the projection of the heads' output has a bias."""
-    feed_forward_bias: bool = True
-    """Whether the linear maps of the feed-forward blocks have a bias."""
-    embedding_scale: bool = True
-    """Whether the embeddings of tokens are multiplied by sqrt(d_model)."""
-    embedding_norm: bool = False
-    """Whether the sum of embedding and position is normalised, before its dropout."""
-    embedding_init: EmbeddingInit = EmbeddingInit.normal
-    """normal (standard deviation d_model^-0.5) or xavier; also of the output layer."""
-    init: Init = Init.xavier
-    """xavier or depth_scaled."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("d_ff", "num_heads", "d_k", "d_v", "max_positions", "max_distance")
-        self.require_rates("dropout", "attention_dropout", "activation_dropout")
-        positive(self, "model", "norm_eps")
-        _check_heads(self)
-        _check_buckets(self)
-
-    @property
-    def longest(self) -> int | None:
-        return self.max_positions if self.positions is Positions.learned else None
-
-    @property
-    def sees_ahead(self) -> bool:
-        """Whether positions of a decoder, too, may attend to later ones."""
-        return False
-
-    @property
-    def head_widths(self) -> tuple[int, int]:
-        """Channels of a head: of its queries and keys, and of its values."""
-        share = self.d_model // self.num_heads
-        return self.d_k or share, self.d_v or share
-
-    @property
-    def embedding_factor(self) -> float:
-        """The factor of the embeddings of tokens."""
-        return math.sqrt(self.d_model) if self.embedding_scale else 1.0
-
-    @property
-    def furthest(self) -> int:
-        """The distance from which on distances are not told apart: `max_distance`, or that of the papers."""
-        return self.max_distance or (16 if self.positions is Positions.relative else 128)
-
-
-def _check_heads(cfg: StackConfig) -> None:
-    if (cfg.d_k is None or cfg.d_v is None) and cfg.d_model % cfg.num_heads:
-        divisors = [n for n in range(1, cfg.d_model + 1) if cfg.d_model % n == 0]
-        nearest = min(divisors, key=lambda n: (abs(n - cfg.num_heads), -n))
-        raise UserError(
-            f"model.d_model must be divisible by model.num_heads, but {cfg.d_model} % {cfg.num_heads} "
-            f"= {cfg.d_model % cfg.num_heads}; try model.num_heads={nearest}"
-        )
-    width, _ = cfg.head_widths
-    if cfg.positions is Positions.rotary and width % 2:
-        name = "model.d_model / model.num_heads" if cfg.d_k is None else "model.d_k"
-        raise UserError(
-            f"{name} must be even with model.positions=rotary, which rotates pairs of channels, "
-            f"but is {width}; try model.d_k={width + 1}"
-        )
-
-
-def _check_buckets(cfg: StackConfig) -> None:
-    if cfg.num_buckets < 4 or cfg.num_buckets % 2:
-        raise UserError(f"model.num_buckets must be even and at least 4, but is {cfg.num_buckets}")
-    num_exact = cfg.num_buckets // 2
-    if cfg.positions is Positions.t5 and cfg.furthest <= num_exact:
-        raise UserError(
-            f"model.max_distance must be greater than model.num_buckets / 2 = {num_exact} with "
-            f"model.positions=t5, whose first half of buckets are single distances, but is {cfg.furthest}; "
-            "raise it or lower model.num_buckets"
-        )
 
 
 class SelfAttentionSublayer(nn.Module):

@@ -6,13 +6,12 @@ D d_model, H heads, C channels of a head, K beams, N = B * K hypotheses, V targe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from nmt.layers.attention import AttentionRole
 from nmt.models.base import TranslationModel
+from nmt.models.configs import TransformerConfig
 from nmt.models.kv_cache import KeyValueCache, new_cache
 from nmt.models.stack import (
     CrossAttentionSublayer,
@@ -20,32 +19,10 @@ from nmt.models.stack import (
     FeedForwardSublayer,
     SelfAttentionLayer,
     SelfAttentionSublayer,
-    StackConfig,
     build_final_norm,
     build_stack,
 )
-from nmt.models.vocabulary import Tying, build_vocabulary
-
-
-@dataclass
-class TransformerConfig(StackConfig):
-    """Sizes and variations; by default the base model of the paper, but pre-norm."""
-
-    name: str = "transformer"
-    encoder_layers: int = 6
-    """Depth of the encoder."""
-    decoder_layers: int = 6
-    """Depth of the decoder."""
-    tying: Tying = Tying.all
-    """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("encoder_layers", "decoder_layers")
-
-    @property
-    def shares_vocabulary(self) -> bool:
-        return self.tying.shares_vocabulary
+from nmt.models.vocabulary import build_vocabulary
 
 
 class DecoderLayer(nn.Module):

@@ -7,36 +7,12 @@ Tying: Press and Wolf 2017; all three matrices: Vaswani et al. 2017, section 3.4
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-
-
-class Tying(Enum):
-    """The matrices that are one, among source embedding, target embedding and output layer."""
-
-    none = "none"
-    src_tgt = "src_tgt"
-    src_output = "src_output"
-    tgt_output = "tgt_output"
-    all = "all"
-
-    @property
-    def shares_vocabulary(self) -> bool:
-        """Whether source and target must have one vocabulary."""
-        return self in (Tying.src_tgt, Tying.src_output, Tying.all)
-
-
-class EmbeddingInit(Enum):
-    """Initialisation of the three matrices."""
-
-    normal = "normal"
-    """With standard deviation D^-0.5."""
-    xavier = "xavier"
-    """Uniform, by V + D (Glorot and Bengio 2010)."""
+from nmt.models.configs import EmbeddingInit, Tying
 
 
 class TokenEmbedding(nn.Embedding):

@@ -2,6 +2,7 @@
 
 Knows files and models together; refuses to know the command line. The modules in import order:
 
+    configs             The config of the choice among synthetic pairs; no torch.
     task                The interface of a task: training examples, evaluation and samples.
     translation         The task of translation.
     language_model      The task of language modelling.

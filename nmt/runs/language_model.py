@@ -18,7 +18,7 @@ from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding import DecodingConfig, SamplingConfig
+from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.sampling import continuation
 from nmt.decoding.translate import evaluating

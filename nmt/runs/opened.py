@@ -19,18 +19,21 @@ from nmt.data import sources
 from nmt.data.mixture import tagged
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
-from nmt.decoding import DecodingConfig, SamplingConfig
+from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.translate import Translation, in_precision, translate_stream
 from nmt.errors import Log, UserError, suggest, warn
-from nmt.models import TranslationModel, build_model
-from nmt.models.ensemble import Ensemble, EnsembleConfig
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import EnsembleConfig
+from nmt.models.ensemble import Ensemble
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
+from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
@@ -51,7 +54,7 @@ class Run(TrainedModel):
     """A trained model and its run directory; for an ensemble, the directory of its first run."""
 
     directory: RunDirectory
-    _copies: dict[runtime.Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
+    _copies: dict[Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
 
     def searched(self, decoding: DecodingConfig) -> TranslationModel:
         """Return the model in `decoding.precision`; a copy in lower precision is made at the first call."""
@@ -137,9 +140,7 @@ class Run(TrainedModel):
         raise UserError(f"{run} is no language model, but translates: nmt translate run={run}")
 
 
-def open_run(
-    path: str | Path, checkpoint: str = "final", runtime_cfg: runtime.RuntimeConfig | None = None
-) -> Run:
+def open_run(path: str | Path, checkpoint: str = "final", runtime_cfg: RuntimeConfig | None = None) -> Run:
     """Load the model of a run directory.
 
     Args:
@@ -154,7 +155,7 @@ def open_run(
     directory = RunDirectory(Path(path))
     directory.verify()
     cfg = load_config(directory.config_file)
-    device = runtime.prepare(runtime_cfg or runtime.RuntimeConfig())
+    device = runtime.prepare(runtime_cfg or RuntimeConfig())
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)

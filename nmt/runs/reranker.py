@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.config.roots import Task
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.reranking import Floats, chosen
 from nmt.decoding.translate import Translation, translate
 from nmt.errors import Log, UserError

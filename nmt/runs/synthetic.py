@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.checks import within
 from nmt.data.filters import FilterReport
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import DataConfig, ParallelText, Split
@@ -32,52 +31,13 @@ from nmt.data.training_split import CorpusText, digest_of
 from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
 from nmt.files import write_lines, written_atomically
+from nmt.runs.configs import Candidates, SelectionConfig, Side
 from nmt.runs.stages import Fill, Stage
 
 TRANSLATIONS = "translations"
 """File of a stage of translations, an n-best list in the format of Moses."""
 ACCOUNT = {"read": int, "dropped": dict[str, int]}
 """Fields of the report on text and pairs, with their types."""
-
-
-class Side(Enum):
-    """The side of the pairs that is translated; the name of the synthetic corpus says the direction."""
-
-    src = "forward"
-    tgt = "backward"
-
-
-class Candidates(Enum):
-    """The translations of an n-best list that may become pairs."""
-
-    all = "all"
-    closest = "closest"
-
-
-@dataclass
-class SelectionConfig:
-    """Rules for the translations that are kept; a text without references has no chrF."""
-
-    candidates: Candidates = Candidates.all
-    """all translations of an n-best list, or of each list the one closest to the reference by chrF
-    (sequence-level interpolation, Kim and Rush 2016, section 3.3)."""
-    min_score: float | None = None
-    """Translations with a lower score are dropped; the score is that of the search, such as the
-    length-penalised log probability of beam search. null: none."""
-    best_share: float = 1.0
-    """Share of the translations of a teacher, those with the best scores, that is kept."""
-    min_chrf: float = 0.0
-    """Translations with a lower chrF against the reference, from 0 to 100, are dropped (after Freitag et al.
-    2017)."""
-
-    def __post_init__(self) -> None:
-        within(self, "distil", "(0, 1]", "best_share")
-        within(self, "distil", "[0, 100]", "min_chrf")
-
-    @property
-    def needs_references(self) -> bool:
-        """Whether translations are compared with references."""
-        return self.candidates is Candidates.closest or self.min_chrf > 0.0
 
 
 class Candidate(NamedTuple):

@@ -15,10 +15,10 @@ from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import Examples
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE, World
-from nmt.models import TranslationModel
+from nmt.models.base import TranslationModel
 from nmt.training.tracking import Tracker
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nmt.config.roots import Task
 from nmt.data.batching import collate, plan_in_order
 from nmt.data.pairs import ParallelText
-from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, perplexity, validation_loss
 from nmt.errors import Log
 from nmt.progress import told

@@ -2,21 +2,22 @@
 
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
+    configs             The configs of a training, and the tables of its choices; no torch.
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
     checkpoint          Write atomically, verify, read, keep and average tensors.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
-    optimizer           Optimizers: a table, and their parameter groups.
-    schedules           Learning-rate schedules: a table of pure functions of the step.
+    optimizer           Optimizers and their parameter groups.
+    schedules           Learning-rate schedules: pure functions of the step.
     objective           Quantity that an update minimises; model and objective as one module.
     consistency         R-Drop and SimCut: two passes that should agree.
     distillation        The predictions of other runs as what a model learns.
-    __init__            The table of objectives, and the one function that builds one.
+    __init__            The one function that builds an objective.
     ema                 Exponential moving average of the weights.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.
-    statistics          Statistics of updates by name: sums on the device, and the table of measures.
+    statistics          Statistics of updates by name: sums on the device, and measures.
     train_state         Progress of a training, as checkpoints store it.
     memory              Batches that do not fit into memory, and what is tried instead.
     auto_batch          Number of tokens in a batch that suits the memory and the speed of the machine.
@@ -27,23 +28,16 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from nmt.training.consistency import RDrop, RDropConfig, SimCut, SimCutConfig
-from nmt.training.distillation import Distillation, DistillationConfig
-from nmt.training.objective import CrossEntropy, CrossEntropyConfig, Objective, ObjectiveConfig, OpenModel
+from nmt.loading import loaded
+from nmt.training.configs import OBJECTIVES, ObjectiveConfig
 
-OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Callable[[Any, OpenModel], Objective]]] = {
-    "cross_entropy": (CrossEntropyConfig, CrossEntropy),
-    "r_drop": (RDropConfig, RDrop),
-    "simcut": (SimCutConfig, SimCut),
-    "distillation": (DistillationConfig, Distillation),
-}
-
-__all__ = ["OBJECTIVES", "Objective", "ObjectiveConfig", "OpenModel", "build_objective"]
+if TYPE_CHECKING:
+    from nmt.training.objective import Objective, OpenModel
 
 
 def build_objective(cfg: ObjectiveConfig, open_model: OpenModel) -> Objective:
     """Return the objective that `cfg` describes; `open_model` opens the model of another run."""
-    return OBJECTIVES[cfg.name][1](cfg, open_model)
+    objective: Objective = loaded(OBJECTIVES[cfg.name][1])(cfg, open_model)
+    return objective

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmt.errors import UserError
+from nmt.training.configs import AUTO
 
-AUTO = "auto"
-"""Value of `trainer.batch_tokens` that asks for the search."""
 MULTIPLE = 256
 """Divisor of all numbers that are tried and found."""
 MARGIN = 0.85

@@ -8,50 +8,13 @@ token, drops nothing out and gets no gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
 import torch
 from torch import Tensor
 
-from nmt.checks import not_negative, within
 from nmt.data.batching import Batch
 from nmt.layers.loss import Agreement
-from nmt.training.objective import CrossEntropyConfig, LossModule, Objective, cut
-
-
-class Teacher(Enum):
-    """Models that a pass should agree with."""
-
-    self = "self"
-    ema = "ema"
-
-
-@dataclass
-class ConsistencyConfig(CrossEntropyConfig):
-    """Keys of objectives with a pass that should agree with another."""
-
-    weight: float = 1.0
-    """Weight of the divergence; alpha of the article."""
-    teacher: Teacher = Teacher.self
-    """The model that a pass should agree with: self, or ema, the moving average of trainer.ema_decay."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "objective", "weight")
-
-    @property
-    def needs_average(self) -> bool:
-        """Whether the moving average of the weights is the teacher."""
-        return self.teacher is Teacher.ema
-
-
-@dataclass
-class RDropConfig(ConsistencyConfig):
-    """R-Drop (Liang et al. 2021): two passes that differ by their dropout alone should agree."""
-
-    name: str = "r_drop"
-    weight: float = 5.0
+from nmt.training.configs import CrossEntropyConfig, Teacher
+from nmt.training.objective import LossModule, Objective, cut
 
 
 class RDrop(Objective):
@@ -77,20 +40,6 @@ class RDrop(Objective):
         share = 1.0 - 1.0 / total  # of the divergence
         loss, nll, kl = module.imitation(hidden, targets, self.cfg.label_smoothing, share, taught)
         return total * loss, {"nll": nll, "kl": kl}
-
-
-@dataclass
-class SimCutConfig(ConsistencyConfig):
-    """SimCut (Gao et al. 2022): a pass with some embeddings zeroed should agree with the plain pass."""
-
-    name: str = "simcut"
-    weight: float = 3.0
-    cut: float = 0.05
-    """Share of the tokens, on both sides, whose embeddings are zero in the second pass."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, "objective", "[0, 1)", "cut")
 
 
 class SimCut(Objective):

@@ -6,33 +6,12 @@ computed once for a batch, their probabilities a few rows at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import MISSING
 from torch import Tensor
 
-from nmt.checks import within
 from nmt.data.batching import Batch
-from nmt.errors import UserError
-from nmt.training.objective import CrossEntropyConfig, LossModule, Objective, OpenModel, cut, taught_by
-
-
-@dataclass
-class DistillationConfig(CrossEntropyConfig):
-    """Word-level knowledge distillation (Kim and Rush 2016, section 3.1) from one run or several."""
-
-    name: str = "distillation"
-    teachers: list[str] = MISSING
-    """Run directories of the teachers; the student learns the mean of their probabilities."""
-    weight: float = 0.5
-    """Share of the divergence from the teachers in the loss; the rest is that of the references."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, "objective", "[0, 1]", "weight")
-        if self.teachers != MISSING and not self.teachers:
-            raise UserError("objective.teachers names no run; set objective.teachers=[RUN,...]")
+from nmt.training.objective import LossModule, Objective, OpenModel, cut, taught_by
 
 
 class Distillation(Objective):

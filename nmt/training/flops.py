@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from nmt.models.base import TranslationModel
-from nmt.runtime import Precision
+from nmt.runtime_config import Precision
 
 PER_WEIGHT = 6
 PEAKS = {

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.kernels.fused import Linear
-from nmt.runtime import Precision, RuntimeConfig, resolve_precision
+from nmt.runtime import resolve_precision
+from nmt.runtime_config import Precision, RuntimeConfig
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x^3 and x^5 in the polynomial of one iteration: steep at 0, flat around 1."""

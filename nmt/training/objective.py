@@ -8,7 +8,8 @@ inside the module that DDP, FSDP2 and the compiler wrap, so that every pass coun
 returns sums by name and never divides: the trainer alone divides, by the target tokens of the whole update
 over all ranks.
 
-Here are the contract and label-smoothed cross-entropy; the table of objectives is `nmt.training.OBJECTIVES`.
+Here are the contract and label-smoothed cross-entropy; the table is `OBJECTIVES` in
+`nmt.training.configs`.
 Shapes: M target tokens (no padding), D d_model, V vocabulary.
 """
 
@@ -16,33 +17,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as symbolic_shapes
 
-from nmt.checks import within
 from nmt.data.batching import Batch
 from nmt.layers.loss import Agreement, projected_agreement, projected_imitation, projected_nll
 from nmt.models.base import TranslationModel
 
 OpenModel = Callable[[str], TranslationModel]
 """A function that opens the model of a run with the same tokenizer: on the device, in eval mode, frozen."""
-
-
-@dataclass
-class ObjectiveConfig:
-    """Base of the configs of all objectives."""
-
-    name: str = ""
-    """Kind of objective; chosen together with its other fields by `objective=...`."""
-
-    @property
-    def needs_average(self) -> bool:
-        """Whether the moving average of the weights, that of `trainer.ema_decay`, is a teacher."""
-        return False
 
 
 class Objective(ABC):
@@ -130,21 +117,6 @@ class LossModule(nn.Module):
 
     def _hidden(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, rows: Tensor) -> Tensor:
         return self.model(src, src_mask, tgt_in).flatten(0, 1).index_select(0, rows)
-
-
-@dataclass
-class CrossEntropyConfig(ObjectiveConfig):
-    """Negative log-likelihood of the target tokens, with label smoothing."""
-
-    name: str = "cross_entropy"
-    label_smoothing: float = 0.1
-    """Share of the target probability spread evenly over the vocabulary."""
-    word_dropout: float = 0.0
-    """Share of the tokens, on both sides, that the model does not see in training: their embeddings are zero
-    (Sennrich et al. 2016, Edinburgh at WMT, after Gal 2015)."""
-
-    def __post_init__(self) -> None:
-        within(self, "objective", "[0, 1)", "label_smoothing", "word_dropout")
 
 
 class CrossEntropy(Objective):

@@ -1,6 +1,6 @@
 """Optimizers and their parameter groups.
 
-An optimizer is one config dataclass, one function `build_foo(cfg, model)` and one line in `OPTIMIZERS`.
+An optimizer is one config dataclass, one function `build_foo(cfg, model)` and one row of `OPTIMIZERS`.
 Nothing here touches gradients: clipping and stepping belong to `nmt.runtime`, learning rates to
 `nmt.training.schedules`.
 
@@ -9,76 +9,16 @@ Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Muon is in `nmt.tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
 
-from nmt.checks import not_negative, positive, within
 from nmt.errors import UserError
+from nmt.loading import loaded
 from nmt.training.checkpoint import require_match
+from nmt.training.configs import OPTIMIZERS, AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from nmt.training.muon import Muon, packed_matrices
-
-
-@dataclass
-class OptimizerConfig:
-    """Base of the optimizer configs: the settings of Adam, for all parameters without a rule of their own."""
-
-    name: str = ""
-    """Row of `OPTIMIZERS`; set by choosing `optimizer=...`."""
-    beta1: float = 0.9
-    """Decay of the first moment."""
-    beta2: float = 0.98
-    """Decay of the second moment."""
-    eps: float = 1e-9
-    """Term added to the root of the second moment."""
-    weight_decay: float = 0.0
-    """Weight decay of matrices only: never of biases, norms or embeddings."""
-    clip_norm: float = 1.0
-    """Global L2 norm that gradients are scaled down to; 0 turns clipping off."""
-
-    def __post_init__(self) -> None:
-        within(self, "optimizer", "[0, 1)", "beta1", "beta2")
-        positive(self, "optimizer", "eps")
-        not_negative(self, "optimizer", "weight_decay", "clip_norm")
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """The decays of both moments."""
-        return self.beta1, self.beta2
-
-
-@dataclass
-class AdamConfig(OptimizerConfig):
-    """Adam; the gradient of the weight decay goes through the moments."""
-
-    name: str = "adam"
-
-
-@dataclass
-class AdamWConfig(OptimizerConfig):
-    """Adam with decoupled weight decay."""
-
-    name: str = "adamw"
-
-
-@dataclass
-class MuonConfig(OptimizerConfig):
-    """Matrices move along orthogonalised momentum, the other parameters by AdamW, at the same rate."""
-
-    name: str = "muon"
-    momentum: float = 0.95
-    """Decay of the momentum of a matrix."""
-    rms: float = 0.2
-    """Root mean square of the update of a matrix, as a share of the learning rate; 0.2 is about adam's."""
-    iterations: int = 5
-    """Newton-Schulz iterations that make an update orthogonal; fewer are faster and less exact."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, "optimizer", "[0, 1)", "momentum")
-        positive(self, "optimizer", "rms", "iterations")
 
 
 def build_adam(cfg: AdamConfig, model: nn.Module) -> torch.optim.Optimizer:
@@ -113,20 +53,14 @@ def build_muon(cfg: MuonConfig, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Callable[..., torch.optim.Optimizer]]] = {
-    "adam": (AdamConfig, build_adam),
-    "adamw": (AdamWConfig, build_adamw),
-    "muon": (MuonConfig, build_muon),
-}
-
-
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer of `model`; its learning rate is 0 until `MixedPrecisionStep.step` sets one.
 
     Raises:
         UserError: the model has no matrix that Muon could update.
     """
-    return OPTIMIZERS[cfg.name][1](cfg, model)
+    made: torch.optim.Optimizer = loaded(OPTIMIZERS[cfg.name][1])(cfg, model)
+    return made
 
 
 def parameter_groups(

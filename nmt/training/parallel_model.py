@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from nmt.data.batching import Batch
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
-from nmt.runtime import Parallel, RuntimeConfig, whole
+from nmt.runtime import whole
+from nmt.runtime_config import Parallel, RuntimeConfig
 from nmt.training.checkpoint import require_match
 from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule, Objective

@@ -11,7 +11,6 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 import torch
@@ -28,14 +27,6 @@ from nmt.training.train_state import TrainState
 
 LOSSES = 3
 """Logged losses of which the middle one decides whether a training diverges."""
-
-
-class OnNonfinite(Enum):
-    """What follows an update whose loss, or norm of the gradients, is not finite."""
-
-    stop = "stop"
-    skip = "skip"
-    rollback = "rollback"
 
 
 class RolledBack(TrainingStopped):

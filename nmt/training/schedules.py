@@ -9,121 +9,22 @@ Noam: Vaswani et al. 2017, section 5.3, equation 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from nmt.checks import not_negative, positive, within
 from nmt.errors import UserError
-
-
-@dataclass
-class ScheduleConfig:
-    """The learning rate of each update; each schedule adds its own fields."""
-
-    name: str = ""
-    """Row of `SCHEDULES`; set by choosing `schedule=...`."""
-    warmup_steps: int = 4000
-    """Updates of linear growth from 0 to the peak."""
-
-    def __post_init__(self) -> None:
-        not_negative(self, "schedule", "warmup_steps")
-
-
-@dataclass
-class NoamConfig(ScheduleConfig):
-    """Rate factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) of the Transformer paper."""
-
-    name: str = "noam"
-    factor: float = 1.0
-    """Factor of the paper's formula; the peak that results is printed at the start of training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "schedule", "factor", "warmup_steps")
-
-
-@dataclass
-class PeakConfig(ScheduleConfig):
-    """Base of the schedules that are stated by their peak."""
-
-    peak_rate: float = 5e-4
-    """Highest learning rate, reached at the end of the warm-up."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "schedule", "peak_rate")
-
-
-@dataclass
-class InverseSqrtConfig(PeakConfig):
-    """Linear warm-up to the peak, then decay with the inverse square root of the step."""
-
-    name: str = "inverse_sqrt"
-
-
-@dataclass
-class DecayConfig(PeakConfig):
-    """Base of the schedules that end at a known step."""
-
-    final_rate: float = 0.0
-    """Learning rate at the end of the decay."""
-    decay_steps: int | None = None
-    """Update at which the decay ends, warm-up included; null: `trainer.max_steps`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "schedule", "final_rate")
-        if self.final_rate > self.peak_rate:
-            raise UserError(
-                f"schedule.final_rate must not exceed schedule.peak_rate={self.peak_rate}, "
-                f"but is {self.final_rate}"
-            )
-        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
-            raise UserError(
-                f"schedule.decay_steps must be above schedule.warmup_steps={self.warmup_steps}, "
-                f"but is {self.decay_steps}"
-            )
-
-
-@dataclass
-class LinearConfig(DecayConfig):
-    """Linear warm-up to the peak, then a straight line to the final rate."""
-
-    name: str = "linear"
-
-
-@dataclass
-class CosineConfig(DecayConfig):
-    """Linear warm-up to the peak, then half a cosine to the final rate (Loshchilov and Hutter 2017)."""
-
-    name: str = "cosine"
-
-
-@dataclass
-class PlateauConfig(PeakConfig):
-    """Linear warm-up to the peak, then a cut whenever the validation loss has stopped improving."""
-
-    name: str = "plateau"
-    reduce_factor: float = 0.5
-    """Factor of the rate at each cut."""
-    plateau_patience: int = 3
-    """Number of validations without a better loss before a cut."""
-    min_rate: float = 1e-8
-    """Lowest rate that cuts lead to."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, "schedule", "(0, 1)", "reduce_factor")
-        positive(self, "schedule", "plateau_patience")
-        not_negative(self, "schedule", "min_rate")
-
-
-@dataclass
-class ConstantConfig(PeakConfig):
-    """Linear warm-up to the peak, which then stays."""
-
-    name: str = "constant"
+from nmt.loading import loaded
+from nmt.training.configs import (
+    SCHEDULES,
+    ConstantConfig,
+    CosineConfig,
+    DecayConfig,
+    InverseSqrtConfig,
+    LinearConfig,
+    NoamConfig,
+    PeakConfig,
+    PlateauConfig,
+    ScheduleConfig,
+)
 
 
 class ScheduleContext(NamedTuple):
@@ -187,19 +88,10 @@ def constant(step: int, cfg: ConstantConfig, context: ScheduleContext) -> float:
     return warmup(step, cfg) * cfg.peak_rate
 
 
-SCHEDULES: dict[str, tuple[type[ScheduleConfig], Callable[..., float]]] = {
-    "noam": (NoamConfig, noam),
-    "inverse_sqrt": (InverseSqrtConfig, inverse_sqrt),
-    "linear": (LinearConfig, linear),
-    "cosine": (CosineConfig, cosine),
-    "plateau": (PlateauConfig, plateau),
-    "constant": (ConstantConfig, constant),
-}
-
-
 def rate(step: int, cfg: ScheduleConfig, context: ScheduleContext) -> float:
     """Return the learning rate of update `step` (from 1)."""
-    return SCHEDULES[cfg.name][1](step, cfg, context)
+    found: float = loaded(SCHEDULES[cfg.name][1])(step, cfg, context)
+    return found
 
 
 def peak(cfg: ScheduleConfig, context: ScheduleContext) -> float:

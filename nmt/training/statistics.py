@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from nmt.distributed import ALONE, World
+from nmt.loading import loaded
 from nmt.runtime import whole
+from nmt.training.configs import MEASURES
 
 
 class Update(NamedTuple):
@@ -55,12 +57,6 @@ def layer_grad_norm(update: Update) -> dict[str, Tensor]:
 
 Measure = Callable[[Update], Tensor | dict[str, Tensor]]
 
-MEASURES: dict[str, Measure] = {
-    "weight_norm": weight_norm,
-    "largest_gradient": largest_gradient,
-    "layer_grad_norm": layer_grad_norm,
-}
-"""Measures of an update: a scalar on the device, or several by name. The names of a measure stay the same."""
 
 OF_UPDATES = "update/"
 """Prefix of the name of a measure in a window of sums."""
@@ -107,7 +103,7 @@ class UpdateStatistics:
     ):
         self.forgives_overflow = forgives_overflow
         self.tolerated = tolerated
-        self.measures = {name: MEASURES[name] for name in measures}
+        self.measures = {name: loaded(MEASURES[name]) for name in measures}
         self.world = world
         self._batch_names: tuple[str, ...] = ()
         self._batches: Tensor | None = None  # sums of this rank over the batches of one update

@@ -32,9 +32,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, suggest, warn, witnessed
+from nmt.errors import Interrupted, NmtError, TrainingStopped, warn, witnessed
 from nmt.files import parse_json, require_space, write_lines
+from nmt.loading import loaded
 from nmt.progress import Work, heard_by
+from nmt.training.configs import SINKS, TrackingConfig
 from nmt.training.status_line import StatusLine, WorkLine
 
 ESCAPE_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
@@ -46,28 +48,6 @@ TAGS = {"train/loss": "train/objective", "train/nll": "train/loss"}
 """Names that differ in TensorBoard, so that `loss` is the same quantity in train and valid."""
 SPARE_BYTES = 1 << 20
 """Free space without which TensorBoard gets nothing, and size of the lines kept until there is room."""
-
-
-def _default_sinks() -> list[str]:
-    return ["display", "train_log", "jsonl", "tensorboard"]
-
-
-@dataclass
-class TrackingConfig:
-    """The places that a training reports to."""
-
-    sinks: list[str] = field(default_factory=_default_sinks)
-    """Any of display (on stderr), train_log (train.log), jsonl (metrics.jsonl) and tensorboard."""
-
-    def __post_init__(self) -> None:
-        for number, name in enumerate(self.sinks):
-            if name not in SINKS:
-                raise UserError(
-                    f"tracking.sinks[{number}] must be one of {', '.join(SINKS)}, "
-                    f"but is {name!r}{suggest(name, SINKS)}"
-                )
-        if len(set(self.sinks)) < len(self.sinks):
-            raise UserError(f"tracking.sinks must name each sink once, but is [{', '.join(self.sinks)}]")
 
 
 @dataclass(frozen=True)
@@ -342,15 +322,6 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value if is_number else json.dumps(value).strip('"')
 
 
-SINKS: dict[str, type[Sink]] = {
-    "display": Display,
-    "train_log": TrainLog,
-    "jsonl": JsonLines,
-    "tensorboard": TensorBoard,
-}
-"""Name in `tracking.sinks` -> its class, which imports what it needs when a sink is made."""
-
-
 class Tracker:
     """All sinks of a training, as a context manager; without sinks it reports nothing.
 
@@ -370,7 +341,7 @@ class Tracker:
     def __enter__(self) -> Tracker:
         with self._opening(), ExitStack() as opened:  # closes the sinks made so far when one cannot be made
             for name in self.cfg.sinks:
-                self._sinks[name] = SINKS[name](self.run, self.cfg)
+                self._sinks[name] = loaded(SINKS[name])(self.run, self.cfg)
                 opened.push(lambda kind, error, traceback, name=name: self._close(name, error))
             if self._sinks:
                 opened.enter_context(witnessed(self.shown))

@@ -17,37 +17,34 @@ import signal
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import NoReturn
 
 import torch
 
-from nmt.checks import at_least, finite, not_negative, positive, within
 from nmt.data.batching import Indices, Plan, groups, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
-from nmt.errors import Log, TrainingStopped, UserError, suggest, warn
+from nmt.errors import Log, TrainingStopped, UserError, warn
 from nmt.files import misfits, write_json
-from nmt.runtime import MixedPrecisionStep, Precision, whole
+from nmt.runtime import MixedPrecisionStep, whole
+from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
-from nmt.training.auto_batch import AUTO, Room, Trial, search
+from nmt.training.auto_batch import Room, Trial, search
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
+from nmt.training.configs import (
+    AUTO,
+    AverageOf,
+    OnNonfinite,
+    PlateauConfig,
+    ScheduleConfig,
+    TrainerConfig,
+)
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
 from nmt.training.parallel_model import ParallelModel
-from nmt.training.recovery import (
-    LOSSES,
-    OnNonfinite,
-    RolledBack,
-    cause,
-    diverges,
-    explosion,
-    go_back,
-)
-from nmt.training.schedules import PlateauConfig, ScheduleConfig, ScheduleContext, rate
+from nmt.training.recovery import LOSSES, RolledBack, cause, diverges, explosion, go_back
+from nmt.training.schedules import ScheduleContext, rate
 from nmt.training.statistics import (
-    MEASURES,
     Fault,
     Update,
     UpdateStatistics,
@@ -64,120 +61,6 @@ FAILED_SAVES = 3
 """Checkpoints in a row that cannot be written before the training stops."""
 ROOM = 2.5
 """Checkpoints that the disk must have room for before the first step."""
-
-
-class AverageOf(Enum):
-    """Choice of the checkpoints to average."""
-
-    last = "last"
-    best = "best"
-
-
-@dataclass
-class TrainerConfig:
-    """Limits of a training, its batches, and checkpoints to keep. A step is one update of the weights."""
-
-    max_steps: int | None = 20_000
-    """Stop after this many updates; null: no limit."""
-    max_epochs: int | None = None
-    """Stop after this many passes over the training split; null: no limit."""
-    max_tokens: int | None = None
-    """Stop after this many target tokens; null: no limit."""
-    max_minutes: float | None = None
-    """Stop after this much training time, counted over resumes; null: no limit."""
-    batch_tokens: int | str = 4096
-    """Largest number of tokens in one batch, padding included, on the longer side of each pair; auto: what
-    fits into memory, on CPU no more than makes training faster, found once, at the start of the run."""
-    auto_batch_tokens: int | None = None
-    """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
-    accumulate: int = 1
-    """Batches whose gradients are added up for one update."""
-    on_nonfinite: OnNonfinite = OnNonfinite.stop
-    """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
-    returns to the newest regular checkpoint and goes on with the data behind that update."""
-    max_recoveries: int = 5
-    """Updates that skip leaves out in a row, or returns of rollback in a run, before the training stops."""
-    divergence_ratio: float = 5.0
-    """Stop when the median of the last three logged losses is this many times that of the first update, or
-    that of a uniform guess if it is larger; 0: never."""
-    log_every_steps: int = 50
-    """Updates between two lines of metrics."""
-    measures: list[str] = field(default_factory=list)
-    """Further measures of every update, shown as train/NAME: weight_norm, largest_gradient,
-    layer_grad_norm."""
-    eval_every_steps: int = 500
-    """Updates between two validations."""
-    save_every_steps: int = 500
-    """Updates between two checkpoints."""
-    keep_last: int = 3
-    """Newest checkpoints kept."""
-    keep_best: int = 1
-    """Best checkpoints kept, by `best_metric`."""
-    best_metric: str = "auto"
-    """Validation score that picks the best checkpoint and drives early stopping: loss, or one of `metrics`;
-    auto: the first of `metrics` whose higher values are better, else loss."""
-    patience: int = 10
-    """Stop after this many validations without a better `best_metric`; 0: never."""
-    average: int = 0
-    """Average the weights of this many checkpoints at the end, and score the mean unless the best checkpoint
-    validates better; 0: score the best one."""
-    average_of: AverageOf = AverageOf.last
-    """Average the newest or the best checkpoints."""
-    ema_decay: float = 0.0
-    """Score and save the exponential moving average of the weights, of which an update keeps this share (less
-    in the first updates), such as 0.999; 0: the weights themselves."""
-    num_samples: int = 3
-    """Validation sentences whose translations are shown in TensorBoard at every validation."""
-
-    def __post_init__(self) -> None:
-        every = ("log_every_steps", "eval_every_steps", "save_every_steps")
-        at_least(self, "trainer", 1, "accumulate", *every, "keep_last", "keep_best", "auto_batch_tokens")
-        self._require_batch_tokens()
-        limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
-        positive(self, "trainer", *limits, hint="; use null for no limit")
-        not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
-        finite(self, "trainer", "divergence_ratio")
-        within(self, "trainer", "[0, 1)", "ema_decay")
-        for name in self.measures:
-            if name not in MEASURES:
-                known = ", ".join(MEASURES)
-                raise UserError(
-                    f"trainer.measures can hold {known}, but holds {name!r}{suggest(name, MEASURES)}"
-                )
-        kept = self.keep_last if self.average_of is AverageOf.last else self.keep_best
-        if self.average > kept:
-            key = f"trainer.keep_{self.average_of.value}"
-            raise UserError(
-                f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
-                f"set {key}={self.average}"
-            )
-
-    def _require_batch_tokens(self) -> None:
-        """Raise `UserError` unless `batch_tokens` is a number or auto, and the number of auto is for auto."""
-        given = self.batch_tokens
-        if given != AUTO and (isinstance(given, str) or given < 1):
-            raise UserError(f"trainer.batch_tokens must be at least 1 or {AUTO}, but is {given!r}")
-        if given != AUTO and self.auto_batch_tokens is not None:
-            raise UserError(
-                f"trainer.auto_batch_tokens={self.auto_batch_tokens} is what trainer.batch_tokens={AUTO} "
-                f"stands for, but trainer.batch_tokens is {given}; leave one of them out"
-            )
-
-    @property
-    def is_to_be_found(self) -> bool:
-        """Whether the number of tokens in a batch is not known yet."""
-        return self.batch_tokens == AUTO and self.auto_batch_tokens is None
-
-    @property
-    def tokens_per_batch(self) -> int:
-        """The largest number of tokens in one batch, given or found; raise `UserError` if it is unknown."""
-        number = self.auto_batch_tokens if self.batch_tokens == AUTO else int(self.batch_tokens)
-        if number is None:
-            raise UserError(
-                f"trainer.auto_batch_tokens is missing, which trainer.batch_tokens={AUTO} has found for this "
-                "run; restore its config.yaml"
-            )
-        return number
 
 
 class Trainer:

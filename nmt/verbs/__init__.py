@@ -4,6 +4,7 @@ Knows all components, but only wires them: gives each its part of the config. Th
 that `nmt --help` answers at once. A new verb is a row here, its module and configs/NAME.yaml. The modules in
 import order:
 
+    configs             The root configs of verbs; no torch.
     file_job            The work of a model on lines: a stream, or a large file with several workers.
     train               Train a model, or resume its training, and score it.
     evaluate            Score a trained model.
@@ -32,7 +33,8 @@ _ROWS = (
     Verb(
         name="train",
         summary="train a model and score it; the same command again continues or reports",
-        config="nmt.verbs.train.TrainConfig",
+        config="nmt.config.roots.TrainConfig",
+        code="nmt.verbs.train.run",
         groups=_TRAIN_GROUPS,
         examples=(
             "nmt train                                      # the bundled demo",
@@ -46,7 +48,8 @@ _ROWS = (
     Verb(
         name="distil",
         summary="translate the training pairs with trained models, and train a student on the result",
-        config="nmt.verbs.distil.DistilConfig",
+        config="nmt.verbs.configs.DistilConfig",
+        code="nmt.verbs.distil.run",
         groups=_TRAIN_GROUPS,
         examples=(
             "nmt distil teacher=[outputs/a,outputs/b] model=transformer_tiny run=outputs/student",
@@ -62,7 +65,8 @@ _ROWS = (
     Verb(
         name="evaluate",
         summary="score a trained model: its recorded score again, or on other data",
-        config="nmt.verbs.evaluate.EvaluateConfig",
+        config="nmt.verbs.configs.EvaluateConfig",
+        code="nmt.verbs.evaluate.run",
         groups=("data", "decoding"),
         examples=(
             "nmt evaluate run=outputs/mine                  # the recorded score again",
@@ -74,7 +78,8 @@ _ROWS = (
     Verb(
         name="translate",
         summary="translate standard input to standard output line by line, or a large file",
-        config="nmt.verbs.translate.TranslateConfig",
+        config="nmt.config.roots.TranslateConfig",
+        code="nmt.verbs.translate.run",
         groups=("decoding",),
         examples=(
             "nmt translate run=outputs/mine < src.txt > hyp.txt",
@@ -87,7 +92,8 @@ _ROWS = (
     Verb(
         name="score",
         summary="log probabilities of given translations: SOURCE TAB TARGET in, a score out, line by line",
-        config="nmt.verbs.score.ScoreConfig",
+        config="nmt.verbs.configs.ScoreConfig",
+        code="nmt.verbs.score.run",
         groups=("decoding",),
         examples=(
             "paste src.txt hyp.txt | nmt score run=outputs/mine > scores.txt",
@@ -99,7 +105,8 @@ _ROWS = (
     Verb(
         name="rerank",
         summary="choose among the n-best translations of a run by the scores of other runs",
-        config="nmt.verbs.rerank.RerankConfig",
+        config="nmt.verbs.configs.RerankConfig",
+        code="nmt.verbs.rerank.run",
         groups=("data", "decoding"),
         examples=(
             "nmt rerank run=outputs/mine scorers=[B,C] decoding.beam_size=20 decoding.n_best=20  # scores",
@@ -111,7 +118,8 @@ _ROWS = (
     Verb(
         name="generate",
         summary="continue a text with a trained language model",
-        config="nmt.verbs.generate.GenerateConfig",
+        config="nmt.verbs.configs.GenerateConfig",
+        code="nmt.verbs.generate.run",
         groups=("decoding",),
         examples=(
             "nmt generate run=outputs/mine prompt='Two men'",
@@ -121,7 +129,8 @@ _ROWS = (
     Verb(
         name="attention",
         summary="show what a trained model attends to: a page, images and word alignments",
-        config="nmt.verbs.attention.AttentionVerbConfig",
+        config="nmt.verbs.configs.AttentionVerbConfig",
+        code="nmt.verbs.attention.run",
         groups=("decoding",),
         examples=(
             "nmt attention run=outputs/mine < src.txt       # attention.html, images and alignments",

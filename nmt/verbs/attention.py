@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import itertools
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nmt.attention_views.maps import empty_maps
-from nmt.attention_views.views import ViewsConfig, require_maps, write_views
+from nmt.attention_views.views import require_maps, write_views
 from nmt.config.compose import Composed
-from nmt.config.roots import TargetConfig, Task
+from nmt.config.roots import Task
 from nmt.data.lines import decoded
 from nmt.data.pairs import one_line
 from nmt.runs.opened import open_runs
-
-
-@dataclass
-class AttentionVerbConfig(ViewsConfig, TargetConfig):
-    """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
-
-    def __post_init__(self) -> None:
-        TargetConfig.__post_init__(self)
-        ViewsConfig.__post_init__(self)
+from nmt.verbs.configs import AttentionVerbConfig
 
 
 def run(trial: Composed) -> dict[str, Any]:

@@ -17,18 +17,14 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
-
-from nmt.checks import not_negative
 from nmt.config import small_data
 from nmt.config.compose import Composed, load_run
 from nmt.config.overrides import quoted
-from nmt.config.roots import Task, TrainConfig, TranslateConfig, check, require_checkpoint
+from nmt.config.roots import Task, TrainConfig, TranslateConfig, check
 from nmt.config.stored import load_config, refuse_difference, to_plain
 from nmt.data import sources
 from nmt.data.filters import FilterReport, filter_pairs
@@ -36,116 +32,23 @@ from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan
-from nmt.decoding import DecodingConfig
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, visible
 from nmt.files import digest
-from nmt.models.ensemble import EnsembleConfig
 from nmt.runs import synthetic
+from nmt.runs.configs import Side
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_runs, with_fixed_checkpoints
 from nmt.runs.stages import Fill, Stage
-from nmt.runs.synthetic import Selection, SelectionConfig, Side
-from nmt.runtime import RuntimeConfig
+from nmt.runs.synthetic import Selection
+from nmt.runtime_config import RuntimeConfig
 from nmt.signals import StopRequest
-from nmt.training.distillation import DistillationConfig
+from nmt.verbs.configs import Combine, DistilConfig
 from nmt.verbs.train import train
 from nmt.verbs.translate import SPEED, translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
-
-
-class Combine(Enum):
-    """The use of several teachers of one direction."""
-
-    ensemble = "ensemble"
-    each = "each"
-
-
-@dataclass
-class DistilOptions(SelectionConfig):
-    """What the teachers translate, and how; which translations the student sees, and how often."""
-
-    checkpoint: str = "final"
-    """Checkpoint of each teacher: final, best, last, average, or the number of a step."""
-    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
-    """Rule by which teachers translate together; weights are in the order of `teacher`."""
-    combine: Combine = Combine.ensemble
-    """Several teachers of one direction: ensemble (they translate together), or each for itself (data
-    diversification, Nguyen et al. 2020)."""
-    decoding: DecodingConfig = MISSING
-    """Search of the teachers, chosen by distil.decoding=...; the student's own is decoding."""
-    workers: int = 0
-    """Processes that translate; 0: one per GPU, or one per CPU core."""
-    src_text: list[str] = field(default_factory=list)
-    """Files of text in the source language to translate instead of the sources of the training pairs."""
-    tgt_text: list[str] = field(default_factory=list)
-    """Files of text in the target language to translate instead of the targets of the training pairs
-    (back-translation, Sennrich et al. 2016)."""
-    original_weight: float = 1.0
-    """Weight of the original training pairs; that of synthetic ones is 1. 0: synthetic pairs alone."""
-    backward_tag: str | None = None
-    """Tag in front of back-translated sources in training, such as bt for <bt> (Caswell et al. 2019)."""
-    folder: str = "outputs/stages"
-    """Folder of the stages; trainings with the same teachers, text and search share them."""
-    train: bool = True
-    """Train the student; false: only make the stages, and print the data of the student."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_checkpoint(self.checkpoint)
-        not_negative(self, "distil", "workers", "original_weight")
-        if self.backward_tag is not None:
-            sources.require_tag("distil.backward_tag", self.backward_tag)
-        if not self.folder.strip():
-            raise UserError("distil.folder must name a folder, but is empty")
-
-    def text(self, side: Side) -> list[str]:
-        """Return the files to translate instead of this side of the training pairs."""
-        return self.src_text if side is Side.src else self.tgt_text
-
-
-@dataclass
-class DistilConfig(TrainConfig):
-    """Train a student on translations by other runs, beside the pairs that these were trained on."""
-
-    teacher: Any = MISSING
-    """Run directory of the teacher, or several as [A,B]; one of the other direction translates targets."""
-    distil: DistilOptions = field(default_factory=DistilOptions)
-    """The teachers' part."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.teachers or not all(map(str.strip, self.teachers)):
-            raise UserError(f"teacher must name a run directory, or several as [A,B], not {self.teacher!r}")
-        if twice := sorted({run for run in self.teachers if self.teachers.count(run) > 1}):
-            raise UserError(f"teacher names {twice[0]} twice; name each run once")
-        self.distil.ensemble.normalised(len(self.teachers))
-        if self.task is not Task.translation:
-            raise UserError(f"nmt distil trains translation, but task is {self.task.value}")
-        if self.data.streaming:
-            raise UserError(
-                "data.streaming=true: the pairs to translate must be known at the start; set it to false"
-            )
-        if not self.data.has_source:
-            raise UserError(f"data={self.data.name} has one language; choose data with two")
-        if isinstance(self.objective, DistillationConfig):
-            raise UserError(
-                "objective=distillation needs teachers with the tokenizer of the student, but nmt distil "
-                "trains one on original and synthetic pairs; choose another objective=..."
-            )
-
-    @property
-    def teachers(self) -> list[str]:
-        """The run directories of the teachers."""
-        return [str(run) for run in self.teacher] if isinstance(self.teacher, list) else [str(self.teacher)]
-
-    def ensemble_of(self, runs: Sequence[str]) -> EnsembleConfig:
-        """Return the rule by which some of the teachers translate together."""
-        weights = dict(zip(self.teachers, self.distil.ensemble.weights or (), strict=False))
-        chosen = [weights[run] for run in runs] if weights else None
-        return dataclasses.replace(self.distil.ensemble, weights=chosen)
 
 
 def log(text: str) -> None:

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from omegaconf import MISSING
 
 from nmt import distributed
 from nmt.config.compose import Composed
 from nmt.config.overrides import FROM_RUN
-from nmt.config.roots import RunConfig, Task, TrainConfig
+from nmt.config.roots import Task, TrainConfig
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.decoding.confidence import agreement
-from nmt.decoding.metrics import require_metrics, sentence_chrf
+from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import write_lines
 from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest
-
-
-@dataclass
-class EvaluateConfig(RunConfig):
-    """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
-
-    data: DataConfig = MISSING
-    """Corpus to translate and to score against; data.scored_split chooses its split."""
-    metrics: list[str] = MISSING
-    """Scores to compute, such as bleu, chrf and ter."""
-    read_corpus: bool = False
-    """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
-    confidence: bool = False
-    """Report how the log probability per token of each translation correlates with its chrF; write both."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_metrics(self.metrics)
+from nmt.verbs.configs import EvaluateConfig
 
 
 def run(trial: Composed) -> dict[str, Any]:

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import MISSING
 
 from nmt.config.compose import Composed, load_run
 from nmt.config.overrides import FROM_RUN
-from nmt.config.roots import FileConfig
 from nmt.config.stored import to_plain
 from nmt.data.mixture import untagged
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.evaluate import Scores, score_text
-from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
@@ -39,41 +36,12 @@ from nmt.runs.opened import (
     with_fixed_checkpoints,
 )
 from nmt.runs.reranker import Reranker
+from nmt.verbs.configs import RerankConfig
 from nmt.verbs.file_job import Answers, Work, answer
 from nmt.verbs.translate import search_settings
 
 LARGEST = 1e100
 """Bound of weights that are read."""
-
-
-@dataclass
-class RerankConfig(FileConfig):
-    """Rerank the translations of the scored split, of standard input or of a file."""
-
-    scorers: list[str] = MISSING
-    """Run directories: models of the same direction, from right to left perhaps, of the opposite direction,
-    or language models of the target."""
-    tune_for: str = "bleu"
-    """bleu or chrf: the metric of the validation split that the weights are tuned for."""
-    tuning_seed: int = 1
-    """Seed of the search for weights."""
-    stream: bool = False
-    """Whether standard input is translated, rather than the scored split."""
-    data: DataConfig = MISSING
-    """Corpus whose validation split tunes the weights; data.scored_split chooses the split to report on."""
-    metrics: list[str] = MISSING
-    """Scores to report."""
-    read_corpus: bool = False
-    """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_metrics(self.metrics)
-        require_tunable("tune_for", self.tune_for)
-        if not self.scorers:
-            raise UserError("scorers must name at least one run, such as scorers=[outputs/reverse]")
-        if self.stream and self.input is not None:
-            raise UserError("stream=true reads standard input; leave it out to read input=...")
 
 
 def run(trial: Composed) -> dict[str, Any]:

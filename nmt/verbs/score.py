@@ -9,28 +9,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from nmt.config.compose import Composed
-from nmt.config.roots import FileConfig, Task
+from nmt.config.roots import Task
 from nmt.config.stored import to_plain
 from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.score import PairScore
 from nmt.errors import Log, UserError
 from nmt.runs.opened import Run, open_runs
+from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import Answers, Work, answer
-
-
-@dataclass
-class ScoreConfig(FileConfig):
-    """Score pairs with a TAB between; of decoding, precision, limit and batches count, and no search."""
-
-    normalise: bool = False
-    """Whether a score is divided by the number of target tokens, EOS counted."""
-    per_token: bool = False
-    """Whether two columns follow: the pieces of the target, and the log probability of each."""
 
 
 def run(trial: Composed) -> dict[str, Any]:

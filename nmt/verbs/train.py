@@ -27,7 +27,7 @@ from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import write_json, write_lines
-from nmt.models import TranslationModel
+from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
 from nmt.runs.status import Status
@@ -36,14 +36,15 @@ from nmt.runs.tasks import TASKS, Evaluation
 from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import AVERAGE
+from nmt.training.configs import AverageOf, TrackingConfig
 from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
 from nmt.training.schedules import ScheduleContext, peak
-from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
+from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
-from nmt.training.trainer import AverageOf, Trainer, selected_steps
+from nmt.training.trainer import Trainer, selected_steps
 
 
 def run(trial: Composed) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.translate import translate
 from nmt.errors import UserError
-from nmt.layers.positions import Positions
+from nmt.layers.choices import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.transformer import TransformerConfig
+from nmt.models.configs import TransformerConfig
 
 CPU = torch.device("cpu")
 LINES = ["two dogs run in the snow", "a man in a red shirt", "a dog", "the snow is red"]

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt.attention_views.configs import View, ViewsConfig
 from nmt.attention_views.maps import SentenceMaps, attend, empty_maps
-from nmt.attention_views.views import MAX_SHOWN_TOKENS, View, ViewsConfig, require_maps, write_views
+from nmt.attention_views.views import MAX_SHOWN_TOKENS, require_maps, write_views
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
 

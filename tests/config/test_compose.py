@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.attention_views.views import View
+from nmt.attention_views.configs import View
 from nmt.config.compose import MAX_NAME, Composed, compose, file_name
 from nmt.config.explain import leaves
 from nmt.config.overrides import parse_overrides
@@ -17,11 +17,10 @@ from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
 from nmt.data.hub import HubData
 from nmt.data.pairs import Split
-from nmt.decoding import BeamConfig, LengthPenalty
+from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.errors import UserError
 from nmt.verbs import VERBS
-from nmt.verbs.attention import AttentionVerbConfig
-from nmt.verbs.evaluate import EvaluateConfig
+from nmt.verbs.configs import AttentionVerbConfig, EvaluateConfig
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 

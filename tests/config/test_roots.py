@@ -23,11 +23,10 @@ from nmt.data.hub import HubData
 from nmt.data.pairs import DataConfig
 from nmt.data.sources import SOURCES
 from nmt.errors import UserError
-from nmt.models import MODELS
-from nmt.training.optimizer import OPTIMIZERS
-from nmt.training.schedules import SCHEDULES, CosineConfig
+from nmt.models.configs import MODELS
+from nmt.training.configs import OPTIMIZERS, SCHEDULES, CosineConfig
 from nmt.verbs import VERBS
-from nmt.verbs.evaluate import EvaluateConfig
+from nmt.verbs.configs import EvaluateConfig
 
 BILLION_LAUGHS = b"a: &a [x, x]\n" + b"".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n".encode() for before, name in pairwise("abcdefghij")

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from nmt import cli
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.decoding import STRATEGIES
-from nmt.decoding.beam_search import BeamConfig, Beams, LengthPenalty, beam_search
+from nmt.decoding.beam_search import Beams, beam_search
 from nmt.decoding.candidates import Candidates, best_sums
+from nmt.decoding.configs import STRATEGIES, BeamConfig, LengthPenalty
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.base import State, TranslationModel
-from nmt.models.transformer import TransformerConfig
+from nmt.models.configs import TransformerConfig
 
 TABLE_SIZE = 9973
 

@@ -15,14 +15,15 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_loss
 from nmt.decoding.metrics import METRICS, Metric
 from nmt.decoding.translate import translate
 from nmt.errors import UserError
 from nmt.files import write_lines
-from nmt.models import TranslationModel, build_model
-from nmt.models.transformer import TransformerConfig
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import TransformerConfig
 
 CPU = torch.device("cpu")
 

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from nmt import kernels
 from nmt.decoding import graph_search as module
-from nmt.decoding.beam_search import BeamConfig, LengthPenalty, beam_search
+from nmt.decoding.beam_search import beam_search
+from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.decoding.graph_search import Loop, Loops, Replay, contents, forget, graph_search, search
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.decoding.translate import evaluating
 from nmt.errors import UserError
-from nmt.layers.positions import Positions
-from nmt.models.base import ModelConfig, State, TranslationModel
-from nmt.models.transformer import TransformerConfig
+from nmt.layers.choices import Positions
+from nmt.models.base import State, TranslationModel
+from nmt.models.configs import ModelConfig, TransformerConfig
 from tests.decoding.test_beam_search import TableModel, sentences, tiny_transformer
 from tests.models.test_contract import CASES, ENSEMBLES, build
 

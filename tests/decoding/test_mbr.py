@@ -14,17 +14,18 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt.data.special_ids import EOS_ID, PAD_ID
-from nmt.decoding import MBRConfig, SamplingConfig, decode
+from nmt.decoding import decode
+from nmt.decoding.configs import MBRConfig, ReferenceWeights, SamplingConfig, Utility
 from nmt.decoding.hypotheses import Hypothesis
-from nmt.decoding.mbr import ReferenceWeights, draw_candidates, rank
+from nmt.decoding.mbr import draw_candidates, rank
 from nmt.decoding.sampling import sample
-from nmt.decoding.utility import Utility
 from nmt.errors import UserError
-from nmt.models import TranslationModel, build_model
-from nmt.models.ensemble import Ensemble, EnsembleConfig
-from nmt.models.transformer import TransformerConfig
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import EnsembleConfig, TransformerConfig
+from nmt.models.ensemble import Ensemble
 from nmt.runs.opened import Run, open_run
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "run_0_1"
 LINES = ["the cat sleeps in the house", "the dog", "", "a red house sees the dog in the garden", "the dog"]

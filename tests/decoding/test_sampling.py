@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.decoding.configs import SamplingConfig
 from nmt.decoding.hypotheses import length_limits
-from nmt.decoding.sampling import SamplingConfig, _numbers, continuation, draw, sample, truncate
+from nmt.decoding.sampling import _numbers, continuation, draw, sample, truncate
 from nmt.errors import UserError
-from nmt.models import TranslationModel, build_model
-from nmt.models.decoder_only import DecoderOnlyConfig
-from nmt.models.transformer import TransformerConfig
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import DecoderOnlyConfig, TransformerConfig
 
 CPU = torch.device("cpu")
 PROBS = [0.5, 0.3, 0.15, 0.05]

@@ -16,15 +16,16 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding import BeamConfig, SamplingConfig, decode
+from nmt.decoding import decode
 from nmt.decoding import score as score_module
+from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.score import PairScore, score, score_ids
+from nmt.layers.choices import Positions
 from nmt.layers.loss import smoothed_nll
-from nmt.layers.positions import Positions
-from nmt.models import ModelConfig, TranslationModel, build_model
-from nmt.models.decoder_only import DecoderOnlyConfig
-from nmt.models.transformer import TransformerConfig
+from nmt.models import build_model
+from nmt.models.base import TranslationModel
+from nmt.models.configs import DecoderOnlyConfig, ModelConfig, TransformerConfig
 from tests.models.test_contract import CASES, build
 
 CPU = torch.device("cpu")

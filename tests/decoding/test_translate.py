@@ -16,7 +16,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, translate, translate_stream
 from nmt.models.base import State, TranslationModel
 

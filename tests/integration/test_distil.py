@@ -24,6 +24,7 @@ from nmt.errors import UserError
 from nmt.files import publish
 from nmt.runs.opened import open_runs, output_lines
 from nmt.verbs import VERBS, distil
+from nmt.verbs.configs import DistilConfig
 from tests.integration.conftest import Command
 
 STUDENT = [
@@ -365,9 +366,9 @@ def test_what_cannot_be_done_is_refused_before_anything_is_translated(
     assert not (tmp_path / "student").exists()
 
 
-def config(*arguments: str) -> distil.DistilConfig:
+def config(*arguments: str) -> DistilConfig:
     (trial,) = compose(VERBS["distil"], [*STUDENT, *arguments])
-    return trial.to_config(distil.DistilConfig)
+    return trial.to_config(DistilConfig)
 
 
 def test_several_processes_train_what_one_has_translated(

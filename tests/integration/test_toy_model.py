@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt import cli
-from nmt.models import MODELS
-from nmt.models.base import ModelConfig, State, TranslationModel
+from nmt.models.base import State, TranslationModel
+from nmt.models.configs import MODELS, ModelConfig
 
 
 @dataclass

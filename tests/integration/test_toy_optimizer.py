@@ -12,12 +12,12 @@ import torch
 import yaml
 
 from nmt import cli
-from nmt.models import TranslationModel
-from nmt.training import optimizer, schedules
+from nmt.models.base import TranslationModel
+from nmt.training import configs, optimizer, schedules
 
 
 @dataclass
-class SgdConfig(optimizer.OptimizerConfig):
+class SgdConfig(configs.OptimizerConfig):
     """Gradient descent with momentum."""
 
     name: str = "sgd"
@@ -26,7 +26,7 @@ class SgdConfig(optimizer.OptimizerConfig):
 
 
 @dataclass
-class StairsConfig(schedules.PeakConfig):
+class StairsConfig(configs.PeakConfig):
     """Half the rate after every `width` steps."""
 
     name: str = "stairs"
@@ -54,8 +54,8 @@ schedule.peak_rate=0.4 schedule.warmup_steps=0 trainer.max_steps=5 trainer.log_e
 def test_a_row_and_a_file_are_all_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(optimizer.OPTIMIZERS, "sgd", (SgdConfig, build_sgd))
-    monkeypatch.setitem(schedules.SCHEDULES, "stairs", (StairsConfig, stairs))
+    monkeypatch.setitem(configs.OPTIMIZERS, "sgd", (SgdConfig, build_sgd))
+    monkeypatch.setitem(configs.SCHEDULES, "stairs", (StairsConfig, stairs))
     for group, name in (("optimizer", "sgd"), ("schedule", "stairs")):
         file = tmp_path / "configs" / group / f"{name}.yaml"
         file.parent.mkdir(parents=True)

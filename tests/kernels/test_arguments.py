@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmt import kernels
-from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.decoding.beam_search import beam_search
+from nmt.decoding.configs import BeamConfig
 from nmt.kernels import fused
 from nmt.layers.loss import projected_nll, smoothed_nll
 from nmt.models.base import TranslationModel

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 from nmt import kernels
 from nmt.kernels import fused
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
-from nmt.layers.blocks import Activation, Dropout, FeedForward, NormOrder, Residual
+from nmt.layers.blocks import Dropout, FeedForward, Residual
+from nmt.layers.choices import Activation, NormOrder
 from nmt.layers.loss import projected_nll, smoothed_nll
 from nmt.layers.positions import sinusoids
 

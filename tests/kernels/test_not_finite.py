@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.kernels import fused
-from nmt.layers.blocks import Activation, FeedForward
+from nmt.layers.blocks import FeedForward
+from nmt.layers.choices import Activation
 from nmt.layers.loss import smoothed_nll
 from nmt.layers.positions import sinusoids
 

@@ -13,16 +13,16 @@ from torch.testing import assert_close
 from nmt import kernels
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding import candidates
-from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.decoding.beam_search import beam_search
 from nmt.decoding.candidates import Candidates
-from nmt.decoding.sampling import SamplingConfig, sample
+from nmt.decoding.configs import BeamConfig, SamplingConfig
+from nmt.decoding.sampling import sample
+from nmt.layers.choices import Positions
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
-from nmt.layers.positions import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.decoder_only import DecoderOnlyConfig
-from nmt.models.transformer import TransformerConfig
-from nmt.runtime import Precision
+from nmt.models.configs import DecoderOnlyConfig, TransformerConfig
+from nmt.runtime_config import Precision
 
 VOCAB_SIZE = 203
 

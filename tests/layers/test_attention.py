@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from nmt.layers.attention import AttentionRole, MultiHeadAttention, recorded_attention
-from nmt.layers.blocks import NormOrder, Residual
-from nmt.layers.positions import Positions
+from nmt.layers.blocks import Residual
+from nmt.layers.choices import NormOrder, Positions
 from nmt.layers.relative_positions import (
     AlibiPositions,
     BucketPositions,
@@ -24,8 +24,9 @@ from nmt.layers.relative_positions import (
     RotaryPositions,
     offset_buckets,
 )
+from nmt.models.configs import StackConfig
 from nmt.models.kv_cache import KeyValueCache
-from nmt.models.stack import SelfAttentionSublayer, StackConfig, build_attention
+from nmt.models.stack import SelfAttentionSublayer, build_attention
 
 RELATIVE = [Positions.rotary, Positions.alibi, Positions.relative, Positions.t5]
 MAX_DISTANCE = 4

@@ -12,17 +12,8 @@ from torch.testing import assert_close
 
 from nmt import kernels
 from nmt.kernels import fused
-from nmt.layers.blocks import (
-    ACTIVATIONS,
-    GATES,
-    NORMS,
-    Activation,
-    Dropout,
-    FeedForward,
-    Norm,
-    NormOrder,
-    Residual,
-)
+from nmt.layers.blocks import ACTIVATIONS, GATES, NORMS, Dropout, FeedForward, Residual
+from nmt.layers.choices import Activation, Norm, NormOrder
 
 
 @pytest.mark.parametrize(("rate", "threshold"), [(0.1, 26), (0.3, 77), (0.5, 128), (0.001, 1), (0.999, 255)])

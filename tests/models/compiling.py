@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmt.models import TranslationModel
+from nmt.models.base import TranslationModel
 
 
 def assert_one_graph(

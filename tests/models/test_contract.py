@@ -12,21 +12,31 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nmt.data.special_ids import BOS_ID
-from nmt.decoding.beam_search import BeamConfig, beam_search
+from nmt.decoding.beam_search import beam_search
+from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
-from nmt.layers.blocks import Activation, Norm, NormOrder
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.loss import smoothed_nll
-from nmt.layers.positions import Positions
-from nmt.models import MODELS, ModelConfig, State, TranslationModel, build_model
-from nmt.models.convolutional import ConvolutionalConfig
-from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
-from nmt.models.ensemble import Ensemble, EnsembleConfig, Mean
-from nmt.models.recurrence import Cell
-from nmt.models.rnn import RnnConfig
-from nmt.models.rnn_attention import AttentionScore
-from nmt.models.stack import Init
-from nmt.models.transformer import TransformerConfig
-from nmt.models.vocabulary import EmbeddingInit, Tying
+from nmt.models import build_model
+from nmt.models.base import State, TranslationModel
+from nmt.models.configs import (
+    MODELS,
+    AttentionScore,
+    Cell,
+    ConvolutionalConfig,
+    DecoderOnlyConfig,
+    EmbeddingInit,
+    EnsembleConfig,
+    Init,
+    LossOn,
+    Mean,
+    ModelConfig,
+    Prefix,
+    RnnConfig,
+    TransformerConfig,
+    Tying,
+)
+from nmt.models.ensemble import Ensemble
 
 VOCAB_SIZE = 23
 D_MODEL = 16

@@ -17,11 +17,11 @@ from torch.testing import assert_close
 from nmt.config.compose import compose
 from nmt.errors import UserError
 from nmt.layers.blocks import Dropout
-from nmt.layers.positions import Positions
+from nmt.layers.choices import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.convolutional import Convolutional, ConvolutionalConfig, GatedConvolution, normed_linear
-from nmt.models.vocabulary import Tying
+from nmt.models.configs import ConvolutionalConfig, Tying
+from nmt.models.convolutional import Convolutional, GatedConvolution, normed_linear
 from nmt.verbs import VERBS
 from tests.models.compiling import assert_one_graph
 

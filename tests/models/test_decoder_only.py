@@ -14,11 +14,10 @@ from torch.testing import assert_close
 
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.errors import UserError
-from nmt.layers.blocks import NormOrder
-from nmt.layers.positions import Positions
+from nmt.layers.choices import NormOrder, Positions
 from nmt.models import build_model
-from nmt.models.decoder_only import DecoderOnly, DecoderOnlyConfig, LossOn, Prefix
-from nmt.models.vocabulary import Tying
+from nmt.models.configs import DecoderOnlyConfig, LossOn, Prefix, Tying
+from nmt.models.decoder_only import DecoderOnly
 from tests.models.compiling import assert_one_graph
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]

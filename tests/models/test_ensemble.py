@@ -17,18 +17,19 @@ from torch.testing import assert_close
 from nmt import kernels
 from nmt.config.roots import RunConfig
 from nmt.data.batching import Batch
-from nmt.decoding import DecodingConfig, SamplingConfig, decode
-from nmt.decoding.beam_search import BeamConfig
+from nmt.decoding import decode
+from nmt.decoding.configs import BeamConfig, DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import validation_loss
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.decoding.sampling import continuation
 from nmt.errors import UserError
+from nmt.layers.choices import Positions
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
-from nmt.layers.positions import Positions
 from nmt.models import ensemble as module
-from nmt.models.base import ModelConfig, TranslationModel
-from nmt.models.ensemble import Ensemble, EnsembleConfig, Mean
-from nmt.runtime import Precision
+from nmt.models.base import TranslationModel
+from nmt.models.configs import EnsembleConfig, Mean, ModelConfig
+from nmt.models.ensemble import Ensemble
+from nmt.runtime_config import Precision
 from tests.models.test_contract import (
     VOCAB_SIZE,
     Sentences,

@@ -15,17 +15,9 @@ from torch.testing import assert_close
 from nmt.errors import UserError
 from nmt.layers.attention import recorded_attention
 from nmt.models import build_model
-from nmt.models.recurrence import (
-    Cell,
-    RecurrentEncoder,
-    RecurrentLayer,
-    RecurrentStack,
-    join_states,
-    split_states,
-)
-from nmt.models.rnn import Rnn, RnnConfig
-from nmt.models.rnn_attention import AttentionScore
-from nmt.models.vocabulary import Tying
+from nmt.models.configs import AttentionScore, Cell, RnnConfig, Tying
+from nmt.models.recurrence import RecurrentEncoder, RecurrentLayer, RecurrentStack, join_states, split_states
+from nmt.models.rnn import Rnn
 from nmt.training.objective import LossModule
 from tests.training.test_objective import cross_entropy
 

@@ -14,12 +14,12 @@ from torch.testing import assert_close
 
 from nmt.errors import UserError
 from nmt.layers.attention import recorded_attention
-from nmt.layers.blocks import NORMS, Activation, Norm, NormOrder
-from nmt.layers.positions import Positions, sinusoids
+from nmt.layers.blocks import NORMS
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.positions import sinusoids
 from nmt.models import build_model
-from nmt.models.stack import Init
-from nmt.models.transformer import Transformer, TransformerConfig
-from nmt.models.vocabulary import EmbeddingInit, Tying
+from nmt.models.configs import EmbeddingInit, Init, TransformerConfig, Tying
+from nmt.models.transformer import Transformer
 from tests.models.compiling import assert_one_graph
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]

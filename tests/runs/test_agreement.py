@@ -12,9 +12,10 @@ from nmt.config.roots import RunConfig, Task
 from nmt.data.pairs import DataConfig
 from nmt.data.sources import MixtureData
 from nmt.errors import UserError
-from nmt.models.ensemble import Ensemble, EnsembleConfig, Mean
+from nmt.models.configs import EnsembleConfig, Mean
+from nmt.models.ensemble import Ensemble
 from nmt.runs.opened import Run, open_run, open_runs
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import RNN, WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)

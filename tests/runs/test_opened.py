@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nmt.runs.opened import Run, open_run
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import WORDS, untrained
 
 

@@ -16,8 +16,9 @@ from nmt.data.sources import DemoData, MixtureData, stream
 from nmt.data.training_split import CorpusText, scan
 from nmt.errors import UserError
 from nmt.runs import synthetic
+from nmt.runs.configs import Candidates, SelectionConfig, Side
 from nmt.runs.stages import Stage
-from nmt.runs.synthetic import Candidate, Candidates, Selection, SelectionConfig, Side, judged, n_best_lists
+from nmt.runs.synthetic import Candidate, Selection, judged, n_best_lists
 
 SRC = ["a b c", "d e f", "g h i"]
 TGT = ["A B C", "D E F", "g h i"]

@@ -22,16 +22,14 @@ from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.data.training_split import CorpusText, TrainingText, digest_of
-from nmt.decoding import BeamConfig, SamplingConfig
+from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.models import build_model
-from nmt.models.decoder_only import DecoderOnlyConfig, LossOn, Prefix
+from nmt.models.configs import DecoderOnlyConfig, LossOn, Prefix
 from nmt.runs.language_model import continued, decoded_text
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
-from nmt.training.optimizer import AdamConfig
-from nmt.training.schedules import NoamConfig
-from nmt.training.tracking import TrackedRun, Tracker, TrackingConfig
-from nmt.training.trainer import TrainerConfig
+from nmt.training.configs import AdamConfig, NoamConfig, TrackingConfig, TrainerConfig
+from nmt.training.tracking import TrackedRun, Tracker
 
 LINES = ["a man rides", "", "two men ride a horse", "no"] * 5
 TEXT = ParallelText([""] * len(LINES), LINES)

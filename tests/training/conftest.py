@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.models import TranslationModel
-from nmt.runtime import MixedPrecisionStep, Precision, seed_everything
+from nmt.models.base import TranslationModel
+from nmt.runtime import MixedPrecisionStep, seed_everything
+from nmt.runtime_config import Precision
 from nmt.training.checkpoint import CheckpointStore
+from nmt.training.configs import AdamConfig, ConstantConfig, ScheduleConfig, TrainerConfig
 from nmt.training.objective import Objective
-from nmt.training.optimizer import AdamConfig, build_optimizer
+from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
-from nmt.training.schedules import ConstantConfig, ScheduleConfig, ScheduleContext
-from nmt.training.trainer import Trainer, TrainerConfig
+from nmt.training.schedules import ScheduleContext
+from nmt.training.trainer import Trainer
 from tests.training.test_objective import cross_entropy
 
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)

@@ -14,12 +14,11 @@ from torch import Tensor
 from nmt import cli
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
-from nmt.runtime import Precision
+from nmt.runtime_config import Precision
 from nmt.training import build_objective, gradients
-from nmt.training.consistency import SimCutConfig, Teacher
+from nmt.training.configs import OnNonfinite, SimCutConfig, Teacher
 from nmt.training.ema import MovingAverage, decay_at
 from nmt.training.objective import Objective
-from nmt.training.recovery import OnNonfinite
 from nmt.training.trainer import Trainer
 from tests.training.test_memory import Small
 from tests.training.test_objective import cross_entropy, no_other_model, train

@@ -7,12 +7,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmt import kernels
-from nmt.models import ModelConfig, build_model
-from nmt.models.convolutional import ConvolutionalConfig
-from nmt.models.decoder_only import DecoderOnlyConfig
-from nmt.models.rnn import RnnConfig
-from nmt.models.transformer import TransformerConfig
-from nmt.runtime import Precision
+from nmt.models import build_model
+from nmt.models.configs import (
+    ConvolutionalConfig,
+    DecoderOnlyConfig,
+    ModelConfig,
+    RnnConfig,
+    TransformerConfig,
+)
+from nmt.runtime_config import Precision
 from nmt.training.flops import Meter, peak
 
 SOURCE, TARGET, VOCAB_SIZE = (3, 10), (3, 11), 400

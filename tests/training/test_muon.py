@@ -11,17 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-from nmt.layers.blocks import Activation
-from nmt.layers.positions import Positions
+from nmt.layers.choices import Activation, Positions
 from nmt.models import build_model
-from nmt.models.base import ModelConfig, TranslationModel
-from nmt.models.convolutional import ConvolutionalConfig
-from nmt.models.recurrence import Cell
-from nmt.models.rnn import RnnConfig
-from nmt.models.vocabulary import Tying
-from nmt.runtime import MixedPrecisionStep, Precision
+from nmt.models.base import TranslationModel
+from nmt.models.configs import Cell, ConvolutionalConfig, ModelConfig, RnnConfig, Tying
+from nmt.runtime import MixedPrecisionStep
+from nmt.runtime_config import Precision
+from nmt.training.configs import MuonConfig
 from nmt.training.muon import COEFFICIENTS, Muon, orthogonalised, packed_matrices
-from nmt.training.optimizer import MuonConfig, build_optimizer
+from nmt.training.optimizer import build_optimizer
 
 CPU = torch.device("cpu")
 

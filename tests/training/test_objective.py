@@ -21,18 +21,11 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.special_ids import UNK_ID
 from nmt.errors import UserError
 from nmt.layers.loss import projected_nll
-from nmt.models import TranslationModel
+from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import TokenEmbedding
 from nmt.runtime import seed_everything
-from nmt.training import OBJECTIVES
-from nmt.training.consistency import RDropConfig, SimCutConfig
-from nmt.training.objective import (
-    CrossEntropy,
-    CrossEntropyConfig,
-    LossModule,
-    Objective,
-    ObjectiveConfig,
-)
+from nmt.training.configs import OBJECTIVES, CrossEntropyConfig, ObjectiveConfig, RDropConfig, SimCutConfig
+from nmt.training.objective import CrossEntropy, LossModule, Objective
 from nmt.training.objective import cut as cut_tokens
 
 Sums = tuple[Tensor, dict[str, Tensor]]

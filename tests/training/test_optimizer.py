@@ -11,15 +11,11 @@ import torch
 from torch import nn
 
 from nmt.errors import UserError
-from nmt.layers.positions import Positions
+from nmt.layers.choices import Positions
 from nmt.models.base import TranslationModel
-from nmt.models.vocabulary import Tying
+from nmt.models.configs import Tying
+from nmt.training.configs import OPTIMIZERS, AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from nmt.training.optimizer import (
-    OPTIMIZERS,
-    AdamConfig,
-    AdamWConfig,
-    MuonConfig,
-    OptimizerConfig,
     build_optimizer,
     load_optimizer_tensors,
     optimizer_tensors,

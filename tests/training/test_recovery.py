@@ -19,13 +19,12 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import TrainingStopped
 from nmt.files import read_json
-from nmt.models import TranslationModel
+from nmt.models.base import TranslationModel
 from nmt.runs.opened import initial_model
-from nmt.runtime import Precision
-from nmt.training import OBJECTIVES
-from nmt.training.objective import CrossEntropy, CrossEntropyConfig, LossModule
-from nmt.training.recovery import OnNonfinite, RolledBack, diverges
-from nmt.training.schedules import ConstantConfig, NoamConfig
+from nmt.runtime_config import Precision
+from nmt.training.configs import OBJECTIVES, ConstantConfig, CrossEntropyConfig, NoamConfig, OnNonfinite
+from nmt.training.objective import CrossEntropy, LossModule
+from nmt.training.recovery import RolledBack, diverges
 from nmt.training.trainer import Trainer
 from tests.training.test_objective import Sums, no_other_model, train
 from tests.training.test_trainer import Factory, fit, weights

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmt.errors import UserError
-from nmt.training.schedules import (
+from nmt.training.configs import (
     SCHEDULES,
     ConstantConfig,
     CosineConfig,
@@ -19,10 +19,8 @@ from nmt.training.schedules import (
     NoamConfig,
     PlateauConfig,
     ScheduleConfig,
-    ScheduleContext,
-    peak,
-    rate,
 )
+from nmt.training.schedules import ScheduleContext, peak, rate
 
 WARMUP = 40
 CONTEXT = ScheduleContext(d_model=128, max_steps=400)

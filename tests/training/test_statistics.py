@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.training.statistics import MEASURES, Fault, Update, UpdateStatistics, gpu_memory, means
+from nmt.training.configs import MEASURES
+from nmt.training.statistics import Fault, Update, UpdateStatistics, gpu_memory, means
 from tests.training.test_objective import train
 
 CPU = torch.device("cpu")

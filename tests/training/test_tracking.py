@@ -28,14 +28,13 @@ from nmt.files import write_lines
 from nmt.progress import Work, told
 from nmt.training import display
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
+from nmt.training.configs import SINKS, TrackingConfig
 from nmt.training.status_line import StatusLine, duration, shown_perplexity, validation_line
 from nmt.training.tracking import (
-    SINKS,
     Display,
     Sink,
     TrackedRun,
     Tracker,
-    TrackingConfig,
     literal_markdown,
     markdown_table,
     printable,

@@ -23,12 +23,12 @@ from rich.console import Console
 from nmt.config.roots import TranslateConfig
 from nmt.data import lines
 from nmt.data.lines import decoded
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_run, output_lines
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import file_job

@@ -14,12 +14,13 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import MixtureData
-from nmt.decoding import BeamConfig
+from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS, rerank
+from nmt.verbs.configs import RerankConfig
 from tests.runs.untrained import GPT, WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
@@ -172,7 +173,7 @@ def test_a_split_without_the_language_is_refused(
 ) -> None:
     """As that of a model for several languages, some without validation pairs."""
     (trial,) = compose(VERBS["rerank"], command(runs)[1:])
-    cfg = trial.to_config(rerank.RerankConfig)
+    cfg = trial.to_config(RerankConfig)
     cfg.data = MixtureData(src="en", tgt="fr", corpora={"a": {"train": "x"}}, target_tags=True)
     english = ParallelText(["<2de> a"], ["b"])
     monkeypatch.setattr(rerank, "evaluation_text", lambda *args, **kwargs: english)

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.decoding import BeamConfig
 from nmt.decoding.confidence import agreement
+from nmt.decoding.configs import BeamConfig
 from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
-from nmt.runtime import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import file_job
+from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import answer_file
-from nmt.verbs.score import SCORES, ScoreConfig
+from nmt.verbs.score import SCORES
 from tests.runs.untrained import GPT, WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)

@@ -1,0 +1,197 @@
+"""The configs of search, and the table of strategies.
+
+Every key of `decoding` is here, with its default, range and meaning. Imports no torch: the code of a
+row is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from nmt.checks import at_least, finite, within
+from nmt.errors import UserError
+from nmt.loading import Code
+from nmt.runtime_config import Precision
+
+
+@dataclass
+class DecodingConfig:
+    """The keys of all search strategies."""
+
+    strategy: str = ""
+    """Search strategy; chosen together with its other fields by `decoding=...`."""
+    max_length_ratio: float = 2.0
+    """Longest translation in tokens per source token, EOS counted in both; max_length_offset is added."""
+    max_length_offset: int = 10
+    """Tokens added to the longest translation of every sentence."""
+    n_best: int = 1
+    """Hypotheses returned per sentence."""
+    batch_tokens: int = 8192
+    """Source tokens of a batch, with padding, times the hypotheses that are open per sentence."""
+    max_source_tokens: int = 1024
+    """Longer source lines are cut here, with a warning; EOS included."""
+    precision: Precision = Precision.fp32
+    """fp32, bf16, fp16 or auto: the number format that linear maps multiply in.
+
+    16 bits are faster on hardware made for them, but change some translations. auto chooses what suits the
+    device, so that results depend on the device.
+    """
+
+    def __post_init__(self) -> None:
+        at_least(self, "decoding", 1, "n_best", "batch_tokens", "max_source_tokens")
+        finite(self, "decoding", "max_length_ratio", "max_length_offset")
+
+    @property
+    def rows_per_sentence(self) -> int:
+        """Hypotheses of a sentence that are open at a time."""
+        return self.n_best
+
+
+class LengthPenalty(Enum):
+    """The divisor of the log probability of a finished hypothesis of `length` tokens.
+
+    Search ends early because no penalty exceeds the one at the length limit: a new kind must not fall with
+    the length, or `Beams.done` has to look for the largest one.
+    """
+
+    gnmt = "gnmt"
+    """((5 + length) / 6) ** alpha"""
+    average = "average"
+    """length ** alpha"""
+    none = "none"
+    """1, whatever alpha is"""
+
+
+@dataclass
+class BeamConfig(DecodingConfig):
+    """Beam search for the translation with the highest score."""
+
+    strategy: str = "beam"
+    beam_size: int = 5
+    """Hypotheses kept open per sentence; 1 is greedy search."""
+    length_penalty: LengthPenalty = LengthPenalty.gnmt
+    """gnmt, average or none."""
+    length_penalty_alpha: float = 1.0
+    """Strength of the length penalty; 0 switches it off."""
+    cuda_graphs: bool = False
+    """On a GPU, record steps of the search as CUDA graphs and replay them; meant for large files."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "decoding", 1, "beam_size")
+        finite(self, "decoding", "length_penalty_alpha")
+        if self.n_best > self.beam_size:
+            raise UserError(
+                f"decoding.n_best must not exceed decoding.beam_size, but {self.n_best} > "
+                f"{self.beam_size}; try decoding.beam_size={self.n_best}"
+            )
+
+    @property
+    def rows_per_sentence(self) -> int:
+        return self.beam_size
+
+
+@dataclass
+class DrawingConfig(DecodingConfig):
+    """The keys of the strategies that draw tokens at random."""
+
+    temperature: float = 1.0
+    """Divisor of the logits: below 1 likely tokens become likelier, 0 always takes the likeliest."""
+    top_k: int | None = None
+    """Sample from this many of the likeliest tokens, and those as likely as the last; null: from all."""
+    top_p: float = 1.0
+    """Sample from the fewest likeliest tokens that together have this probability."""
+    epsilon: float = 0.0
+    """Sample from the tokens that have at least this probability, or from the likeliest if none has."""
+    seed: int = 1
+    """Seed of the samples; the same seed gives the same samples."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        finite(self, "decoding", "temperature")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"decoding.top_k must be at least 1 or null, but is {self.top_k}")
+        within(self, "decoding", "(0, 1]", "top_p")
+        within(self, "decoding", "[0, 1)", "epsilon")
+
+
+@dataclass
+class SamplingConfig(DrawingConfig):
+    """Tokens sampled one after the other."""
+
+    strategy: str = "sampling"
+
+
+class Utility(Enum):
+    """A measure of how much one text is worth where another is the reference, from 0 to 100."""
+
+    chrf = "chrf"
+    """Character n-grams of up to 6 characters, without spaces."""
+    bleu = "bleu"
+    """Word n-grams of up to 4 words; words are split as sacreBLEU's tokenizer 13a does."""
+
+
+class ReferenceWeights(Enum):
+    """How much a candidate counts as a reference."""
+
+    count = "count"
+    """As often as it was found."""
+    probability = "probability"
+    """By its probability under the model, over that of all candidates."""
+
+
+@dataclass
+class MBRConfig(DrawingConfig):
+    """Minimum Bayes risk decoding: the candidate that is most like all candidates."""
+
+    strategy: str = "mbr"
+    epsilon: float = 0.02
+    num_samples: int = 64
+    """Samples of a sentence, drawn as with `decoding=sampling`; 0: none."""
+    beam_size: int = 0
+    """Hypotheses of beam search that are candidates, too; 0: none."""
+    length_penalty: LengthPenalty = BeamConfig.length_penalty
+    """gnmt, average or none: that of the beam."""
+    length_penalty_alpha: float = BeamConfig.length_penalty_alpha
+    """Strength of the length penalty of the beam; 0 switches it off."""
+    pool_models: bool = False
+    """Find candidates with each model of an ensemble, and take all of them; false: with the ensemble."""
+    utility: Utility = Utility.chrf
+    """chrf or bleu: what a candidate is worth where another is the reference."""
+    aggregate: bool = False
+    """One reference in place of all: their mean as counts of n-grams, which is faster for many candidates."""
+    reference_weights: ReferenceWeights = ReferenceWeights.count
+    """count or probability: how much a candidate counts as a reference."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "decoding", 0, "num_samples", "beam_size")
+        found = self.num_samples + self.beam_size
+        if not found:
+            raise UserError("decoding=mbr needs candidates; set decoding.num_samples or decoding.beam_size")
+        if self.n_best > found:
+            raise UserError(
+                "decoding.n_best must not exceed decoding.num_samples + decoding.beam_size, but "
+                f"{self.n_best} > {found}; try decoding.num_samples={self.n_best - self.beam_size}"
+            )
+        if self.beam_size:
+            self.beam()
+
+    @property
+    def rows_per_sentence(self) -> int:
+        return max(self.num_samples, self.beam_size)
+
+    def beam(self) -> BeamConfig:
+        """Return the config of the beam search whose hypotheses are candidates."""
+        shared = {field.name: getattr(self, field.name) for field in fields(DecodingConfig)}
+        penalty = {"length_penalty": self.length_penalty, "length_penalty_alpha": self.length_penalty_alpha}
+        own = {"strategy": BeamConfig.strategy, "n_best": self.beam_size, "beam_size": self.beam_size}
+        return BeamConfig(**(shared | penalty | own))
+
+
+STRATEGIES: dict[str, tuple[type[DecodingConfig], Code]] = {
+    "beam": (BeamConfig, "nmt.decoding.graph_search.search"),
+    "sampling": (SamplingConfig, "nmt.decoding.sampling.sample"),
+    "mbr": (MBRConfig, "nmt.decoding.mbr.draw_candidates"),
+}

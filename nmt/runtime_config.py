@@ -1,0 +1,55 @@
+"""The config of `nmt.runtime`: device, number format, threads; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from nmt.checks import not_negative, positive
+
+
+class Parallel(Enum):
+    """Ways in which several processes share a model."""
+
+    ddp = "ddp"
+    fsdp = "fsdp"
+
+
+class Precision(Enum):
+    """Number format of matrix products; weights and their updates are always float32."""
+
+    auto = "auto"
+    bf16 = "bf16"
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+@dataclass
+class RuntimeConfig:
+    """The device, number format and threads of all arithmetic."""
+
+    device: str = "auto"
+    """auto (CUDA when there is one), cpu, cuda or cuda:N."""
+    precision: Precision = Precision.auto
+    """Number format in training: auto, bf16, fp16 or fp32; search has `decoding.precision`.
+
+    auto is bf16 where the hardware multiplies bf16 matrices, else fp16 on CUDA and fp32 on CPU.
+    """
+    threads: int = 0
+    """CPU threads of one operation; 0 leaves the choice to torch."""
+    kernels: bool = True
+    """Use kernels in C++ on CPU, built at first use, where there is a compiler; false: plain torch."""
+    compile: bool = False
+    """Compile the model with `torch.compile` for training."""
+    parallel: Parallel = Parallel.ddp
+    """ddp (each process holds all weights) or fsdp (each holds a part of weights and optimizer state)."""
+    timeout_minutes: float = 5.0
+    """Minutes without a sign of life after which one of several processes counts as lost."""
+    grace_seconds: float = 25.0
+    """Longest time from a signal (SIGINT, SIGTERM, SIGUSR1) to the end of the process."""
+    requeue: bool = False
+    """After SIGUSR1 and a checkpoint, `scontrol requeue` the job of Slurm."""
+
+    def __post_init__(self) -> None:
+        not_negative(self, "runtime", "threads")
+        positive(self, "runtime", "timeout_minutes", "grace_seconds")

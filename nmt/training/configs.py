@@ -1,0 +1,467 @@
+"""The configs of a training, and the tables of optimizers, schedules, objectives, measures and sinks.
+
+Every key of `trainer`, `optimizer`, `schedule`, `objective` and `tracking` is here, with its default, range
+and meaning. Imports no torch: the code of a row is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from omegaconf import MISSING
+
+from nmt.checks import at_least, finite, not_negative, positive, within
+from nmt.errors import UserError, suggest
+from nmt.loading import Code
+
+AUTO = "auto"
+"""Value of `trainer.batch_tokens` that asks for the search."""
+
+
+class OnNonfinite(Enum):
+    """What follows an update whose loss, or norm of the gradients, is not finite."""
+
+    stop = "stop"
+    skip = "skip"
+    rollback = "rollback"
+
+
+MEASURES: dict[str, Code] = {
+    "weight_norm": "nmt.training.statistics.weight_norm",
+    "largest_gradient": "nmt.training.statistics.largest_gradient",
+    "layer_grad_norm": "nmt.training.statistics.layer_grad_norm",
+}
+"""Measures of an update: a scalar on the device, or several by name. The names of a measure stay the same."""
+
+
+class AverageOf(Enum):
+    """Choice of the checkpoints to average."""
+
+    last = "last"
+    best = "best"
+
+
+@dataclass
+class TrainerConfig:
+    """Limits of a training, its batches, and checkpoints to keep. A step is one update of the weights."""
+
+    max_steps: int | None = 20_000
+    """Stop after this many updates; null: no limit."""
+    max_epochs: int | None = None
+    """Stop after this many passes over the training split; null: no limit."""
+    max_tokens: int | None = None
+    """Stop after this many target tokens; null: no limit."""
+    max_minutes: float | None = None
+    """Stop after this much training time, counted over resumes; null: no limit."""
+    batch_tokens: int | str = 4096
+    """Largest number of tokens in one batch, padding included, on the longer side of each pair; auto: what
+    fits into memory, on CPU no more than makes training faster, found once, at the start of the run."""
+    auto_batch_tokens: int | None = None
+    """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one update."""
+    on_nonfinite: OnNonfinite = OnNonfinite.stop
+    """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
+    returns to the newest regular checkpoint and goes on with the data behind that update."""
+    max_recoveries: int = 5
+    """Updates that skip leaves out in a row, or returns of rollback in a run, before the training stops."""
+    divergence_ratio: float = 5.0
+    """Stop when the median of the last three logged losses is this many times that of the first update, or
+    that of a uniform guess if it is larger; 0: never."""
+    log_every_steps: int = 50
+    """Updates between two lines of metrics."""
+    measures: list[str] = field(default_factory=list)
+    """Further measures of every update, shown as train/NAME: weight_norm, largest_gradient,
+    layer_grad_norm."""
+    eval_every_steps: int = 500
+    """Updates between two validations."""
+    save_every_steps: int = 500
+    """Updates between two checkpoints."""
+    keep_last: int = 3
+    """Newest checkpoints kept."""
+    keep_best: int = 1
+    """Best checkpoints kept, by `best_metric`."""
+    best_metric: str = "auto"
+    """Validation score that picks the best checkpoint and drives early stopping: loss, or one of `metrics`;
+    auto: the first of `metrics` whose higher values are better, else loss."""
+    patience: int = 10
+    """Stop after this many validations without a better `best_metric`; 0: never."""
+    average: int = 0
+    """Average the weights of this many checkpoints at the end, and score the mean unless the best checkpoint
+    validates better; 0: score the best one."""
+    average_of: AverageOf = AverageOf.last
+    """Average the newest or the best checkpoints."""
+    ema_decay: float = 0.0
+    """Score and save the exponential moving average of the weights, of which an update keeps this share (less
+    in the first updates), such as 0.999; 0: the weights themselves."""
+    num_samples: int = 3
+    """Validation sentences whose translations are shown in TensorBoard at every validation."""
+
+    def __post_init__(self) -> None:
+        every = ("log_every_steps", "eval_every_steps", "save_every_steps")
+        at_least(self, "trainer", 1, "accumulate", *every, "keep_last", "keep_best", "auto_batch_tokens")
+        self._require_batch_tokens()
+        limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
+        positive(self, "trainer", *limits, hint="; use null for no limit")
+        not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
+        finite(self, "trainer", "divergence_ratio")
+        within(self, "trainer", "[0, 1)", "ema_decay")
+        for name in self.measures:
+            if name not in MEASURES:
+                known = ", ".join(MEASURES)
+                raise UserError(
+                    f"trainer.measures can hold {known}, but holds {name!r}{suggest(name, MEASURES)}"
+                )
+        kept = self.keep_last if self.average_of is AverageOf.last else self.keep_best
+        if self.average > kept:
+            key = f"trainer.keep_{self.average_of.value}"
+            raise UserError(
+                f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
+                f"set {key}={self.average}"
+            )
+
+    def _require_batch_tokens(self) -> None:
+        """Raise `UserError` unless `batch_tokens` is a number or auto, and the number of auto is for auto."""
+        given = self.batch_tokens
+        if given != AUTO and (isinstance(given, str) or given < 1):
+            raise UserError(f"trainer.batch_tokens must be at least 1 or {AUTO}, but is {given!r}")
+        if given != AUTO and self.auto_batch_tokens is not None:
+            raise UserError(
+                f"trainer.auto_batch_tokens={self.auto_batch_tokens} is what trainer.batch_tokens={AUTO} "
+                f"stands for, but trainer.batch_tokens is {given}; leave one of them out"
+            )
+
+    @property
+    def is_to_be_found(self) -> bool:
+        """Whether the number of tokens in a batch is not known yet."""
+        return self.batch_tokens == AUTO and self.auto_batch_tokens is None
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """The largest number of tokens in one batch, given or found; raise `UserError` if it is unknown."""
+        number = self.auto_batch_tokens if self.batch_tokens == AUTO else int(self.batch_tokens)
+        if number is None:
+            raise UserError(
+                f"trainer.auto_batch_tokens is missing, which trainer.batch_tokens={AUTO} has found for this "
+                "run; restore its config.yaml"
+            )
+        return number
+
+
+@dataclass
+class OptimizerConfig:
+    """Base of the optimizer configs: the settings of Adam, for all parameters without a rule of their own."""
+
+    name: str = ""
+    """Row of `OPTIMIZERS`; set by choosing `optimizer=...`."""
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.98
+    """Decay of the second moment."""
+    eps: float = 1e-9
+    """Term added to the root of the second moment."""
+    weight_decay: float = 0.0
+    """Weight decay of matrices only: never of biases, norms or embeddings."""
+    clip_norm: float = 1.0
+    """Global L2 norm that gradients are scaled down to; 0 turns clipping off."""
+
+    def __post_init__(self) -> None:
+        within(self, "optimizer", "[0, 1)", "beta1", "beta2")
+        positive(self, "optimizer", "eps")
+        not_negative(self, "optimizer", "weight_decay", "clip_norm")
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """The decays of both moments."""
+        return self.beta1, self.beta2
+
+
+@dataclass
+class AdamConfig(OptimizerConfig):
+    """Adam; the gradient of the weight decay goes through the moments."""
+
+    name: str = "adam"
+
+
+@dataclass
+class AdamWConfig(OptimizerConfig):
+    """Adam with decoupled weight decay."""
+
+    name: str = "adamw"
+
+
+@dataclass
+class MuonConfig(OptimizerConfig):
+    """Matrices move along orthogonalised momentum, the other parameters by AdamW, at the same rate."""
+
+    name: str = "muon"
+    momentum: float = 0.95
+    """Decay of the momentum of a matrix."""
+    rms: float = 0.2
+    """Root mean square of the update of a matrix, as a share of the learning rate; 0.2 is about adam's."""
+    iterations: int = 5
+    """Newton-Schulz iterations that make an update orthogonal; fewer are faster and less exact."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "optimizer", "[0, 1)", "momentum")
+        positive(self, "optimizer", "rms", "iterations")
+
+
+OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
+    "adam": (AdamConfig, "nmt.training.optimizer.build_adam"),
+    "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
+    "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
+}
+
+
+@dataclass
+class ScheduleConfig:
+    """The learning rate of each update; each schedule adds its own fields."""
+
+    name: str = ""
+    """Row of `SCHEDULES`; set by choosing `schedule=...`."""
+    warmup_steps: int = 4000
+    """Updates of linear growth from 0 to the peak."""
+
+    def __post_init__(self) -> None:
+        not_negative(self, "schedule", "warmup_steps")
+
+
+@dataclass
+class NoamConfig(ScheduleConfig):
+    """Rate factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) of the Transformer paper."""
+
+    name: str = "noam"
+    factor: float = 1.0
+    """Factor of the paper's formula; the peak that results is printed at the start of training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "schedule", "factor", "warmup_steps")
+
+
+@dataclass
+class PeakConfig(ScheduleConfig):
+    """Base of the schedules that are stated by their peak."""
+
+    peak_rate: float = 5e-4
+    """Highest learning rate, reached at the end of the warm-up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "schedule", "peak_rate")
+
+
+@dataclass
+class InverseSqrtConfig(PeakConfig):
+    """Linear warm-up to the peak, then decay with the inverse square root of the step."""
+
+    name: str = "inverse_sqrt"
+
+
+@dataclass
+class DecayConfig(PeakConfig):
+    """Base of the schedules that end at a known step."""
+
+    final_rate: float = 0.0
+    """Learning rate at the end of the decay."""
+    decay_steps: int | None = None
+    """Update at which the decay ends, warm-up included; null: `trainer.max_steps`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(self, "schedule", "final_rate")
+        if self.final_rate > self.peak_rate:
+            raise UserError(
+                f"schedule.final_rate must not exceed schedule.peak_rate={self.peak_rate}, "
+                f"but is {self.final_rate}"
+            )
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            raise UserError(
+                f"schedule.decay_steps must be above schedule.warmup_steps={self.warmup_steps}, "
+                f"but is {self.decay_steps}"
+            )
+
+
+@dataclass
+class LinearConfig(DecayConfig):
+    """Linear warm-up to the peak, then a straight line to the final rate."""
+
+    name: str = "linear"
+
+
+@dataclass
+class CosineConfig(DecayConfig):
+    """Linear warm-up to the peak, then half a cosine to the final rate (Loshchilov and Hutter 2017)."""
+
+    name: str = "cosine"
+
+
+@dataclass
+class PlateauConfig(PeakConfig):
+    """Linear warm-up to the peak, then a cut whenever the validation loss has stopped improving."""
+
+    name: str = "plateau"
+    reduce_factor: float = 0.5
+    """Factor of the rate at each cut."""
+    plateau_patience: int = 3
+    """Number of validations without a better loss before a cut."""
+    min_rate: float = 1e-8
+    """Lowest rate that cuts lead to."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "schedule", "(0, 1)", "reduce_factor")
+        positive(self, "schedule", "plateau_patience")
+        not_negative(self, "schedule", "min_rate")
+
+
+@dataclass
+class ConstantConfig(PeakConfig):
+    """Linear warm-up to the peak, which then stays."""
+
+    name: str = "constant"
+
+
+SCHEDULES: dict[str, tuple[type[ScheduleConfig], Code]] = {
+    "noam": (NoamConfig, "nmt.training.schedules.noam"),
+    "inverse_sqrt": (InverseSqrtConfig, "nmt.training.schedules.inverse_sqrt"),
+    "linear": (LinearConfig, "nmt.training.schedules.linear"),
+    "cosine": (CosineConfig, "nmt.training.schedules.cosine"),
+    "plateau": (PlateauConfig, "nmt.training.schedules.plateau"),
+    "constant": (ConstantConfig, "nmt.training.schedules.constant"),
+}
+
+
+@dataclass
+class ObjectiveConfig:
+    """Base of the configs of all objectives."""
+
+    name: str = ""
+    """Kind of objective; chosen together with its other fields by `objective=...`."""
+
+    @property
+    def needs_average(self) -> bool:
+        """Whether the moving average of the weights, that of `trainer.ema_decay`, is a teacher."""
+        return False
+
+
+@dataclass
+class CrossEntropyConfig(ObjectiveConfig):
+    """Negative log-likelihood of the target tokens, with label smoothing."""
+
+    name: str = "cross_entropy"
+    label_smoothing: float = 0.1
+    """Share of the target probability spread evenly over the vocabulary."""
+    word_dropout: float = 0.0
+    """Share of the tokens, on both sides, that the model does not see in training: their embeddings are zero
+    (Sennrich et al. 2016, Edinburgh at WMT, after Gal 2015)."""
+
+    def __post_init__(self) -> None:
+        within(self, "objective", "[0, 1)", "label_smoothing", "word_dropout")
+
+
+class Teacher(Enum):
+    """Models that a pass should agree with."""
+
+    self = "self"
+    ema = "ema"
+
+
+@dataclass
+class ConsistencyConfig(CrossEntropyConfig):
+    """Keys of objectives with a pass that should agree with another."""
+
+    weight: float = 1.0
+    """Weight of the divergence; alpha of the article."""
+    teacher: Teacher = Teacher.self
+    """The model that a pass should agree with: self, or ema, the moving average of trainer.ema_decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(self, "objective", "weight")
+
+    @property
+    def needs_average(self) -> bool:
+        """Whether the moving average of the weights is the teacher."""
+        return self.teacher is Teacher.ema
+
+
+@dataclass
+class RDropConfig(ConsistencyConfig):
+    """R-Drop (Liang et al. 2021): two passes that differ by their dropout alone should agree."""
+
+    name: str = "r_drop"
+    weight: float = 5.0
+
+
+@dataclass
+class SimCutConfig(ConsistencyConfig):
+    """SimCut (Gao et al. 2022): a pass with some embeddings zeroed should agree with the plain pass."""
+
+    name: str = "simcut"
+    weight: float = 3.0
+    cut: float = 0.05
+    """Share of the tokens, on both sides, whose embeddings are zero in the second pass."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "objective", "[0, 1)", "cut")
+
+
+@dataclass
+class DistillationConfig(CrossEntropyConfig):
+    """Word-level knowledge distillation (Kim and Rush 2016, section 3.1) from one run or several."""
+
+    name: str = "distillation"
+    teachers: list[str] = MISSING
+    """Run directories of the teachers; the student learns the mean of their probabilities."""
+    weight: float = 0.5
+    """Share of the divergence from the teachers in the loss; the rest is that of the references."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "objective", "[0, 1]", "weight")
+        if self.teachers != MISSING and not self.teachers:
+            raise UserError("objective.teachers names no run; set objective.teachers=[RUN,...]")
+
+
+OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Code]] = {
+    "cross_entropy": (CrossEntropyConfig, "nmt.training.objective.CrossEntropy"),
+    "r_drop": (RDropConfig, "nmt.training.consistency.RDrop"),
+    "simcut": (SimCutConfig, "nmt.training.consistency.SimCut"),
+    "distillation": (DistillationConfig, "nmt.training.distillation.Distillation"),
+}
+
+
+SINKS: dict[str, Code] = {
+    "display": "nmt.training.tracking.Display",
+    "train_log": "nmt.training.tracking.TrainLog",
+    "jsonl": "nmt.training.tracking.JsonLines",
+    "tensorboard": "nmt.training.tracking.TensorBoard",
+}
+"""Name in `tracking.sinks` -> its class, which imports what it needs when a sink is made."""
+
+
+def _default_sinks() -> list[str]:
+    return ["display", "train_log", "jsonl", "tensorboard"]
+
+
+@dataclass
+class TrackingConfig:
+    """The places that a training reports to."""
+
+    sinks: list[str] = field(default_factory=_default_sinks)
+    """Any of display (on stderr), train_log (train.log), jsonl (metrics.jsonl) and tensorboard."""
+
+    def __post_init__(self) -> None:
+        for number, name in enumerate(self.sinks):
+            if name not in SINKS:
+                raise UserError(
+                    f"tracking.sinks[{number}] must be one of {', '.join(SINKS)}, "
+                    f"but is {name!r}{suggest(name, SINKS)}"
+                )
+        if len(set(self.sinks)) < len(self.sinks):
+            raise UserError(f"tracking.sinks must name each sink once, but is [{', '.join(self.sinks)}]")

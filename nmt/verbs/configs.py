@@ -1,0 +1,206 @@
+"""The root configs of the verbs that have one of their own; imports no torch.
+
+Those that several modules know are in `nmt.config.roots`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from omegaconf import MISSING
+
+from nmt.attention_views.configs import ViewsConfig
+from nmt.checks import at_least, not_negative
+from nmt.config.roots import (
+    FileConfig,
+    RunConfig,
+    TargetConfig,
+    Task,
+    TrainConfig,
+    require_checkpoint,
+)
+from nmt.data import sources
+from nmt.data.pairs import DataConfig
+from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.metrics import require_metrics, require_tunable
+from nmt.errors import UserError
+from nmt.models.configs import EnsembleConfig
+from nmt.runs.configs import SelectionConfig, Side
+from nmt.training.configs import DistillationConfig
+
+
+@dataclass
+class EvaluateConfig(RunConfig):
+    """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
+
+    data: DataConfig = MISSING
+    """Corpus to translate and to score against; data.scored_split chooses its split."""
+    metrics: list[str] = MISSING
+    """Scores to compute, such as bleu, chrf and ter."""
+    read_corpus: bool = False
+    """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
+    confidence: bool = False
+    """Report how the log probability per token of each translation correlates with its chrF; write both."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_metrics(self.metrics)
+
+
+@dataclass
+class ScoreConfig(FileConfig):
+    """Score pairs with a TAB between; of decoding, precision, limit and batches count, and no search."""
+
+    normalise: bool = False
+    """Whether a score is divided by the number of target tokens, EOS counted."""
+    per_token: bool = False
+    """Whether two columns follow: the pieces of the target, and the log probability of each."""
+
+
+@dataclass
+class RerankConfig(FileConfig):
+    """Rerank the translations of the scored split, of standard input or of a file."""
+
+    scorers: list[str] = MISSING
+    """Run directories: models of the same direction, from right to left perhaps, of the opposite direction,
+    or language models of the target."""
+    tune_for: str = "bleu"
+    """bleu or chrf: the metric of the validation split that the weights are tuned for."""
+    tuning_seed: int = 1
+    """Seed of the search for weights."""
+    stream: bool = False
+    """Whether standard input is translated, rather than the scored split."""
+    data: DataConfig = MISSING
+    """Corpus whose validation split tunes the weights; data.scored_split chooses the split to report on."""
+    metrics: list[str] = MISSING
+    """Scores to report."""
+    read_corpus: bool = False
+    """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_metrics(self.metrics)
+        require_tunable("tune_for", self.tune_for)
+        if not self.scorers:
+            raise UserError("scorers must name at least one run, such as scorers=[outputs/reverse]")
+        if self.stream and self.input is not None:
+            raise UserError("stream=true reads standard input; leave it out to read input=...")
+
+
+@dataclass
+class GenerateConfig(RunConfig):
+    """Continue a text with a trained language model; runtime starts from that of the run."""
+
+    prompt: str = ""
+    """Beginning of the text; empty: the model begins."""
+    max_tokens: int = 200
+    """Number of tokens to add."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "", 1, "max_tokens")
+
+
+@dataclass
+class AttentionVerbConfig(ViewsConfig, TargetConfig):
+    """Show what a trained model attends to, for sentences, or pairs with a TAB between, on standard input."""
+
+    def __post_init__(self) -> None:
+        TargetConfig.__post_init__(self)
+        ViewsConfig.__post_init__(self)
+
+
+class Combine(Enum):
+    """The use of several teachers of one direction."""
+
+    ensemble = "ensemble"
+    each = "each"
+
+
+@dataclass
+class DistilOptions(SelectionConfig):
+    """What the teachers translate, and how; which translations the student sees, and how often."""
+
+    checkpoint: str = "final"
+    """Checkpoint of each teacher: final, best, last, average, or the number of a step."""
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """Rule by which teachers translate together; weights are in the order of `teacher`."""
+    combine: Combine = Combine.ensemble
+    """Several teachers of one direction: ensemble (they translate together), or each for itself (data
+    diversification, Nguyen et al. 2020)."""
+    decoding: DecodingConfig = MISSING
+    """Search of the teachers, chosen by distil.decoding=...; the student's own is decoding."""
+    workers: int = 0
+    """Processes that translate; 0: one per GPU, or one per CPU core."""
+    src_text: list[str] = field(default_factory=list)
+    """Files of text in the source language to translate instead of the sources of the training pairs."""
+    tgt_text: list[str] = field(default_factory=list)
+    """Files of text in the target language to translate instead of the targets of the training pairs
+    (back-translation, Sennrich et al. 2016)."""
+    original_weight: float = 1.0
+    """Weight of the original training pairs; that of synthetic ones is 1. 0: synthetic pairs alone."""
+    backward_tag: str | None = None
+    """Tag in front of back-translated sources in training, such as bt for <bt> (Caswell et al. 2019)."""
+    folder: str = "outputs/stages"
+    """Folder of the stages; trainings with the same teachers, text and search share them."""
+    train: bool = True
+    """Train the student; false: only make the stages, and print the data of the student."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_checkpoint(self.checkpoint)
+        not_negative(self, "distil", "workers", "original_weight")
+        if self.backward_tag is not None:
+            sources.require_tag("distil.backward_tag", self.backward_tag)
+        if not self.folder.strip():
+            raise UserError("distil.folder must name a folder, but is empty")
+
+    def text(self, side: Side) -> list[str]:
+        """Return the files to translate instead of this side of the training pairs."""
+        return self.src_text if side is Side.src else self.tgt_text
+
+
+@dataclass
+class DistilConfig(TrainConfig):
+    """Train a student on translations by other runs, beside the pairs that these were trained on."""
+
+    teacher: Any = MISSING
+    """Run directory of the teacher, or several as [A,B]; one of the other direction translates targets."""
+    distil: DistilOptions = field(default_factory=DistilOptions)
+    """The teachers' part."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.teachers or not all(map(str.strip, self.teachers)):
+            raise UserError(f"teacher must name a run directory, or several as [A,B], not {self.teacher!r}")
+        if twice := sorted({run for run in self.teachers if self.teachers.count(run) > 1}):
+            raise UserError(f"teacher names {twice[0]} twice; name each run once")
+        self.distil.ensemble.normalised(len(self.teachers))
+        if self.task is not Task.translation:
+            raise UserError(f"nmt distil trains translation, but task is {self.task.value}")
+        if self.data.streaming:
+            raise UserError(
+                "data.streaming=true: the pairs to translate must be known at the start; set it to false"
+            )
+        if not self.data.has_source:
+            raise UserError(f"data={self.data.name} has one language; choose data with two")
+        if isinstance(self.objective, DistillationConfig):
+            raise UserError(
+                "objective=distillation needs teachers with the tokenizer of the student, but nmt distil "
+                "trains one on original and synthetic pairs; choose another objective=..."
+            )
+
+    @property
+    def teachers(self) -> list[str]:
+        """The run directories of the teachers."""
+        return [str(run) for run in self.teacher] if isinstance(self.teacher, list) else [str(self.teacher)]
+
+    def ensemble_of(self, runs: Sequence[str]) -> EnsembleConfig:
+        """Return the rule by which some of the teachers translate together."""
+        weights = dict(zip(self.teachers, self.distil.ensemble.weights or (), strict=False))
+        chosen = [weights[run] for run in runs] if weights else None
+        return dataclasses.replace(self.distil.ensemble, weights=chosen)
