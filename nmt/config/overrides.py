@@ -10,11 +10,12 @@ import argparse
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, ValueType
+from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
 from omegaconf import OmegaConf
 
 from nmt.config.explain import explained, no_such_choice, renamed
@@ -54,10 +55,9 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     if flags.resolve and flags.cfg is None:
         parser.error("--resolve belongs to --cfg")
     if flags.multirun and verb.reads_input and not any(x.startswith("input=") for x in flags.overrides):
-        raise UserError(
-            f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m, or name files: "
-            "input=... output=..."
-        )
+        takes_files = {"input", "output"} <= {field.name for field in fields(verb.config_class())}
+        files = ", or name files: input=... output=..." if takes_files else ""
+        raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m{files}")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     return flags
@@ -124,8 +124,10 @@ def swept_values(verb: Verb, override: Override, flags: argparse.Namespace) -> l
         return cast(Glob, override.value()).filter(names)
     if override.is_interval_sweep():
         return []
-    if override.is_range_sweep():  # no 0.30000000000000004
-        return [str(float(f"{x:.12g}") if isinstance(x, float) else x) for x in override.sweep_iterator()]
+    if override.is_range_sweep():  # no 0.30000000000000004, and no end by way of rounding
+        stop = cast(RangeSweep, override.value()).stop
+        found = [float(f"{x:.12g}") if isinstance(x, float) else x for x in override.sweep_iterator()]
+        return [str(x) for x in found if x != stop]
     if override.is_sweep_override():
         return list(override.sweep_string_iterator())
     return [override.get_value_element_as_str()]

@@ -24,6 +24,8 @@ PREFIX = "sweep."
 """Begin of the keys of a sweep."""
 HOME = "outputs/multirun"
 """Folder of the sweeps that are told no other."""
+MAX_FOLDER = 80
+"""Longest name of the folder of a sweep."""
 MAX_NAME = 120
 """Longest name of a directory made from a config."""
 DIGITS = 4
@@ -256,20 +258,21 @@ def sweep_folder(verb: str, swept: Sequence[str], fixed: Mapping[str, str]) -> s
 
     The name omits the values that are tried: trying more of them finds the finished trials again.
     """
-    said = [f"{key}-{value}" for key, value in sorted(fixed.items())]
-    name = [*([] if verb == "train" else [verb]), *(swept or ["single"]), *said]
-    return f"{HOME}/{file_name('+'.join(name))}"
+    short = short_names([*swept, *fixed])
+    said = [f"{short[key]}-{_readable(fixed[key])}" for key in sorted(fixed)]
+    name = [verb] * (verb != "train") + ([short[key] for key in swept] or ["single"]) + said
+    return f"{HOME}/{file_name('+'.join(name), MAX_FOLDER)}"
 
 
-def file_name(text: str) -> str:
+def file_name(text: str, longest: int = MAX_NAME) -> str:
     """Return `text` as the name of a directory: not too long, and different for different texts.
 
     It has only characters that Hydra and a shell take literally, so that `run=NAME` needs no quotes.
     """
     safe = re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII).lstrip(".") or "_"
-    if safe == text and len(safe) <= MAX_NAME:
+    if safe == text and len(safe) <= longest:
         return safe
-    return f"{safe[: MAX_NAME - 9]}-{digest(text)}"
+    return f"{safe[: longest - 9]}-{digest(text)}"
 
 
 def digest(text: str) -> str:

@@ -23,6 +23,7 @@ from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.decoding.metrics import METRICS, default_best
 from nmt.errors import Interrupted, UserError, suggest, visible
 from nmt.files import locked
+from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.processes import (
     ORPHAN_SECONDS,
@@ -84,12 +85,11 @@ class Ranking(NamedTuple):
         metrics = [*getattr(cfg, "metrics", ())]
         best = cfg.trainer.best_metric if isinstance(cfg, TrainConfig) else default_best(metrics)
         metric, direction = plan.cfg.metric or f"validation.{best}", plan.cfg.direction
-        split, _, name = metric.rpartition(".")
         scored = [f"validation.{one}" for one in (*metrics, "loss", "perplexity")]
         if "/" not in metric and metric not in scored:
             raise UserError(
                 f"sweep.metric={metric} is not computed; it can be {', '.join(scored)}, or a name of "
-                f"metrics.jsonl such as train/loss{suggest(f'{split or chr(118)}.{name}', scored)}"
+                f"metrics.jsonl such as train/loss{suggest(metric, scored)}"
             )
         if direction is Direction.auto:
             known = {key: one.higher_is_better for key, one in METRICS.items()}
@@ -124,7 +124,10 @@ class _Drive:
                 plan.cfg.slurm, plan.verb.name, report, plan.folder, slots, at_once
             )
         else:
+            loaded(plan.verb.code)  # once, not in each process
             runner = Processes(slots, action, report, signals, plan.folder / "logs")
+            if slots > 1:
+                print(f"output of the trials: {plan.folder / 'logs'}", file=sys.stderr)
         self.runner = signals.runner = runner
         self.search = _search(plan, ranking, slots) if plan.space else None
         self.total = self.search.total() if self.search else len(plan.trials)
@@ -190,13 +193,7 @@ class _Drive:
         for trial in trials:
             record = self.records.trials[trial.name]
             record.state, record.reason = "running", ""
-            logs = self.plan.folder / "logs" / f"{trial.name}.log"
-            where = (
-                f", its output is in {logs}"
-                if isinstance(self.runner, Processes) and self.runner.slots > 1
-                else ""
-            )
-            self._say(record, f"starts{where}")
+            self._say(record, "starts")
         self.records.write()
         self.runner.start(trials)
         if isinstance(self.runner, SlurmJobs):

@@ -9,7 +9,8 @@ sweep.json, version 1:
     groups                     with `seed` swept: values, trials, mean and standard deviation, best first
     trials                     a `Record` each, best first, then in the order in which they were planned
 
-sweep.csv has a line for each trial, in the same order, with a column for each swept key and each score.
+sweep.csv has a line for each trial, in the same order, with a column for each swept key, for the value of the
+metric and for each score.
 """
 
 from __future__ import annotations
@@ -98,6 +99,11 @@ class Group:
     records: list[Record]
 
     @property
+    def done(self) -> list[Record]:
+        """The trials of the group that have scores."""
+        return [record for record in self.records if record.state == "done"]
+
+    @property
     def ranked(self) -> list[Record]:
         """The trials of the group that have a value."""
         return [record for record in self.records if record.is_ranked]
@@ -113,7 +119,7 @@ class Group:
         return statistics.stdev(found) if len(found) > 1 else None
 
     def _all(self, name: str) -> list[float]:
-        values = [record.value if name == "value" else record.numbers().get(name) for record in self.ranked]
+        values = [record.value if name == "value" else record.numbers().get(name) for record in self.done]
         return [value for value in values if value is not None]
 
 
@@ -208,7 +214,7 @@ class Records:
         costs = ["seconds", "cpu_seconds", "gpu_seconds", "updates", "tgt_tokens"]
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["rank", "name", "state", *self.keys, self.metric, *scores, *costs, "path", "reason"])
+        rows.writerow(["rank", "name", "state", *self.keys, "value", *scores, *costs, "path", "reason"])
         for rank, record in enumerate(ranking, start=1):
             facts, numbers = dataclasses.asdict(record), record.numbers()
             rows.writerow(
@@ -240,11 +246,10 @@ class Records:
 
 
 def last_step(run: Path) -> dict[str, Any]:
-    """Return the last record of metrics.jsonl in a run directory that is about training; none: {}."""
+    """Return the last record of metrics.jsonl in a run directory; without any: {}."""
     for line in reversed(_lines(run)):
-        if '"train/loss"' in line:
-            with suppress(ValueError):
-                return dict(json.loads(line))
+        with suppress(ValueError):  # is being written
+            return dict(json.loads(line))
     return {}
 
 

@@ -33,56 +33,50 @@ def show(records: Records) -> None:
 
 
 def label(metric: str) -> str:
-    """Return the name of a score in tables: BLEU for validation.bleu."""
+    """Return the name of a score in tables: BLEU for validation.bleu, test BLEU for test.bleu."""
     split, _, name = metric.rpartition(".")
-    known = {key: one.label for key, one in METRICS.items()}
-    return known.get(name, name) if split in ("", SPLIT) else metric
+    known = METRICS[name].label if name in METRICS else name
+    return known if split in ("", SPLIT) else f"{split} {known}"
 
 
 def _table(records: Records) -> Table:
-    keys = [key for key in records.keys if key != SEED]
-    groups = records.groups()
-    others = _other_scores(records)
+    is_seeded, groups = SEED in records.keys, records.groups()
+    keys, scores = [key for key in records.keys if key != SEED], _scores(records)
+    short = short_names(records.keys)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
-    for name in (
-        short_names(records.keys).values() if SEED not in records.keys else _short_without_seed(records)
-    ):
-        table.add_column(visible(name), overflow="fold")
-    table.add_column(label(records.metric), justify="right", no_wrap=True)
-    for name in others:
-        table.add_column(label(name), justify="right", no_wrap=True)
-    if SEED in records.keys:
-        table.add_column("seeds", justify="right", no_wrap=True)
-    table.add_column("minutes", justify="right", no_wrap=True)
+    for key in keys:
+        table.add_column(visible(short[key]), overflow="fold")
+    for name in [*map(label, scores.values()), *["seeds"] * is_seeded, "minutes"]:
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for rank, group in enumerate(groups, start=1):
-        cells = [str(rank) if group.ranked else ""]
-        cells += [visible(group.values[key]) for key in keys]
-        cells += [_mean(group, name) for name in ("value", *others)]
-        if SEED in records.keys:
-            cells.append(f"{len(group.ranked)}/{len(group.records)}")
+        cells = [str(rank) if group.ranked else "", *(visible(group.values[key]) for key in keys)]
+        cells += [_mean(group, name) for name in scores]
+        cells += [f"{len(group.ranked)}/{len(group.records)}"] * is_seeded
         cells += [f"{sum(one.seconds for one in group.records) / 60:.1f}", _states(group.records)]
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*map(Text, cells))
     return table
 
 
-def _short_without_seed(records: Records) -> list[str]:
-    return [short for key, short in short_names(records.keys).items() if key != SEED]
+def _scores(records: Records) -> dict[str, str]:
+    """Return the scores to show, each with its full name: the metric and two more of the validation.
 
-
-def _other_scores(records: Records) -> list[str]:
-    """Return the validation scores to show beside the metric: those with a label; at most two."""
+    Where no trial has the metric, as in evaluations of the test split, all scores are shown.
+    """
     names = dict.fromkeys(name for record in records.trials.values() for name in record.numbers())
-    shown = [f"{SPLIT}.{name}" for name in (*METRICS, "loss") if f"{SPLIT}.{name}" in names]
-    return [name for name in shown if name != records.metric][:2]
+    if not any(record.is_ranked for record in records.trials.values()):
+        return {name: name for name in names}
+    shown = [f"{SPLIT}.{name}" for name in (*METRICS, "loss")]
+    others = [name for name in shown if name in names and name != records.metric]
+    return {"value": records.metric, **{name: name for name in others[:2]}}
 
 
 def _mean(group: Group, name: str) -> str:
     mean, spread = group.mean(name), group.spread(name)
     if mean is None:
         return ""
-    digits = 2 if abs(mean) >= 1 or mean == 0 else 1 - math.floor(math.log10(abs(mean))) + 1
+    digits = 2 if abs(mean) >= 1 or mean == 0 else 2 - math.floor(math.log10(abs(mean)))
     return f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
 
 
@@ -99,10 +93,7 @@ def _remarks(records: Records) -> Iterable[str]:
         where = best.path or best.name
         yield f"best        {where}  ({label(records.metric)} {best.value:.2f})"
     elif any(record.state == "done" for record in trials):
-        yield (
-            f"not ranked: {records.metric} is not known; "
-            f"these are scored: {', '.join(sorted({n for r in trials for n in r.numbers()})) or 'none'}"
-        )
+        yield f"not ranked: {records.metric} is not known"
     yield f"cost        {cost(trials)}"
     for state in ("failed", "pruned", "stopped"):
         for record in trials:
