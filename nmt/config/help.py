@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from nmt.config.sweeps import SweepConfig
 from nmt.config.verb import Verb
 
 KEY_WIDTH = 40
@@ -49,6 +50,8 @@ def render(
         *(_group(group, names, choices.get(group)) for group, names in groups.items()),
         "\nkeys (key=value; the values are those in force):",
         *_keys(cfg),
+        "\n  sweep: Settings of a sweep, for -m.",
+        *_keys(OmegaConf.structured(SweepConfig), "sweep."),
     ]
     return "\n".join(parts)
 

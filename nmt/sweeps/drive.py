@@ -54,6 +54,7 @@ def sweep(plan: Sweep, action: Action, report: Report) -> int:
     Raises:
         Interrupted: a signal has arrived; the table has the trials that had begun.
     """
+    _require_own_outputs(plan)
     ranking = Ranking.of(plan)
     if plan.is_listed:
         _list(plan, _records(plan, ranking))
@@ -244,6 +245,17 @@ class _Drive:
     def _say(self, record: Record, text: str) -> None:
         number = self.numbers.setdefault(record.name, [*self.records.trials].index(record.name) + 1)
         print(visible(f"[{number}/{self.total}] {record.name} {text}"), file=sys.stderr, flush=True)
+
+
+def _require_own_outputs(plan: Sweep) -> None:
+    """Raise `UserError` where trials would write one file."""
+    outputs = [one for trial in plan.trials if (one := trial.cfg.get("output"))] if not plan.space else []
+    if len(set(outputs)) < len(outputs):
+        key = plan.keys[-1]
+        raise UserError(
+            f"output={outputs[0]} is the same for several trials; name each by what is swept, "
+            f"such as 'output=${{{key}}}.txt'"
+        )
 
 
 def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:

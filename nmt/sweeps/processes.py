@@ -309,6 +309,9 @@ def _redirect(log: Path) -> None:
             stream.flush()
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", 1, "utf-8", "backslashreplace", closefd=False) for number in (1, 2)
+    )
 
 
 def _end(code: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import math
 import multiprocessing
@@ -30,6 +31,11 @@ Planned = Callable[..., Sweep]
 fault = pytest.mark.fault
 
 
+@functools.cache
+def plan_of(*arguments: str) -> Sweep:
+    return plan(VERBS["train"], ["-m", "sweep.dir=sweep", *arguments])
+
+
 @pytest.fixture
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Return a function that returns a sweep: of a number, over seed-1, seed-2, and so on."""
@@ -37,7 +43,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
 
     def made(*arguments: str | int) -> Sweep:
         texts = [f"seed=range(1,{one + 1})" if isinstance(one, int) else one for one in arguments]
-        return plan(VERBS["train"], ["-m", "sweep.dir=sweep", *texts])
+        return plan_of(*texts)
 
     return made
 
@@ -308,3 +314,18 @@ def test_an_evaluation_that_is_done_is_not_run_again(
     write_json(Path("runs/b/results.json"), {"step": 9})  # has been trained further
     assert sweep(plan(VERBS["evaluate"], command), evaluate, report) == 0
     assert (tmp_path / "ran").read_text() == "run-b+beam_size-1 run-b+beam_size-2 "
+
+
+def test_trials_that_would_write_one_file_are_refused(
+    planned: Planned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg, _ = planned(1).trials[0].to_training()
+    save_config(cfg, Path("runs/a/config.yaml"))
+    command = ["translate", "-m", "run=runs/a", "decoding.beam_size=1,2", "input=x", "sweep.dir=sweep"]
+    assert main([*command, "output=y"]) == 2
+    assert capsys.readouterr().err == (
+        "error: output=y is the same for several trials; name each by what is swept, "
+        "such as 'output=${decoding.beam_size}.txt'\n"
+    )
+    assert main([*command, "output=${decoding.beam_size}.txt", "--cfg", "job"]) == 0
+    assert "2 trials in sweep, 2 to be run:" in capsys.readouterr().out
