@@ -236,11 +236,11 @@ class Records:
         """Return what an earlier command has recorded; a file of another version counts as none."""
         if not self.json_file.is_file():
             return {}
-        content = read_json(self.json_file, {"version": int, "trials": list[dict]})
+        content = read_json(self.json_file, {"version": int, "trials": list})
         if content["version"] != VERSION:
             return {}
         for row in content["trials"]:
-            if wrong := misfits(row, FIELDS):
+            if wrong := misfits(row, FIELDS) if isinstance(row, dict) else ["a trial is no object"]:
                 raise UserError(f"{self.json_file} is damaged: {'; '.join(wrong)}; remove it")
         return {row["name"]: Record(**{key: row[key] for key in FIELDS}) for row in content["trials"]}
 

@@ -29,7 +29,7 @@ last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\).*/\1/p' "$1")
   for task in $(seq 0 ${last:-0}); do
     name=$id; [ -n "$last" ] && name=${id}_$task && export SLURM_ARRAY_JOB_ID=$id SLURM_ARRAY_TASK_ID=$task
     export SLURM_JOB_ID=$id$task; [ -n "$last" ] || export SLURM_JOB_ID=$id
-    while true; do
+    while [ ! -e $FAKE/cancelled.$name ]; do
       rm -f $FAKE/requeue.$SLURM_JOB_ID
       echo RUNNING > $FAKE/state.$name
       bash "$1" & echo $! > $FAKE/pid.$name; wait $!; code=$?
@@ -55,7 +55,7 @@ SCONTROL = r"""#!/bin/bash
 touch $FAKE/requeue.$2
 """
 SCANCEL = r"""#!/bin/bash
-touch $FAKE/cancelled.$1; pkill -TERM -P $(cat $FAKE/pid.$1)
+touch $FAKE/cancelled.$1; [ -e $FAKE/pid.$1 ] && pkill -TERM -P $(cat $FAKE/pid.$1); true
 """
 SQUEUE = "#!/bin/bash\n"
 
@@ -130,9 +130,9 @@ TINY = [
     "model.decoder_layers=1",
     "tokenizer=char",
     "trainer.batch_tokens=512",
-    "trainer.max_steps=200",
+    "trainer.max_steps=60",
     "trainer.save_every_steps=5",
-    "trainer.eval_every_steps=100",
+    "trainer.eval_every_steps=60",
     "data.scored_split=validation",
     "decoding=greedy",
     "decoding.max_length_ratio=0.1",
@@ -161,7 +161,7 @@ def test_jobs_go_on_after_a_preemption_and_are_found_again(
     found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
     assert {one["state"] for one in found} == {"done"}
     assert {one["job"] for one in found} == {"101_0", "101_1"}
-    assert all(one["cpu_seconds"] > 0 and one["updates"] == 200 for one in found)
+    assert all(one["cpu_seconds"] > 0 and one["updates"] == 60 for one in found)
     assert (slurm / "requeued").read_text() == "again\n"
     assert "going on after step" in Path("sweep/seed-1/train.log").read_text()
     assert len(list(slurm.glob("submitted.*"))) == 1
