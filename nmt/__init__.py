@@ -31,7 +31,7 @@ in import order, too; a test reads these lists and checks both:
     serving/              A trained model behind HTTP, and a page to try it.
     verbs/                One file a verb: wiring only.
     scripting             Training from Python.
-    sweep                 Trials of a sweep, each in a process of its own.
+    sweeps/               Many trials, each in a process of its own, and their table.
     cli                   `nmt VERB [overrides]`, errors and exit codes.
     __main__              `python -m nmt`.
 

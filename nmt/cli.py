@@ -122,17 +122,19 @@ def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
     if not (verb.opens_run or verb.words):
         _require_unlocked(argv)
-    from nmt.config.compose import compose
+    from nmt.config.compose import compose, plan
+    from nmt.config.overrides import parse_flags
 
     if not verb.shared:
         _require_one_process(f"nmt {verb.name}")
-    trials = compose(verb, argv)
-    if any(trial.name for trial in trials):
+    flags = parse_flags(verb, argv)
+    if flags.multirun and not flags.help:
+        planned = plan(verb, argv)
         _require_one_process("a sweep")
-        from nmt.sweep import sweep
+        from nmt.sweeps.drive import sweep
 
-        return sweep(trials, verb.run, report)
-    for trial in trials:
+        return sweep(planned, verb.run, report)
+    for trial in compose(verb, argv):
         verb.run(trial)
     return 0
 

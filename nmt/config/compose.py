@@ -1,8 +1,8 @@
 """From the command line of one verb to its configs, through Hydra.
 
-Hydra composes, and nothing else: training runs outside of Hydra, and all configs of a sweep are known before
-its first trial starts. Nothing is instantiated from a config: the schema in the defaults list of a choice
-states its dataclass.
+Hydra composes, and nothing else: training runs outside of Hydra, and all configs of a sweep but of a search
+are known before its first trial starts. Nothing is instantiated from a config: the schema in the defaults
+list of a choice states its dataclass.
 
 All verbs but `train` start from the config of their run. That config enters the composition as the choice
 `from_run`, which is typed and overridden like any other choice.
@@ -14,12 +14,11 @@ import argparse
 import copy
 import dataclasses
 import functools
-import hashlib
-import re
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,14 +32,14 @@ from nmt.config import help, small_data
 from nmt.config.explain import explained, is_missing
 from nmt.config.overrides import (
     FROM_RUN,
-    SWEEP_DIR,
     choices,
+    combinations,
     config_dir,
     parse_flags,
     parse_overrides,
     quoted,
     runs_of,
-    trials,
+    swept_values,
     usable,
 )
 from nmt.config.plain import UserFiles
@@ -49,12 +48,19 @@ from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.small_data import Setting
 from nmt.config.starting import VocabularyUse, following
 from nmt.config.stored import fingerprint, load_config, to_plain
+from nmt.config.sweeps import (
+    PREFIX,
+    Dimension,
+    SweepConfig,
+    dimension,
+    file_name,
+    sweep_config,
+    sweep_folder,
+    trial_names,
+)
 from nmt.config.verb import Verb
 from nmt.containment import require_contained
 from nmt.errors import Problems, UserError, suggest, visible
-
-MAX_NAME = 120
-"""Longest name of a directory made from a config."""
 
 
 @dataclass
@@ -65,8 +71,13 @@ class Composed:
     choices: dict[str, Any]
     """Group -> the choice in force."""
     name: str = ""
-    """The values that the sweep sets in this trial, as a file name; empty outside of a sweep."""
-    sweep_dir: str = ""
+    """Name of the trial; empty outside of a sweep."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """The values that the sweep sets in this trial, as the command line has them."""
+    arguments: tuple[str, ...] = ()
+    """The command that is the trial alone, after the verb."""
+    folder: Path | None = None
+    """Run directory of the trial, for a verb that trains."""
 
     def to_config(self, root: type[Root]) -> Root:
         """Return the dataclasses; raise `UserError` for values that are missing or out of range.
@@ -104,8 +115,6 @@ class Composed:
 
     def run_dir(self, cfg: TrainConfig) -> Path:
         """Return the run directory of a training that begins with this config."""
-        if self.name:
-            return Path(self.sweep_dir, self.name)
         if cfg.run is not None:
             return Path(cfg.run)
         languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
@@ -139,58 +148,223 @@ def _found_again(folder: Path, name: str, cfg: TrainConfig) -> Path:
 
 
 def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
-    """Return the config that the arguments make, one for each trial of a sweep, or none after showing help.
+    """Return the config that the arguments, which are no sweep, make, or none after showing help.
 
     Raises:
         UserError: the arguments make no config; the message has all that is wrong with them.
     """
-    flags = parse_flags(verb, argv)
-    problems, overrides = Problems(), list[Override]()
-    for argument in flags.overrides:
-        with problems.gathered():
-            overrides.append(usable(verb, argument, flags))
-    refused = {argument.partition("=")[0] for argument in flags.overrides} - {
-        o.key_or_group for o in overrides
-    }
+    flags, overrides, problems = _read(verb, argv)
     stored = None
-    if verb.run_key and verb.run_key not in refused:
+    if verb.run_key and verb.run_key not in _refused(flags, overrides):
         with problems.gathered():
             stored = _stored(verb, runs_of(overrides, verb.run_key), flags)
     if flags.help or flags.cfg is not None or flags.info is not None or (verb.run_key and stored is None):
         problems.refuse()
-    kept = [o for o in overrides if o.key_or_group.partition(".")[0] not in refused]
-    lines = trials(verb, kept, flags) if flags.multirun else [[str(o.input_line) for o in kept]]
-    if not lines:
-        raise UserError(*problems, "the sweep is empty: a pattern matches no choice")
-    if flags.config_dir is not None:
-        folder = f"{UserFiles.scheme()}://{Path(flags.config_dir).absolute()}"
-        lines = [[*trial, f"hydra.searchpath=[{quoted(folder)}]"] for trial in lines]
-    lines = [[*_followed(verb, trial), *trial] for trial in lines]
+    line = _line({o.get_key_element(): o.get_value_element_as_str() for o in _kept(flags, overrides)}, flags)
+    line = [*_followed(verb, line), *line]
     with _hydra(verb, stored) as hydra_app:
         if flags.help:
-            found = _composed(verb, lines[0])
+            found = _composed(verb, line)
             groups = {group: choices(verb, group, flags) for group in verb.groups}
             for key, group in verb.mounts.items():
                 groups[key] = choices(verb, group, flags)
                 found.choices[key] = found.choices.get(f"{group}@{key}")
             print(help.render(verb, found.cfg, found.choices, groups, flags.topics))
         elif flags.cfg is not None:
-            chosen = [f"{x.key}={x.value}" for x in _composed(verb, lines[0]).chosen()]
-            shown = [*lines[0], *chosen]
+            shown = [*line, *(f"{x.key}={x.value}" for x in _composed(verb, line).chosen())]
             hydra_app.show_cfg(verb.name, shown, cfg_type=flags.cfg, package=None, resolve=flags.resolve)
         elif flags.info is not None:
-            hydra_app.show_info(flags.info, verb.name, lines[0])
+            hydra_app.show_info(flags.info, verb.name, line)
         else:
             with problems.gathered(), explained():
-                composed = [_composed(verb, trial, overrides if flags.multirun else None) for trial in lines]
-                if not flags.multirun:  # a trial that is out of range stops no other
-                    composed[0].checked(verb)
+                composed = _composed(verb, line)
+                composed.checked(verb)
             if not problems:
-                return composed
+                return [composed]
             with problems.gathered():
-                _refuse_all(verb, lines[0])
+                _refuse_all(verb, line)
             problems.refuse()
     return []
+
+
+def _read(verb: Verb, argv: Sequence[str]) -> tuple[argparse.Namespace, list[Override], Problems]:
+    """Return the flags, the overrides that can be used, and what is wrong with the others."""
+    flags = parse_flags(verb, argv)
+    problems, overrides = Problems(), list[Override]()
+    for argument in flags.overrides:
+        with problems.gathered():
+            overrides.append(usable(verb, argument, flags))
+    return flags, overrides, problems
+
+
+def _refused(flags: argparse.Namespace, overrides: Sequence[Override]) -> set[str]:
+    """Return the first words of the arguments that cannot be used."""
+    return {argument.partition("=")[0] for argument in flags.overrides} - {o.key_or_group for o in overrides}
+
+
+def _kept(flags: argparse.Namespace, overrides: Sequence[Override]) -> list[Override]:
+    """Return the overrides that are not below a choice which cannot be used."""
+    refused = _refused(flags, overrides)
+    return [o for o in overrides if o.key_or_group.partition(".")[0] not in refused]
+
+
+def _line(values: Mapping[str, str], flags: argparse.Namespace) -> list[str]:
+    """Return the overrides that set `values`, and the folder with the choices of the user."""
+    line = [f"{key}={value}" for key, value in values.items()]
+    if flags.config_dir is not None:
+        folder = f"{UserFiles.scheme()}://{Path(flags.config_dir).absolute()}"
+        line.append(f"hydra.searchpath=[{quoted(folder)}]")
+    return line
+
+
+@dataclass
+class Sweep:
+    """The trials of a sweep: all of them, or for a search the values that they may have."""
+
+    verb: Verb
+    cfg: SweepConfig
+    folder: Path
+    keys: list[str]
+    """The swept keys, as typed."""
+    space: dict[str, Dimension]
+    """The values that a search may try; empty where every combination is tried."""
+    is_listed: bool
+    """Whether the trials are to be shown, not run."""
+    _flags: argparse.Namespace
+    _fixed: dict[str, str]
+    _tried: dict[str, list[str]]
+
+    @functools.cached_property
+    def trials(self) -> list[Composed]:
+        """The trials, where every combination is tried; raise `UserError` with all that is wrong with any."""
+        if not (rows := combinations(self._tried)):
+            raise UserError("the sweep is empty: a pattern matches no choice")
+        return self._composed(rows, trial_names(rows))
+
+    @functools.cached_property
+    def example(self) -> Composed:
+        """A trial of the sweep, composed to see what all of them share.
+
+        Raises:
+            UserError: an end of a dimension of a search can be used with no end of the others.
+        """
+        if not self.space:
+            return self.trials[0]
+        most, problems = max((len(one.ends) for one in self.space.values()), default=0), Problems()
+        for key, own in self.space.items():
+            for end in own.ends:
+                found = Problems()
+                for turn in range(most):
+                    others = {k: one.ends[turn % len(one.ends)] for k, one in self.space.items()}
+                    found.clear()
+                    with found.gathered():
+                        example = self.trial("example", others | {key: end})
+                        break
+                problems += [problem for problem in found if problem not in problems]
+        problems.refuse()
+        return example
+
+    def trial(self, name: str, values: Mapping[str, str]) -> Composed:
+        """Return the trial of a search that sets `values`; raise `UserError` for values out of range."""
+        return self._composed([values], [name])[0]
+
+    def _composed(self, rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[Composed]:
+        """Compose and check each trial; raise `UserError` with all that is wrong with any of them."""
+        made, wrong = list[Composed](), dict[str, list[str]]()
+        for run, group in itertools.groupby(
+            sorted(zip(rows, names, strict=True), key=lambda one: one[0].get(self.verb.run_key, "")),
+            key=lambda one: one[0].get(self.verb.run_key) or self._fixed.get(self.verb.run_key),
+        ):
+            runs = parse_overrides([f"{self.verb.run_key}={run}"]) if run else []
+            key = self.verb.run_key
+            stored = _stored(self.verb, runs_of(runs, key), self._flags) if key else None
+            with _hydra(self.verb, stored):
+                for values, name in group:
+                    try:
+                        made.append(self._checked(name, values))
+                    except UserError as error:
+                        for problem in error.problems:
+                            wrong.setdefault(problem, []).append(name)
+        Problems(_of_trials(wrong, len(rows))).refuse()
+        return sorted(made, key=lambda trial: list(names).index(trial.name))
+
+    def _checked(self, name: str, values: Mapping[str, str]) -> Composed:
+        folder = None if self.verb.opens_run else self.folder / name
+        own = {"run": quoted(str(folder))} if folder else {}
+        settings = {**self._fixed, **values, **own}
+        line = _line(settings, self._flags)
+        try:
+            line = [*_followed(self.verb, line), *line]
+            with explained():
+                found = _composed(self.verb, line)
+                found.checked(self.verb)
+        except UserError as error:
+            _refuse_all(self.verb, line)
+            raise error
+        config_dir = self._flags.config_dir
+        arguments = [f"{key}={value}" for key, value in settings.items()]
+        options = ["--config-dir", str(config_dir)] if config_dir is not None else []
+        return dataclasses.replace(
+            found, name=name, values=dict(values), arguments=(*options, *arguments), folder=folder
+        )
+
+
+def _of_trials(wrong: Mapping[str, Sequence[str]], total: int) -> list[str]:
+    """Return problems with the names of the trials that have them, unless all have."""
+    return [
+        problem
+        if len(names) == total
+        else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {problem}"
+        for problem, names in wrong.items()
+    ]
+
+
+def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
+    """Return the sweep that the arguments make, with every value checked.
+
+    Raises:
+        UserError: the arguments make no sweep; the message has all that is wrong with them.
+    """
+    flags, overrides, problems = _read(verb, argv)
+    settings = [o for o in overrides if o.key_or_group.startswith(PREFIX)]
+    cfg = SweepConfig()
+    with problems.gathered():
+        cfg = sweep_config(settings)
+    others = [o for o in _kept(flags, overrides) if o not in settings]
+    swept = {o.get_key_element(): o for o in others if o.is_sweep_override()}
+    fixed = {o.get_key_element(): o.get_value_element_as_str() for o in others if not o.is_sweep_override()}
+    swept = {key: override for key, override in swept.items() if key not in fixed}
+    tried = {key: swept_values(verb, override, flags) for key, override in swept.items()}
+    if verb.run_key and not {verb.run_key} & {*fixed, *swept, *_refused(flags, overrides)}:
+        with problems.gathered():
+            _stored(verb, [], flags)
+    space = dict[str, Dimension]()
+    for key, override in swept.items():
+        with problems.gathered():
+            if cfg.is_search:
+                space[key] = _dimension(verb, key, override, tried[key])
+            elif override.is_interval_sweep():
+                raise UserError(
+                    f"{override.input_line!r} has infinitely many values; list those to try: {key}=A,B, "
+                    "or search among them: sweep.trials=N"
+                )
+    if cfg.is_search and not swept:
+        problems.append("a search needs values to choose from, such as schedule.factor=interval(0.5,2)")
+    folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed))
+    found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, flags, fixed, tried)
+    problems.refuse()
+    _ = found.example
+    return found
+
+
+def _dimension(verb: Verb, key: str, override: Override, tried: Sequence[str]) -> Dimension:
+    """Return the values of a key in a search."""
+    if key in ("seed", verb.run_key):
+        raise UserError(
+            f"{override.input_line!r}: a search does not choose the {key}; "
+            "leave it out, and sweep it with what the search has found"
+        )
+    return dimension(override, tried)
 
 
 def _stored(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> TrainConfig | None:
@@ -335,40 +509,10 @@ def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
         yield GlobalHydra.instance().hydra
 
 
-def _composed(verb: Verb, lines: list[str], swept: Sequence[Override] | None = None) -> Composed:
-    """Let Hydra compose a config; in a sweep `lines` are one trial, and `swept` the overrides as typed."""
+def _composed(verb: Verb, lines: list[str]) -> Composed:
+    """Let Hydra compose a config."""
     cfg = hydra.compose(verb.name, lines, return_hydra_config=True)
     found = Composed(cfg, dict(cfg.hydra.runtime.choices))
-    if swept is not None:
-        found.name, folder = _names(lines, swept)
-        given = any(override.key_or_group == SWEEP_DIR for override in swept)
-        found.sweep_dir = cfg.hydra.sweep.dir if given else f"outputs/multirun/{folder}"
     with open_dict(cfg):
         del cfg["hydra"]
     return found
-
-
-def _names(lines: Sequence[str], overrides: Sequence[Override]) -> tuple[str, str]:
-    """Return the name of the trial that sets `lines`, and the name of its sweep."""
-    tried = [override.key_or_group for override in overrides if override.is_sweep_override()]
-    fixed = {o.key_or_group: str(o.input_line) for o in overrides if not o.is_sweep_override()}
-    trial = [line.replace("=", "-", 1) for line in lines if line.partition("=")[0] in {*tried} - fixed.keys()]
-    # The sweep's name omits the values that are tried: trying more of them finds the finished trials again.
-    rest = sorted(line for key, line in fixed.items() if not key.startswith("hydra."))
-    sweep = f"{file_name('+'.join(tried) or 'single')}-{_digest(' '.join(rest))}"
-    return file_name("+".join(trial) or "trial"), sweep
-
-
-def file_name(text: str) -> str:
-    """Return `text` as the name of a directory: not too long, and different for different texts.
-
-    It has only characters that Hydra and a shell take literally, so that `run=NAME` needs no quotes.
-    """
-    safe = re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII).lstrip(".") or "_"
-    if safe == text and len(safe) <= MAX_NAME:
-        return safe
-    return f"{safe[: MAX_NAME - 9]}-{_digest(text)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -23,6 +23,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.config.explain import leaves
 from nmt.config.registry import VARIANTS
+from nmt.config.sweeps import SweepConfig
 from nmt.config.verb import Verb
 from nmt.errors import UserError, suggest
 
@@ -67,6 +68,8 @@ def render(
         *(line for key in first for line in _of_key(cfg, key)),
         f"\nkeys (key=value; the values are those in force; nmt {verb.name} --help PART shows one part):",
         *_keys(cfg),
+        "\n  sweep: Settings of a sweep, for -m.",
+        *_keys(OmegaConf.structured(SweepConfig), "sweep."),
     ]
     return "\n".join(parts)
 

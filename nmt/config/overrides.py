@@ -9,22 +9,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, ValueType
+from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
 from omegaconf import OmegaConf
 
 from nmt.config.explain import explained, no_such_choice, renamed
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_KEYS
+from nmt.config.sweeps import PREFIX
 from nmt.config.verb import Verb
 from nmt.errors import UserError
-
-SWEEP_DIR = "hydra.sweep.dir"
-"""The folder of a sweep: the only setting of Hydra itself that a user may change."""
 
 FROM_RUN = "from_run"
 """Name of the choice that stands for the settings that the run was trained with."""
@@ -52,14 +51,18 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     arguments = [word for word in flags.overrides if word not in flags.topics]
     arguments = _with_key(verb, arguments) if verb.words else arguments
     flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in arguments]
-    if (flags.cfg is not None) + (flags.info is not None) + flags.multirun > 1:
-        parser.error("--cfg, --info and --multirun exclude each other")
+    if flags.info is not None and (flags.cfg is not None or flags.multirun):
+        parser.error("--info goes with neither --cfg nor --multirun")
+    if flags.multirun and flags.cfg not in (None, "job"):
+        parser.error("--multirun goes with --cfg job, which shows the trials")
     if flags.resolve and flags.cfg is None:
         parser.error("--resolve belongs to --cfg")
     if flags.multirun and verb.words:
         raise UserError(f"nmt {verb.name} starts no training, and is not swept; leave out -m")
-    if flags.multirun and verb.reads_input:
-        raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m")
+    if flags.multirun and verb.reads_input and not any(x.startswith("input=") for x in flags.overrides):
+        takes_files = {"input", "output"} <= {field.name for field in fields(verb.config_class())}
+        files = ", or name files: input=... output=..." if takes_files else ""
+        raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m{files}")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     return flags
@@ -134,20 +137,26 @@ def choices(verb: Verb, group: str, flags: argparse.Namespace) -> list[str]:
     return sorted(files | ({FROM_RUN} if group in verb.groups_from_run else set()))
 
 
-def trials(verb: Verb, overrides: Sequence[Override], flags: argparse.Namespace) -> list[list[str]]:
-    """Return the overrides of every trial of a sweep: all combinations of the values that are named."""
-    values: dict[str, list[str]] = {}
-    for override in overrides:
-        key = override.get_key_element()
-        if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
-            names = choices(verb, key, flags) if key in verb.groups else []
-            tried = cast(Glob, override.value()).filter(names)
-        elif override.is_sweep_override():
-            tried = list(override.sweep_string_iterator())
-        else:
-            tried = [override.get_value_element_as_str()]
-        values[key] = [f"{key}={value}" for value in tried]
-    return [list(trial) for trial in itertools.product(*values.values())]
+def swept_values(verb: Verb, override: Override, flags: argparse.Namespace) -> list[str]:
+    """Return the values that an override names, as the command line has them; none for an interval."""
+    key = override.get_key_element()
+    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
+        names = choices(verb, key, flags) if key in verb.groups else []
+        return cast(Glob, override.value()).filter(names)
+    if override.is_interval_sweep():
+        return []
+    if override.is_range_sweep():  # no 0.30000000000000004, and no end by way of rounding
+        stop = cast(RangeSweep, override.value()).stop
+        found = [float(f"{x:.12g}") if isinstance(x, float) else x for x in override.sweep_iterator()]
+        return [str(x) for x in found if x != stop]
+    if override.is_sweep_override():
+        return list(override.sweep_string_iterator())
+    return [override.get_value_element_as_str()]
+
+
+def combinations(values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return every combination of the values of the keys."""
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 
 def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
@@ -173,8 +182,11 @@ def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> No
             f"{line!r}: keys can be set, but neither added nor removed; "
             f"write {key}=... (null unsets what may be unset)"
         )
-    if re.match(r"hydra\b", key) and key != SWEEP_DIR:
-        raise UserError(f"{line!r}: of Hydra's own settings only {SWEEP_DIR} can be set")
+    if re.match(r"hydra\b", key):
+        sweeps = "; the folder of a sweep is sweep.dir" if key == "hydra.sweep.dir" else ""
+        raise UserError(f"{line!r}: Hydra's own settings cannot be set{sweeps}")
+    if key.startswith(PREFIX) and not flags.multirun:
+        raise UserError(f"{line!r} is for a sweep; add -m, or leave it out")
     if key in RENAMED_KEYS:
         raise UserError(f"{line!r}: {key} {renamed(key, override.get_value_element_as_str())}")
     part, _, field = key.rpartition(".")
@@ -191,10 +203,10 @@ def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> No
 def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> None:
     key, line = override.key_or_group, override.input_line
     if key == "run" and flags.multirun and not verb.opens_run:
-        raise UserError(f"run names one directory, but -m starts several runs; set {SWEEP_DIR}=DIR instead")
+        raise UserError("run names one directory, but -m starts several runs; set sweep.dir=DIR instead")
     if not override.is_sweep_override():
         return
-    if key in ("run", verb.run_key):
+    if key in ("run", verb.run_key) and not (verb.opens_run and (flags.multirun or not verb.reads_input)):
         raise UserError(
             f"{line!r}: nmt {verb.name} reads one {key}, or one list of {key}s, at a time; "
             "call it once for each"
@@ -203,8 +215,6 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
         raise UserError(
             f"{line!r} names several values; add -m to try each, or write a list in brackets [...]"
         )
-    if override.is_interval_sweep():
-        raise UserError(f"{line!r} has infinitely many values; list those to try: {key}=A,B")
 
 
 def _refuse_choice(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

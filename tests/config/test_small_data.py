@@ -12,7 +12,7 @@ import pytest
 
 from nmt.cli import main
 from nmt.config import small_data
-from nmt.config.compose import Composed, compose
+from nmt.config.compose import Composed, compose, plan
 from nmt.config.overrides import config_dir
 from nmt.config.roots import TrainConfig, check, to_config
 from nmt.config.small_data import KEYS, NOMINAL, OPEN, filled, open_keys, remarks, settings_for
@@ -255,7 +255,7 @@ def test_cfg_shows_the_values_chosen(corpus: list[str], capsys: pytest.CaptureFi
 
 
 def test_a_sweep_chooses_for_each_trial(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = compose(VERBS["train"], ["-m", *corpus, "trainer.max_steps=100,1000"])
+    first, second = plan(VERBS["train"], ["-m", *corpus, "trainer.max_steps=100,1000"]).trials
     assert capsys.readouterr().err == ""
     assert [trial.to_training()[0].schedule.warmup_steps for trial in (first, second)] == [6, 60]
 

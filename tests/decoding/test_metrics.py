@@ -35,7 +35,6 @@ from nmt.decoding.metrics import (
 )
 from nmt.errors import UserError
 from nmt.files import write_lines
-from nmt.sweep import score
 
 REFS = [
     "Ein Mann in einem roten Hemd steht im Schnee.",
@@ -324,4 +323,3 @@ def test_a_metric_is_one_row(
     shown = capsys.readouterr().out
     assert "  Echo 7.50  perplexity" in shown
     assert "signature   echo|sources:10|fr" in shown
-    assert "Echo 7.50" in score(results)  # the table of a sweep

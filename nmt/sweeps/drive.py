@@ -1,0 +1,395 @@
+"""A sweep from its first trial to its table: what is missing is run, whatever happens to single trials."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+
+from nmt.config import small_data
+from nmt.config.compose import Composed, Sweep
+from nmt.config.roots import TrainConfig
+from nmt.config.stored import difference, load_config
+from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
+from nmt.decoding.metrics import METRICS, default_best
+from nmt.errors import Interrupted, UserError, suggest, visible
+from nmt.files import locked
+from nmt.loading import loaded
+from nmt.runs.directory import RunDirectory
+from nmt.sweeps.processes import (
+    ORPHAN_SECONDS,
+    SPLITS,
+    Action,
+    Outcome,
+    Processes,
+    Report,
+    Signals,
+    TrialRunner,
+)
+from nmt.sweeps.records import Record, Records, curve, last_step
+from nmt.sweeps.search import Search
+from nmt.sweeps.slurm import SlurmJobs
+from nmt.sweeps.table import label, show
+
+FAILED = 3
+"""Exit code of a sweep with failed trials."""
+POLL_SECONDS = 1.0
+"""Time between two looks at the validation curves of a search."""
+SLURM_SEARCH = 4
+"""Jobs at a time of a search with Slurm, unless sweep.parallel says otherwise."""
+
+
+def sweep(plan: Sweep, action: Action, report: Report) -> int:
+    """Run what is missing, print the table and return the exit code; or only show what would run.
+
+    Raises:
+        Interrupted: a signal has arrived; the table has the trials that had begun.
+    """
+    _require_own_outputs(plan)
+    ranking = Ranking.of(plan)
+    if plan.is_listed:
+        _list(plan, _records(plan, ranking))
+        return 0
+    with Signals() as signals, _alone(plan.folder, signals):
+        drive = _Drive(plan, ranking, action, report, signals)
+        drive.run()
+        show(drive.records)
+    states = [record.state for record in drive.records.trials.values()]
+    if signals.first is not None:
+        raise Interrupted(
+            signals.first,
+            f"stopped by {signals.first.name}; {states.count('done')} of {drive.total} trials are done; "
+            "the same command goes on from there",
+        )
+    return FAILED if "failed" in states else 0
+
+
+class Ranking(NamedTuple):
+    """What trials are ranked by."""
+
+    metric: str
+    direction: Direction
+
+    @classmethod
+    def of(cls, plan: Sweep) -> Ranking:
+        """Return what the settings of a sweep say; raise `UserError` for a score that is not computed."""
+        cfg: Any = plan.example.to_config(plan.verb.config_class())
+        metrics = [*getattr(cfg, "metrics", ())]
+        best = cfg.trainer.best_metric if isinstance(cfg, TrainConfig) else default_best(metrics)
+        metric, direction = plan.cfg.metric or f"validation.{best}", plan.cfg.direction
+        scored = [f"validation.{one}" for one in (*metrics, "loss", "perplexity")]
+        if "/" not in metric and metric not in scored:
+            raise UserError(
+                f"sweep.metric={metric} is not computed; it can be {', '.join(scored)}, or a name of "
+                f"metrics.jsonl such as train/loss{suggest(metric, scored)}"
+            )
+        if direction is Direction.auto:
+            known = {key: one.higher_is_better for key, one in METRICS.items()}
+            direction = direction_of(metric, {**known, "loss": False, "perplexity": False, "nll": False})
+        return cls(metric, direction)
+
+    def value(self, record: Record) -> float | None:
+        """Return the value of a trial that is done."""
+        if "/" in self.metric:
+            values = curve(Path(record.path), self.metric) if record.path else {}
+            return list(values.values())[-1] if values else None
+        split, _, name = self.metric.rpartition(".")
+        return record.scores.get(split, {}).get(name)
+
+    @property
+    def curve(self) -> str:
+        """The name in metrics.jsonl of the values of a running trial."""
+        return self.metric.replace("validation.", "valid/")
+
+
+class _Drive:
+    """A sweep that runs."""
+
+    def __init__(self, plan: Sweep, ranking: Ranking, action: Action, report: Report, signals: Signals):
+        self.plan, self.ranking, self.signals = plan, ranking, signals
+        self.records = _records(plan, ranking)
+        slots = plan.cfg.parallel or 1
+        if plan.cfg.launcher is Launcher.slurm:
+            slots = (plan.cfg.parallel or SLURM_SEARCH) if plan.space else len(plan.trials)
+            at_once = plan.cfg.parallel or slots
+            runner: TrialRunner = SlurmJobs(
+                plan.cfg.slurm, plan.verb.name, report, plan.folder, slots, at_once
+            )
+        else:
+            loaded(plan.verb.code)  # once, not in each process
+            runner = Processes(slots, action, report, signals, plan.folder / "logs")
+            if slots > 1:
+                print(f"output of the trials: {plan.folder / 'logs'}", file=sys.stderr)
+        self.runner = signals.runner = runner
+        self.search = _search(plan, ranking, slots) if plan.space else None
+        self.total = self.search.total() if self.search else len(plan.trials)
+        self.numbers: dict[str, int] = {}
+        self.pruned: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Run trials until none is left, or until a signal has arrived and all that run have ended."""
+        todo = self._chosen() if self.search else self._missing()
+        while True:
+            if self.signals.first is None:
+                free = self.runner.slots - len(self.runner.running())
+                self._start(list(islice(todo, free)))
+            if not self.runner.running():
+                return
+            for name, outcome in self.runner.ended(POLL_SECONDS):
+                self._settle(self.records.trials[name], outcome)
+            self._prune()
+
+    def _missing(self) -> Iterator[Composed]:
+        """Yield the trials that are not finished, where every combination is tried."""
+        for trial in self.plan.trials:
+            record = self.records.trials[trial.name]
+            if record.state == "done":
+                continue
+            if (
+                isinstance(self.runner, SlurmJobs)
+                and record.job
+                and self.runner.attach(trial.name, record.job)
+            ):
+                self._say(record, f"is job {record.job} of Slurm")
+                continue
+            yield trial
+
+    def _chosen(self) -> Iterator[Composed]:
+        """Yield the trials of a search; a choice that makes no config, or one made before, is not run."""
+        assert self.search is not None
+        for name, known in self.search.known().items():
+            record = self.records.add(name, self.search.values(name), self._folder(name), "")
+            record.state = self.search.state(name)
+            record.value = known.value if record.state == "done" else None
+        while (chosen := self.search.next()) is not None:
+            values = self.search.values(chosen)
+            record = self.records.add(chosen, values, self._folder(chosen), "")
+            if (twin := self.search.twin(chosen)) is not None:
+                same = self.records.trials[twin]
+                record.state, record.reason = "done", f"the values of {twin}"
+                record.scores, record.value, record.path = same.scores, same.value, same.path
+                self.search.tell(chosen, record.value)
+                self._say(record, f"has {record.reason}")
+                continue
+            try:
+                yield self.plan.trial(chosen, values)
+            except UserError as error:
+                self._settle(record, Outcome(reason=" ".join(str(error).split())))
+
+    def _folder(self, name: str) -> Path | None:
+        return None if self.plan.verb.opens_run else self.plan.folder / name
+
+    def _start(self, trials: list[Composed]) -> None:
+        if not trials:
+            return
+        for trial in trials:
+            record = self.records.trials[trial.name]
+            record.state, record.reason = "running", ""
+            self._say(record, "starts")
+        self.records.write()
+        self.runner.start(trials)
+        if isinstance(self.runner, SlurmJobs):
+            for trial in trials:
+                self.records.trials[trial.name].job = self.runner.job_of(trial.name)
+            self.records.write()
+
+    def _settle(self, record: Record, outcome: Outcome) -> None:
+        """Record the end of an attempt."""
+        for cost in ("seconds", "cpu_seconds", "gpu_seconds"):
+            setattr(record, cost, round(getattr(record, cost) + getattr(outcome, cost), 1))
+        if outcome.results is not None:
+            _finish(record, outcome.results, self.ranking)
+        else:
+            state = "pruned" if record.name in self.pruned else "stopped" if self.signals.first else "failed"
+            record.state, record.reason = state, self.pruned.get(record.name, outcome.reason)
+            _count(record)
+        if self.search is not None and record.state != "stopped":
+            if record.state == "done" and record.value is None:
+                record.state, record.reason = "failed", f"{self.ranking.metric} was not computed"
+            self.search.tell(record.name, record.value, pruned=record.state == "pruned")
+        self.records.write()
+        value = "" if record.value is None else f", {label(self.ranking.metric)} {record.value:.2f}"
+        told = (
+            f" in {record.seconds / 60:.1f} minutes{value}"
+            if record.state == "done"
+            else f": {record.reason}"
+        )
+        self._say(record, f"{record.state}{told}")
+
+    def _prune(self) -> None:
+        """End the trials whose validation curve the pruner finds hopeless."""
+        if self.search is None or self.plan.cfg.pruner is Pruner.none or self.signals.first is not None:
+            return
+        for name in self.runner.running():
+            path = self.records.trials[name].path
+            if name in self.pruned or path is None:
+                continue
+            values = curve(Path(path), self.ranking.curve)
+            if self.search.is_hopeless(name, values):
+                step, value = list(values.items())[-1]
+                self.pruned[name] = (
+                    f"{label(self.ranking.metric)} {value:.2f} after step {step} "
+                    f"(sweep.pruner={self.plan.cfg.pruner.name})"
+                )
+                self.runner.signal(signal.SIGTERM, name)
+
+    def _say(self, record: Record, text: str) -> None:
+        number = self.numbers.setdefault(record.name, [*self.records.trials].index(record.name) + 1)
+        print(visible(f"[{number}/{self.total}] {record.name} {text}"), file=sys.stderr, flush=True)
+
+
+def _require_own_outputs(plan: Sweep) -> None:
+    """Raise `UserError` where trials would write one file."""
+    outputs = [one for trial in plan.trials if (one := trial.cfg.get("output"))] if not plan.space else []
+    if len(set(outputs)) < len(outputs):
+        key = plan.keys[-1]
+        raise UserError(
+            f"output={outputs[0]} is the same for several trials; name each by what is swept, "
+            f"such as 'output=${{{key}}}.txt'"
+        )
+
+
+def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
+    """Return the study of a search."""
+    cfg: Any = plan.example.to_config(plan.verb.config_class())
+    if plan.cfg.pruner is not Pruner.none and not isinstance(cfg, TrainConfig):
+        raise UserError(f"sweep.pruner={plan.cfg.pruner.name} is for trainings; leave it out")
+    if plan.cfg.pruner is not Pruner.none and "jsonl" not in cfg.tracking.sinks:
+        raise UserError(
+            f"sweep.pruner={plan.cfg.pruner.name} reads metrics.jsonl, which "
+            "tracking.sinks leaves out; add jsonl"
+        )
+    first, last = (
+        (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
+    )
+    return Search(
+        plan.cfg,
+        plan.space,
+        plan.folder,
+        ranking.direction,
+        parallel=parallel,
+        first_step=first,
+        last_step=last,
+    )
+
+
+def _records(plan: Sweep, ranking: Ranking) -> Records:
+    """Return what is known of the trials, with the state of those that are not to be run again."""
+    records = Records(plan.folder, plan.verb.name, sys.argv, plan.keys, ranking.metric, ranking.direction)
+    for trial in plan.trials if not plan.space else ():
+        record = records.add(trial.name, dict(trial.values), trial.folder, _mark(trial))
+        if trial.folder is not None:
+            results = _results(plan, trial)
+            if results is not None:
+                record.seconds = record.seconds or results["train_seconds"]
+                _finish(record, results, ranking)
+            elif record.state == "done":
+                record.state, record.value, record.scores = "waiting", None, {}
+        elif record.state == "done" and (output := trial.cfg.get("output")) and not Path(output).exists():
+            record.state = "waiting"
+        if record.state == "running" and not record.job:
+            record.state = "waiting"
+    return records
+
+
+def _mark(trial: Composed) -> str:
+    """Return a digest of the config of a trial that opens runs, and of what these runs are."""
+    if trial.folder is not None:
+        return ""
+    runs = trial.cfg.get("run")
+    files = [Path(str(run), "results.json") for run in (runs if OmegaConf.is_list(runs) else [runs])]
+    contents = [
+        file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "" for file in files
+    ]
+    return digest(json.dumps([OmegaConf.to_yaml(trial.cfg), *contents]))
+
+
+def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:
+    """Return the results of a training that is finished with exactly the config of the trial, or None."""
+    assert trial.folder is not None
+    run = RunDirectory(trial.folder)
+    if plan.verb.config_class() is not TrainConfig or small_data.open_keys(trial.cfg):
+        return None  # only the training itself can tell
+    if not run.results_file.is_file():
+        return None
+    with contextlib.suppress(UserError):  # the training will say what is wrong
+        cfg = run.with_batch_tokens(trial.to_training()[0])
+        return None if difference(load_config(run.config_file), cfg) else run.results()
+    return None
+
+
+def _finish(record: Record, results: dict[str, Any], ranking: Ranking) -> None:
+    record.state, record.reason = "done", ""
+    record.scores = {
+        split: {name: float(value) for name, value in results[split].items()}
+        for split in SPLITS
+        if split in results
+    }
+    record.value = ranking.value(record)
+    _count(record)
+
+
+def _count(record: Record) -> None:
+    """Record the updates and the target tokens of a training."""
+    last = last_step(Path(record.path)) if record.path else {}
+    record.updates = last.get("step")
+    tokens = last.get("train/tgt_tokens")
+    record.tgt_tokens = None if tokens is None else round(tokens)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, signals: Signals) -> Iterator[None]:
+    """Lock the folder of a sweep; wait for the trials of a killed sweep, which save and hold the lock."""
+    limit, told = time.monotonic() + ORPHAN_SECONDS, False
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(folder, "choose another sweep.dir=..."))
+            except UserError:
+                if not _owner_is_gone(folder) or time.monotonic() > limit or signals.first is not None:
+                    raise
+            else:
+                yield
+                return
+        if not told:
+            print(
+                "waiting for the trials of a sweep that was killed, which save", file=sys.stderr, flush=True
+            )
+        told = True
+        time.sleep(0.5)
+
+
+def _owner_is_gone(folder: Path) -> bool:
+    """Return whether a process of this machine has locked a folder that is gone, unlike its trials."""
+    words = (folder / ".lock").read_text(encoding="utf-8", errors="replace").split()
+    if len(words) != 4 or words[0] != "process" or words[3] != os.uname().nodename:
+        return False
+    return not Path("/proc", words[1]).exists()
+
+
+def _list(plan: Sweep, records: Records) -> None:
+    """Print what a sweep would run."""
+    if plan.space:
+        print(f"a search of {plan.cfg.trials or 'all'} trials in {plan.folder} by {records.metric}:")
+        for key, one in plan.space.items():
+            scale = " on a logarithmic scale" if one.log else ""
+            print(
+                f"  {key}  {', '.join(one.choices) or f'{one.text(one.low)} to {one.text(one.high)}{scale}'}"
+            )
+        return
+    waiting = [record for record in records.trials.values() if record.state != "done"]
+    print(f"{len(records.trials)} trials in {plan.folder}, {len(waiting)} to be run:")
+    width = max(len(name) for name in records.trials)
+    for record in records.trials.values():
+        values = "  ".join(f"{key}={value}" for key, value in record.values.items())
+        state = {"done": "finished", "waiting": "to run"}.get(record.state, record.state)
+        print(visible(f"  {record.name:<{width}}  {state:<8}  {values}"))

@@ -1,0 +1,271 @@
+"""What is known of the trials of a sweep: sweep.json and sweep.csv, rewritten after each change.
+
+sweep.json, version 1:
+
+    version, verb, command     how the sweep was started
+    keys                       the swept keys
+    metric, direction          what the trials are ranked by, and whether to maximize or minimize it
+    best                       name of the best trial, or null
+    groups                     with `seed` swept: values, trials, mean and standard deviation, best first
+    trials                     a `Record` each, best first, then in the order in which they were planned
+
+sweep.csv has a line for each trial, in the same order, with a column for each swept key, for the value of the
+metric and for each score.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmt.config.sweeps import Direction
+from nmt.errors import UserError
+from nmt.files import misfits, read_json, write_atomically, write_json
+
+VERSION = 1
+SEED = "seed"
+FIELDS: dict[str, Any] = {
+    "name": str,
+    "values": dict[str, str],
+    "state": str,
+    "reason": str,
+    "path": str | None,
+    "mark": str,
+    "job": str,
+    "value": float | None,
+    "scores": dict[str, dict[str, float]],
+    **dict.fromkeys(("seconds", "cpu_seconds", "gpu_seconds"), float),
+    **dict.fromkeys(("updates", "tgt_tokens"), int | None),
+}
+
+
+@dataclass
+class Record:
+    """All that is known of one trial; a row of sweep.json."""
+
+    name: str
+    values: dict[str, str]
+    """The swept keys, each with its value as the command line has it."""
+    state: str = "waiting"
+    """waiting, running, done, failed, stopped (goes on with the same command) or pruned."""
+    reason: str = ""
+    """Why there is no score; empty for a trial that is done."""
+    path: str | None = None
+    """Run directory, of a verb that trains."""
+    mark: str = ""
+    """Digest of all that decides the scores, of a verb that has no run directory."""
+    job: str = ""
+    """Job of Slurm."""
+    value: float | None = None
+    """The metric that the trials are ranked by."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Split -> score -> value."""
+    seconds: float = 0.0
+    """Time of all attempts."""
+    cpu_seconds: float = 0.0
+    """CPU time of all attempts, but of those that were killed."""
+    gpu_seconds: float = 0.0
+    """Time of all attempts that used a GPU."""
+    updates: int | None = None
+    """Updates of the weights."""
+    tgt_tokens: int | None = None
+    """Target tokens trained on."""
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the trial has a value to be ranked by."""
+        return self.state == "done" and self.value is not None
+
+    def numbers(self) -> dict[str, float]:
+        """Return the scores as columns: validation.bleu and the like."""
+        return {f"{split}.{name}": x for split, one in self.scores.items() for name, x in one.items()}
+
+
+@dataclass
+class Group:
+    """The trials that differ in their seed alone."""
+
+    values: dict[str, str]
+    """The swept keys but the seed."""
+    records: list[Record]
+
+    @property
+    def done(self) -> list[Record]:
+        """The trials of the group that have scores."""
+        return [record for record in self.records if record.state == "done"]
+
+    @property
+    def ranked(self) -> list[Record]:
+        """The trials of the group that have a value."""
+        return [record for record in self.records if record.is_ranked]
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a score over the seeds that have it."""
+        found = self._all(name)
+        return statistics.mean(found) if found else None
+
+    def spread(self, name: str) -> float | None:
+        """Return the standard deviation of a score over the seeds, estimated from at least two."""
+        found = self._all(name)
+        return statistics.stdev(found) if len(found) > 1 else None
+
+    def _all(self, name: str) -> list[float]:
+        values = [record.value if name == "value" else record.numbers().get(name) for record in self.done]
+        return [value for value in values if value is not None]
+
+
+class Records:
+    """The trials of a sweep and what is known of them, on the disk."""
+
+    def __init__(
+        self,
+        folder: Path,
+        verb: str,
+        command: Sequence[str],
+        keys: Sequence[str],
+        metric: str,
+        best: Direction,
+    ):
+        self.folder, self.verb, self.command = folder, verb, list(command)
+        self.keys, self.metric, self.direction = list(keys), metric, best
+        self.trials: dict[str, Record] = {}
+        self._earlier = self._read()
+
+    @property
+    def json_file(self) -> Path:
+        """The file with all that is known."""
+        return self.folder / "sweep.json"
+
+    @property
+    def csv_file(self) -> Path:
+        """The table for spreadsheets."""
+        return self.folder / "sweep.csv"
+
+    def add(self, name: str, values: dict[str, str], path: Path | None, mark: str) -> Record:
+        """Return the record of a trial, with what an earlier command has recorded of it."""
+        new = Record(name, values, path=str(path) if path else None, mark=mark)
+        old = self._earlier.get(name)
+        if old is not None and old.values == values and old.mark == mark:
+            new = dataclasses.replace(old, path=new.path)
+        self.trials[name] = new
+        return new
+
+    def ranking(self) -> list[Record]:
+        """Return the trials, best first; those without a value come last, in the order of their planning."""
+        ranked = [record for record in self.trials.values() if record.is_ranked]
+        ranked.sort(key=lambda record: self._order(record.value))
+        return [*ranked, *(record for record in self.trials.values() if not record.is_ranked)]
+
+    def groups(self) -> list[Group]:
+        """Return the trials by all but their seed, the best mean first."""
+        found: dict[tuple[str, ...], Group] = {}
+        for record in self.trials.values():
+            values = {key: value for key, value in record.values.items() if key != SEED}
+            found.setdefault(tuple(values.values()), Group(values, [])).records.append(record)
+        means = {key: group.mean("value") for key, group in found.items()}
+        return [found[key] for key in sorted(found, key=lambda key: self._order(means[key]))]
+
+    def best(self) -> Record | None:
+        """Return the best trial, of the best group where the seed is swept; None where none has a value."""
+        ranked = self.groups()[0].ranked if self.trials else []
+        return min(ranked, key=lambda record: self._order(record.value), default=None)
+
+    def _order(self, value: float | None) -> float:
+        return math.inf if value is None else -value if self.direction is Direction.maximize else value
+
+    def write(self) -> None:
+        """Write both files, each whole or not at all."""
+        best, ranking = self.best(), self.ranking()
+        groups = [
+            {
+                "values": group.values,
+                "trials": [record.name for record in group.records],
+                "ranked": len(group.ranked),
+                "mean": group.mean("value"),
+                "standard_deviation": group.spread("value"),
+            }
+            for group in self.groups()
+        ]
+        content = {
+            "version": VERSION,
+            "verb": self.verb,
+            "command": self.command,
+            "keys": self.keys,
+            "metric": self.metric,
+            "direction": self.direction.name,
+            "best": best.name if best else None,
+            **({"groups": groups} if SEED in self.keys else {}),
+            "trials": [dataclasses.asdict(record) for record in ranking],
+        }
+        write_json(self.json_file, content)
+        write_atomically(self.csv_file, self._csv(ranking).encode())
+
+    def _csv(self, ranking: Sequence[Record]) -> str:
+        scores = list(dict.fromkeys(name for record in ranking for name in record.numbers()))
+        costs = ["seconds", "cpu_seconds", "gpu_seconds", "updates", "tgt_tokens"]
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["rank", "name", "state", *self.keys, "value", *scores, *costs, "path", "reason"])
+        for rank, record in enumerate(ranking, start=1):
+            facts, numbers = dataclasses.asdict(record), record.numbers()
+            rows.writerow(
+                [
+                    rank if record.is_ranked else "",
+                    record.name,
+                    record.state,
+                    *(record.values.get(key, "") for key in self.keys),
+                    record.value,
+                    *(numbers.get(name, "") for name in scores),
+                    *(facts[cost] for cost in costs),
+                    record.path,
+                    record.reason,
+                ]
+            )
+        return text.getvalue()
+
+    def _read(self) -> dict[str, Record]:
+        """Return what an earlier command has recorded; a file of another version counts as none."""
+        if not self.json_file.is_file():
+            return {}
+        content = read_json(self.json_file, {"version": int, "trials": list})
+        if content["version"] != VERSION:
+            return {}
+        for row in content["trials"]:
+            if wrong := misfits(row, FIELDS) if isinstance(row, dict) else ["a trial is no object"]:
+                raise UserError(f"{self.json_file} is damaged: {'; '.join(wrong)}; remove it")
+        return {row["name"]: Record(**{key: row[key] for key in FIELDS}) for row in content["trials"]}
+
+
+def last_step(run: Path) -> dict[str, Any]:
+    """Return the last record of metrics.jsonl in a run directory; without any: {}."""
+    for line in reversed(_lines(run)):
+        with suppress(ValueError):  # is being written
+            return dict(json.loads(line))
+    return {}
+
+
+def curve(run: Path, name: str) -> dict[int, float]:
+    """Return the values of `name` in metrics.jsonl of a run directory by step; none that is not finite."""
+    found = {}
+    for line in _lines(run):
+        if f'"{name}"' in line:
+            with suppress(ValueError):  # is being written
+                row = json.loads(line)
+                if isinstance(row.get(name), int | float):
+                    found[int(row["step"])] = float(row[name])
+    return found
+
+
+def _lines(run: Path) -> list[str]:
+    with suppress(OSError):
+        return (run / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+    return []

@@ -1,0 +1,165 @@
+"""Trials as jobs of Slurm, submitted with submitit as one array.
+
+A job is the command of its trial. It is asked to save some time before its limit, saves, is queued again and
+goes on, as `nmt.signals` says; Slurm itself queues a preempted job again. Its end is told in a file of the
+folder slurm/ of the sweep, where its output is, too. Jobs outlive the command that has submitted them: the
+same command again finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmt.config.sweeps import SlurmConfig
+from nmt.errors import UserError, warn
+from nmt.files import read_json, write_json
+from nmt.sweeps.processes import Outcome, Report, attempt
+
+if TYPE_CHECKING:
+    from nmt.config.compose import Composed
+
+ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "TIMEOUT",
+)
+"""States after which Slurm does not run a job again by itself."""
+FILE_SECONDS = 10.0
+"""Longest time from the end of a job to the appearance of what it wrote, on a shared disk."""
+
+
+def run_job(verb: str, arguments: Sequence[str], report: Report, file: Path) -> None:
+    """Run a trial, in its job, and write its outcome to `file`; a trial that was stopped writes none."""
+    from nmt.config.compose import compose
+    from nmt.verbs import VERBS
+
+    code, outcome = attempt(lambda: VERBS[verb].run(compose(VERBS[verb], arguments)[0]), report)
+    if code < 128:
+        write_json(file, vars(outcome))
+    os._exit(code)  # with no result for submitit, which would make a file of Python's own kind of it
+
+
+class SlurmJobs:
+    """Trials in jobs of Slurm."""
+
+    def __init__(self, cfg: SlurmConfig, verb: str, report: Report, folder: Path, slots: int, at_once: int):
+        """`at_once` jobs of the array run at a time.
+
+        Raises:
+            UserError: submitit is not installed, or this machine has no Slurm.
+        """
+        self.slots, self._cfg, self._verb, self._report = slots, cfg, verb, report
+        self._folder, self._at_once = folder / "slurm", at_once
+        self._submitit = _imported()
+        self._jobs: dict[str, Any] = {}
+        self._gone: dict[str, float] = {}
+        self._executor = self._executor_for(cfg)
+
+    def start(self, trials: Sequence[Composed]) -> None:
+        """Submit the trials as one array."""
+        with self._executor.batch():
+            jobs = []
+            for trial in trials:
+                self._file(trial.name).unlink(missing_ok=True)
+                arguments = list(trial.arguments)
+                if trial.folder is not None and not any(x.startswith("runtime.requeue=") for x in arguments):
+                    arguments.append("runtime.requeue=true")
+                file = self._file(trial.name).absolute()
+                jobs.append(self._executor.submit(run_job, self._verb, arguments, self._report, file))
+        self._jobs |= {trial.name: job for trial, job in zip(trials, jobs, strict=True)}
+
+    def job_of(self, name: str) -> str:
+        """Return the number of the job of a running trial."""
+        return str(self._jobs[name].job_id)
+
+    def attach(self, name: str, number: str) -> bool:
+        """Return whether the job of an earlier command still counts, and take it over if so."""
+        job = self._submitit.SlurmJob(folder=self._folder, job_id=number, tasks=[0])
+        if not self._file(name).is_file() and self._state(job) in (*ENDED, "UNKNOWN"):
+            return False
+        self._jobs[name] = job
+        return True
+
+    def running(self) -> list[str]:
+        """Return the names of the trials whose jobs wait or run."""
+        return list(self._jobs)
+
+    def ended(self, seconds: float) -> list[tuple[str, Outcome]]:
+        """Return the trials whose jobs have ended, after a while; `seconds` count where they are more."""
+        time.sleep(max(seconds, self._cfg.poll_seconds))
+        found = [(name, self._outcome(name, job)) for name, job in self._jobs.items()]
+        ended = [(name, outcome) for name, outcome in found if outcome is not None]
+        for name, _ in ended:
+            del self._jobs[name]
+        return ended
+
+    def signal(self, number: int, name: str | None = None) -> None:
+        """Cancel the job of a trial, or all: Slurm sends SIGTERM, and the trial saves."""
+        for one, job in self._jobs.items():
+            if name in (None, one):
+                done = subprocess.run(
+                    ["scancel", str(job.job_id)], capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    warn(f"scancel {job.job_id} failed: {done.stderr.strip()}")
+
+    def _outcome(self, name: str, job: Any) -> Outcome | None:
+        if self._file(name).is_file():
+            return Outcome(**read_json(self._file(name)))
+        state = self._state(job)
+        if state not in ENDED:
+            self._gone.pop(name, None)
+            return None
+        if (
+            time.monotonic() - self._gone.setdefault(name, time.monotonic()) < FILE_SECONDS
+            and state == "COMPLETED"
+        ):
+            return None
+        return Outcome(reason=f"job {job.job_id} of Slurm: {state}, see {job.paths.stderr}")
+
+    def _state(self, job: Any) -> str:
+        info = job.watcher.get_info(job.job_id, mode="force")
+        return (str(info.get("State", "")).split() or ["UNKNOWN"])[0].rstrip("+").upper()
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _executor_for(self, cfg: SlurmConfig) -> Any:
+        try:
+            executor = self._submitit.SlurmExecutor(folder=self._folder)
+        except RuntimeError as error:
+            raise UserError(f"sweep.launcher=slurm: {error}") from error
+        options = {"signal": f"USR1@{cfg.save_seconds}", "requeue": True, **cfg.options}
+        settings = {
+            "job_name": "nmt",
+            "partition": cfg.partition,
+            "account": cfg.account,
+            "time": cfg.minutes,
+            "cpus_per_task": cfg.cpus,
+            "gpus_per_node": cfg.gpus or None,
+            "mem": None if cfg.memory_gb is None else f"{round(cfg.memory_gb * 1024)}MB",
+            "setup": cfg.setup or None,
+            "array_parallelism": self._at_once,
+            "additional_parameters": options,
+        }
+        executor.update_parameters(**{key: value for key, value in settings.items() if value is not None})
+        return executor
+
+
+def _imported() -> Any:
+    """Return the library; raise `UserError` where it is not installed."""
+    try:
+        import submitit
+    except ModuleNotFoundError as error:
+        raise UserError("jobs of Slurm need submitit: pip install 'nmt[slurm]'") from error
+    return submitit

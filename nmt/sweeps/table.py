@@ -1,0 +1,113 @@
+"""The table at the end of a sweep, for people: ranked on validation, never on test."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nmt.config.sweeps import short_names
+from nmt.decoding.metrics import METRICS
+from nmt.errors import visible
+from nmt.sweeps.records import SEED, Group, Record, Records
+
+PIPE_WIDTH = 160
+"""Width of a table that goes to a file or a pipe."""
+SPLIT = "validation"
+
+
+def show(records: Records) -> None:
+    """Print the table of the trials, the best run, the cost, and why trials failed."""
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    console.print(_table(records))
+    for line in _remarks(records):
+        console.print(Text(visible(line)), soft_wrap=True)
+
+
+def label(metric: str) -> str:
+    """Return the name of a score in tables: BLEU for validation.bleu, test BLEU for test.bleu."""
+    split, _, name = metric.rpartition(".")
+    known = METRICS[name].label if name in METRICS else name
+    return known if split in ("", SPLIT) else f"{split} {known}"
+
+
+def _table(records: Records) -> Table:
+    is_seeded, groups = SEED in records.keys, records.groups()
+    keys, scores = [key for key in records.keys if key != SEED], _scores(records)
+    short = short_names(records.keys)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("#", justify="right", no_wrap=True)
+    for key in keys:
+        table.add_column(visible(short[key]), overflow="fold")
+    for name in [*map(label, scores.values()), *["seeds"] * is_seeded, "minutes"]:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for rank, group in enumerate(groups, start=1):
+        cells = [str(rank) if group.ranked else "", *(visible(group.values[key]) for key in keys)]
+        cells += [_mean(group, name) for name in scores]
+        cells += [f"{len(group.ranked)}/{len(group.records)}"] * is_seeded
+        cells += [f"{sum(one.seconds for one in group.records) / 60:.1f}", _states(group.records)]
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _scores(records: Records) -> dict[str, str]:
+    """Return the scores to show, each with its full name: the metric and two more of the validation.
+
+    Where no trial has the metric, as in evaluations of the test split, all scores are shown.
+    """
+    names = dict.fromkeys(name for record in records.trials.values() for name in record.numbers())
+    if not any(record.is_ranked for record in records.trials.values()):
+        return {name: name for name in names}
+    shown = [f"{SPLIT}.{name}" for name in (*METRICS, "loss")]
+    others = [name for name in shown if name in names and name != records.metric]
+    return {"value": records.metric, **{name: name for name in others[:2]}}
+
+
+def _mean(group: Group, name: str) -> str:
+    mean, spread = group.mean(name), group.spread(name)
+    if mean is None:
+        return ""
+    digits = 2 if abs(mean) >= 1 or mean == 0 else 2 - math.floor(math.log10(abs(mean)))
+    return f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
+
+
+def _states(records: Sequence[Record]) -> str:
+    states = [record.state for record in records]
+    if len(set(states)) == 1:
+        return states[0]
+    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+
+
+def _remarks(records: Records) -> Iterable[str]:
+    trials, best = list(records.trials.values()), records.best()
+    if best is not None and best.value is not None:
+        where = best.path or best.name
+        yield f"best        {where}  ({label(records.metric)} {best.value:.2f})"
+    elif any(record.state == "done" for record in trials):
+        yield f"not ranked: {records.metric} is not known"
+    yield f"cost        {cost(trials)}"
+    for state in ("failed", "pruned", "stopped"):
+        for record in trials:
+            if record.state == state:
+                yield f"{state:<11} {record.name}: {record.reason}"
+    yield f"written     {records.json_file} and {records.csv_file.name}"
+
+
+def cost(trials: Sequence[Record]) -> str:
+    """Return what trials have cost, together."""
+    cpu, gpu = (sum(getattr(one, f"{kind}_seconds") for one in trials) / 3600 for kind in ("cpu", "gpu"))
+    updates, tokens = (sum(getattr(one, kind) or 0 for one in trials) for kind in ("updates", "tgt_tokens"))
+    parts = [f"{sum(one.seconds for one in trials) / 3600:.2f} hours of trials", f"{cpu:.2f} CPU hours"]
+    parts += [f"{gpu:.2f} GPU hours"] * (gpu > 0)
+    parts += [f"{updates:,} updates"] * (updates > 0)
+    parts += [f"{tokens:,} target tokens"] * (tokens > 0)
+    return ", ".join(parts)

@@ -1,0 +1,342 @@
+"""Sweeps: each trial is a process of its own; the table, exit codes, signals and deaths of any kind."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import json
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli import main, print_error, report
+from nmt.config.compose import Composed, Sweep, plan
+from nmt.config.roots import TrainConfig
+from nmt.config.stored import save_config
+from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.files import write_json
+from nmt.sweeps.drive import sweep
+from nmt.sweeps.processes import Action
+from nmt.verbs import VERBS
+
+Planned = Callable[..., Sweep]
+fault = pytest.mark.fault
+
+
+@functools.cache
+def plan_of(*arguments: str) -> Sweep:
+    return plan(VERBS["train"], ["-m", "sweep.dir=sweep", *arguments])
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
+    """Return a function that returns a sweep: of a number, over seed-1, seed-2, and so on."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(*arguments: str | int) -> Sweep:
+        texts = [f"seed=range(1,{one + 1})" if isinstance(one, int) else one for one in arguments]
+        return plan_of(*texts)
+
+    return made
+
+
+def seed_of(trial: Composed) -> int:
+    return trial.to_config(TrainConfig).seed
+
+
+def bleu(value: float) -> dict[str, Any]:
+    return {"validation": {"bleu": value}}
+
+
+def stored(field: str) -> dict[str, Any]:
+    """Return a field of each trial of sweep.json."""
+    return {one["name"]: one[field] for one in json.loads(Path("sweep/sweep.json").read_text())["trials"]}
+
+
+def lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_sweep_ends_with_a_table_of_means_over_seeds(
+    planned: Planned, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        heads = int(trial.values["model.num_heads"])
+        return {
+            "validation": {"bleu": 10.0 * heads + seed_of(trial), "chrf": 50.0},
+            "test": {"bleu": 1},
+        }
+
+    assert sweep(planned("model.num_heads=2,4", 2), train, report) == 0
+    shown = capfd.readouterr()
+    assert [line for line in lines(shown.out) if "──" not in line][:4] == [
+        "# num_heads BLEU chrF seeds minutes state",
+        "1 4 41.50 ± 0.71 50.00 ± 0.00 2/2 0.0 done",
+        "2 2 21.50 ± 0.71 50.00 ± 0.00 2/2 0.0 done",
+        "best sweep/num_heads-4+seed-2 (BLEU 42.00)",
+    ]
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert lines(shown.err)[0] == "[1/4] num_heads-2+seed-1 starts"
+    assert "[1/4] num_heads-2+seed-1 done in 0.0 minutes, BLEU 21.00" in lines(shown.err)
+    found = json.loads(Path("sweep/sweep.json").read_text())
+    assert (found["metric"], found["direction"], found["best"]) == (
+        "validation.bleu",
+        "maximize",
+        "num_heads-4+seed-2",
+    )
+    assert found["groups"][0] == {
+        "values": {"model.num_heads": "4"},
+        "trials": ["num_heads-4+seed-1", "num_heads-4+seed-2"],
+        "ranked": 2,
+        "mean": 41.5,
+        "standard_deviation": pytest.approx(math.sqrt(0.5)),
+    }
+    rows = Path("sweep/sweep.csv").read_text().splitlines()
+    assert rows[0].startswith(
+        "rank,name,state,model.num_heads,seed,value,validation.bleu,validation.chrf,test.bleu,"
+    )
+    assert rows[1].startswith("1,num_heads-4+seed-2,done,4,2,42.0,42.0,50.0,1.0,")
+
+
+def test_lower_is_better_where_it_is(planned: Planned, capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = planned(2, "sweep.metric=validation.loss", "model.dropout=0.1,0.2")
+    assert sweep(chosen, lambda trial: {"validation": {"loss": seed_of(trial) / 3}}, report) == 0
+    assert json.loads(Path("sweep/sweep.json").read_text())["best"] == "seed-1+dropout-0.1"
+
+
+def test_what_is_finished_is_read_and_not_run(planned: Planned, capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = planned(3)
+    for trial, changed in ((chosen.trials[0], {}), (chosen.trials[1], {"seed": 7})):
+        cfg, folder = trial.to_training()
+        for key, value in changed.items():
+            setattr(cfg, key, value)
+        save_config(cfg, folder / "config.yaml")
+        results = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
+        write_json(folder / "results.json", results | bleu(31.0))
+    assert main(["train", "-m", "sweep.dir=sweep", "seed=1,2,3", "--cfg", "job"]) == 0
+    assert lines(capfd.readouterr().out) == [
+        "3 trials in sweep, 2 to be run:",
+        "seed-1 finished seed=1",
+        "seed-2 to run seed=2",
+        "seed-3 to run seed=3",
+    ]
+    assert not Path("sweep/sweep.json").exists()
+    assert sweep(chosen, lambda trial: bleu(seed_of(trial)), report) == 0
+    assert stored("value") == {"seed-1": 31.0, "seed-3": 3.0, "seed-2": 2.0}
+    assert stored("seconds")["seed-1"] == 60.0
+    assert "seed-1 starts" not in capfd.readouterr().err
+
+
+@fault(34)
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_whatever_ends_a_trial_ends_no_other(
+    parallel: int, planned: Planned, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Six trials of which four fail, each in its own way; again: the four alone have work to do."""
+
+    def train(trial: Composed) -> dict[str, Any]:
+        seed = seed_of(trial)
+        finished = tmp_path / f"{seed}"
+        if finished.exists():
+            return bleu(float(finished.read_text()))
+        (tmp_path / f"begun-{seed}").touch()
+        if seed == 1:
+            raise TrainingStopped("2 reasons:\n  - the loss is nan\x1b[2J\n  - at step 3")
+        if seed == 2:
+            os._exit(9)
+        if seed == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if seed == 4:
+            return bleu(float("nan"))
+        finished.write_text(f"{seed}")
+        return bleu(float(seed))
+
+    reasons = [
+        r"failed seed-1: 2 reasons: - the loss is nan\x1b[2J - at step 3",
+        "failed seed-2: exit code 9",
+        "failed seed-3: killed by SIGKILL, perhaps for lack of memory",
+        "failed seed-4: the score bleu is nan",
+    ]
+    for begun in ("123456", "1234"):
+        assert sweep(planned(6, f"sweep.parallel={parallel}"), train, report) == 3
+        shown = capfd.readouterr()
+        assert [line for line in lines(shown.out) if line.startswith("failed")] == reasons
+        assert "2/6" in shown.out
+        text = shown.err if parallel == 1 else Path("sweep/logs/seed-1.log").read_text()
+        assert "error: 2 reasons:\n  - the loss is nan\\x1b[2J\n  - at step 3\n" in text
+        assert ("error: 2 reasons" in shown.err) == (parallel == 1)
+        assert "".join(sorted(path.name[-1] for path in tmp_path.glob("begun-*"))) == begun
+        for path in tmp_path.glob("begun-*"):
+            path.unlink()
+        assert list(stored("state").values()) == ["done"] * 2 + ["failed"] * 4
+
+
+@fault(34)
+def test_a_bug_and_a_segmentation_fault_have_their_reasons(
+    planned: Planned, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        if seed_of(trial) == 1:
+            raise MemoryError("no room")
+        faulthandler.disable()  # pytest's, which shows all threads
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return {}
+
+    assert sweep(planned(2), train, report) == 3
+    shown = capfd.readouterr()
+    assert lines(shown.out)[-3:-1] == [
+        "failed seed-1: MemoryError: no room",
+        "failed seed-2: killed by SIGSEGV",
+    ]
+    assert "Traceback" in shown.err
+
+
+def begun(chosen: Sweep, action: Action) -> ForkProcess:
+    """Start a sweep as the leader of a process group, as a shell does."""
+
+    def drive() -> None:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os._exit(report(lambda: sweep(chosen, action, report), print_error))
+
+    process = multiprocessing.get_context("fork").Process(target=drive)
+    process.start()
+    return process
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < limit, "did not happen"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@fault(18)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_trials_save_starts_no_other_and_shows_the_table(
+    number: signal.Signals, planned: Planned, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        if seed_of(trial) == 1:
+            return bleu(31.0)
+        received = list[int]()
+        signal.signal(number, lambda number, _: received.append(number))
+        (tmp_path / f"begun-{seed_of(trial)}").touch()
+        wait_for(lambda: bool(received))
+        time.sleep(0.2)  # in which the same signal might arrive a second time
+        assert received == [number]
+        raise Interrupted(number, saved)
+
+    saved = f"stopped by {number.name} after step 7, which is saved"
+    process = begun(planned(4, "sweep.parallel=2"), train)
+    wait_for(lambda: (tmp_path / "begun-2").exists() and (tmp_path / "begun-3").exists())
+    assert process.pid is not None
+    os.killpg(process.pid, number)  # as a terminal does
+    process.join()
+    assert process.exitcode == 128 + number
+    shown = capfd.readouterr()
+    assert [line for line in lines(shown.out) if "stopped seed" in line] == [
+        f"stopped seed-2: {saved}",
+        f"stopped seed-3: {saved}",
+    ]
+    end = f"stopped by {number.name}; 1 of 4 trials are done; the same command goes on from there"
+    assert shown.err.splitlines()[-1] == end
+    assert stored("state") == {
+        "seed-1": "done",
+        "seed-2": "stopped",
+        "seed-3": "stopped",
+        "seed-4": "waiting",
+    }
+
+
+@fault(34)
+def test_a_killed_sweep_leaves_no_trial_behind_loses_none_and_goes_on_when_they_have_saved(
+    planned: Planned, tmp_path: Path
+) -> None:
+    def save(*_: object) -> None:
+        time.sleep(0.5)
+        os._exit(143)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        seed = seed_of(trial)
+        if seed == 2 and not (tmp_path / "pid").exists():
+            signal.signal(signal.SIGTERM, save)
+            (tmp_path / "pid.tmp").write_text(str(os.getpid()))
+            (tmp_path / "pid.tmp").rename(tmp_path / "pid")
+            time.sleep(60)
+        (tmp_path / f"{seed}").touch()
+        return bleu(seed)
+
+    process = begun(planned(3), train)
+    wait_for((tmp_path / "pid").exists)
+    trial = int((tmp_path / "pid").read_text())
+    assert runs(trial)
+    process.kill()
+    process.join()
+    assert stored("state") == {"seed-1": "done", "seed-2": "running", "seed-3": "waiting"}
+    assert not (tmp_path / "3").exists()
+    assert sweep(planned(3), train, report) == 0
+    assert not runs(trial)
+    assert stored("value") == {"seed-3": 3.0, "seed-2": 2.0, "seed-1": 1.0}
+
+
+def test_an_evaluation_that_is_done_is_not_run_again(
+    planned: Planned, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        cfg, _ = planned(1).trials[0].to_training()
+        save_config(cfg, Path("runs", name, "config.yaml"))
+    command = ["-m", "sweep.dir=sweep", "run=runs/a,runs/b", "decoding.beam_size=1,2"]
+
+    def evaluate(trial: Composed) -> dict[str, Any]:
+        with (tmp_path / "ran").open("a") as file:
+            file.write(f"{trial.name} ")
+        assert str(trial.cfg.run) == f"runs/{trial.name[4]}"
+        return {"test": {"bleu": float(trial.cfg.decoding.beam_size)}}
+
+    for ran in ("run-a+beam_size-1 run-a+beam_size-2 run-b+beam_size-1 run-b+beam_size-2 ", ""):
+        assert sweep(plan(VERBS["evaluate"], command), evaluate, report) == 0
+        shown = capfd.readouterr().out
+        assert (tmp_path / "ran").read_text() == ran
+        (tmp_path / "ran").write_text("")
+        assert lines(shown)[0] == "# run beam_size test BLEU minutes state"
+        assert "not ranked: validation.bleu is not known" in shown
+    write_json(Path("runs/b/results.json"), {"step": 9})  # has been trained further
+    assert sweep(plan(VERBS["evaluate"], command), evaluate, report) == 0
+    assert (tmp_path / "ran").read_text() == "run-b+beam_size-1 run-b+beam_size-2 "
+
+
+def test_a_damaged_table_is_named(planned: Planned) -> None:
+    Path("sweep").mkdir()
+    for content, wrong in (("{", ""), ('{"version": 1, "trials": [{"name": 3}]}', "name is 3")):
+        Path("sweep/sweep.json").write_text(content)
+        with pytest.raises(UserError, match=f"sweep/sweep.json is damaged.*{wrong}"):
+            sweep(planned(1), lambda trial: bleu(1.0), report)
+
+
+def test_trials_that_would_write_one_file_are_refused(
+    planned: Planned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg, _ = planned(1).trials[0].to_training()
+    save_config(cfg, Path("runs/a/config.yaml"))
+    command = ["translate", "-m", "run=runs/a", "decoding.beam_size=1,2", "input=x", "sweep.dir=sweep"]
+    assert main([*command, "output=y"]) == 2
+    assert capsys.readouterr().err == (
+        "error: output=y is the same for several trials; name each by what is swept, "
+        "such as 'output=${decoding.beam_size}.txt'\n"
+    )
+    assert main([*command, "output=${decoding.beam_size}.txt", "--cfg", "job"]) == 0
+    assert "2 trials in sweep, 2 to be run:" in capsys.readouterr().out

@@ -1,0 +1,195 @@
+"""Searches: what Optuna is asked and told, kills in the middle, pruning, and what cannot be searched."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli import report
+from nmt.config.compose import Composed, Sweep, plan
+from nmt.config.sweeps import Dimension, Direction, Pruner, Sampler, SweepConfig
+from nmt.errors import UserError
+from nmt.signals import StopRequest
+from nmt.sweeps.drive import sweep
+from nmt.sweeps.search import JOURNAL, Search
+from nmt.verbs import VERBS
+
+SPACE = {
+    "schedule.factor": Dimension(low=0.1, high=10.0, log=True),
+    "model.num_heads": Dimension(choices=("2", "4")),
+    "trainer.accumulate": Dimension(low=1, high=8, step=1, whole=True),
+}
+
+
+def opened(folder: Path, number: int = 12, space: dict[str, Dimension] = SPACE, **settings: Any) -> Search:
+    cfg = SweepConfig(trials=number, **settings)
+    return Search(cfg, space, folder, Direction.maximize, parallel=1, first_step=10, last_step=30)
+
+
+def score(values: dict[str, str]) -> float:
+    return -abs(float(values["schedule.factor"]) - 3) - int(values["trainer.accumulate"])
+
+
+def finish(search: Search) -> list[str]:
+    done = []
+    while (name := search.next()) is not None:
+        search.tell(name, score(search.values(name)))
+        done.append(name)
+    return done
+
+
+def test_an_interrupted_search_makes_the_choices_of_one_in_one_go(tmp_path: Path) -> None:
+    whole = opened(tmp_path / "whole")
+    expected = finish(whole)
+    assert len(expected) == 12
+    assert all(name.startswith(f"{number:03d}+factor-") for number, name in enumerate(expected))
+    first = opened(tmp_path / "parts")
+    for _ in range(6):
+        name = first.next()
+        assert name is not None
+        first.tell(name, score(first.values(name)))
+    running = first.next()  # and the process is killed while it writes
+    with (tmp_path / "parts" / JOURNAL).open("ab") as file:
+        file.write(b'{"op_code": 6, "worker')
+    (tmp_path / "parts" / f"{JOURNAL}.lock").symlink_to(JOURNAL)
+    again = opened(tmp_path / "parts")
+    assert again.next() == running == expected[6]
+    assert running is not None
+    again.tell(running, score(again.values(running)))
+    assert expected[:7] + finish(again) == expected
+    assert {again.state(name) for name in expected} == {"done"}
+    values = [again.values(name) for name in expected]
+    assert {one["model.num_heads"] for one in values} == {"2", "4"}
+    assert all(1 <= int(one["trainer.accumulate"]) <= 8 for one in values)
+    assert max(len(one["schedule.factor"]) for one in values) <= 7  # four digits, for people
+
+
+def test_a_trial_that_has_failed_is_tried_again_under_its_name(tmp_path: Path) -> None:
+    search = opened(tmp_path, 2)
+    failed = search.next()
+    assert failed is not None
+    values = search.values(failed)
+    search.tell(failed, None)
+    finish(search)
+    assert search.state(failed) == "failed"
+    again = opened(tmp_path, 2)
+    assert again.next() == failed
+    assert again.values(failed) == values
+    again.tell(failed, 1.0)
+    assert (again.next(), len(again.known()), again.state(failed)) == (None, 2, "done")
+
+
+def test_a_hopeless_trial_is_found_by_its_curve(tmp_path: Path) -> None:
+    search = opened(tmp_path, pruner=Pruner.median, startup_trials=2)
+    for value in (20.0, 30.0):
+        name = search.next()
+        assert name is not None
+        assert not search.is_hopeless(name, {10: value, 20: value + 5})
+        search.tell(name, value + 5)
+    name = search.next()
+    assert name is not None
+    assert not search.is_hopeless(name, {})
+    assert not search.is_hopeless(name, {10: 26.0})
+    assert search.is_hopeless(name, {10: 26.0, 20: 26.5})
+    search.tell(name, None, pruned=True)
+    assert search.state(name) == "pruned"
+
+
+def test_a_grid_is_every_combination(tmp_path: Path) -> None:
+    space = {"a": Dimension(choices=("x", "y")), "b": Dimension(low=1, high=3, step=1, whole=True)}
+    search = opened(tmp_path, 99, space, sampler=Sampler.grid)
+    assert search.total() == 6
+    names = [search.next() for _ in range(7)]
+    assert names == [
+        *(f"{n:03d}+a-{a}+b-{b}" for n, (a, b) in enumerate((a, b) for a in "xy" for b in "123")),
+        None,
+    ]
+    with pytest.raises(UserError, match=r"sweep.sampler=grid needs a list of values: schedule.factor=A,B"):
+        opened(tmp_path / "b", sampler=Sampler.grid).total()
+
+
+def test_another_search_is_not_continued(tmp_path: Path) -> None:
+    finish(opened(tmp_path, 2))
+    other = SPACE | {"model.num_heads": Dimension(choices=("2", "4", "8"))}
+    with pytest.raises(
+        UserError, match=r"is of a search in which model.num_heads had other values, .*'2', '4'"
+    ):
+        opened(tmp_path, 4, other)
+    wider = SPACE | {"schedule.factor": Dimension(low=0.01, high=20.0, log=True)}
+    assert len(finish(opened(tmp_path, 4, wider))) == 2
+
+
+def test_without_optuna_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UserError) as refused:
+        opened(tmp_path)
+    assert str(refused.value) == "a search needs Optuna: pip install 'nmt[search]'"
+
+
+@functools.cache
+def planned(*arguments: str) -> Sweep:
+    return plan(VERBS["train"], ["-m", "sweep.dir=sweep", *arguments])
+
+
+def test_a_search_trains_prunes_and_counts_equal_trials_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of the values that are tried, 4 heads are bad from the first validation on, and 3 make no model."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        assert trial.folder is not None
+        heads, folder = int(trial.values["model.num_heads"]), trial.folder
+        folder.mkdir(parents=True)
+        bleu = 10.0 / heads
+        (folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "valid/bleu": bleu}) + "\n")
+        if heads == 4:
+            with StopRequest():
+                time.sleep(30)
+        time.sleep(1.5)  # in which the sweep looks at the curve
+        return {"validation": {"bleu": bleu}}
+
+    choice = "model.num_heads=choice(1,2,4)"
+    settings = ["sweep.sampler=grid", "sweep.pruner=median", "sweep.startup_trials=2"]
+    assert sweep(planned(choice, *settings), train, report) == 0
+    shown = capfd.readouterr()
+    assert "pruned      002+num_heads-4: BLEU 2.50 after step 10 (sweep.pruner=median)" in shown.out
+    found = json.loads(Path("sweep/sweep.json").read_text())
+    assert [(one["name"], one["state"]) for one in found["trials"]] == [
+        ("000+num_heads-1", "done"),
+        ("001+num_heads-2", "done"),
+        ("002+num_heads-4", "pruned"),
+    ]
+    assert sweep(planned(choice, *settings), train, report) == 0
+    assert "starts" not in capfd.readouterr().err
+
+
+def test_equal_values_are_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        return {"validation": {"bleu": float(trial.values["model.num_heads"])}}
+
+    assert (
+        sweep(planned("model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random"), train, report)
+        == 0
+    )
+    shown = capfd.readouterr().err
+    assert shown.count("starts") == 2
+    assert shown.count("has the values of 00") == 2
+
+
+def test_a_search_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["-m", "sweep.dir=sweep", "sweep.trials=4", "schedule.factor=interval(0.5,2)", "--cfg", "job"]
+    assert sweep(plan(VERBS["train"], command), lambda trial: {}, report) == 0
+    assert capsys.readouterr().out == (
+        "a search of 4 trials in sweep by validation.bleu:\n  schedule.factor  0.5 to 2.0\n"
+    )

@@ -1,0 +1,185 @@
+"""Jobs of Slurm, with small scripts on PATH that stand in for its commands and run the jobs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import report
+from nmt.config.compose import plan
+from nmt.errors import UserError
+from nmt.sweeps.drive import sweep
+from nmt.sweeps.slurm import SlurmJobs
+from nmt.verbs import VERBS
+
+SBATCH = r"""#!/bin/bash
+# Run the tasks of an array one by one, in the background; a task that asks to be queued again is run again.
+cp "$1" "$FAKE/submitted.$(ls $FAKE | grep -c submitted)"
+id=$((100 + $(ls $FAKE | grep -c submitted)))
+last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\).*/\1/p' "$1")
+(
+  for task in $(seq 0 ${last:-0}); do
+    name=$id; [ -n "$last" ] && name=${id}_$task && export SLURM_ARRAY_JOB_ID=$id SLURM_ARRAY_TASK_ID=$task
+    export SLURM_JOB_ID=$id$task; [ -n "$last" ] || export SLURM_JOB_ID=$id
+    while [ ! -e $FAKE/cancelled.$name ]; do
+      rm -f $FAKE/requeue.$SLURM_JOB_ID
+      echo RUNNING > $FAKE/state.$name
+      bash "$1" & echo $! > $FAKE/pid.$name; wait $!; code=$?
+      [ -e $FAKE/requeue.$SLURM_JOB_ID ] || break
+      echo again >> $FAKE/requeued
+    done
+    [ -e $FAKE/cancelled.$name ] && echo "CANCELLED by 0" > $FAKE/state.$name && continue
+    [ $code = 0 ] && echo COMPLETED > $FAKE/state.$name || echo FAILED > $FAKE/state.$name
+  done
+) > $FAKE/log 2>&1 < /dev/null &
+echo "Submitted batch job $id"
+"""
+SRUN = r"""#!/bin/bash
+while [[ "$1" == --* ]]; do [[ "$1" == --output || "$1" == --error ]] && shift; shift; done
+exec "$@"
+"""
+SACCT = r"""#!/bin/bash
+echo "JobID|State|NodeList"
+for file in $FAKE/state.*; do [ -e "$file" ] && echo "${file#*state.}|$(cat $file)|here"; done
+true
+"""
+SCONTROL = r"""#!/bin/bash
+touch $FAKE/requeue.$2
+"""
+SCANCEL = r"""#!/bin/bash
+touch $FAKE/cancelled.$1; [ -e $FAKE/pid.$1 ] && pkill -TERM -P $(cat $FAKE/pid.$1); true
+"""
+SQUEUE = "#!/bin/bash\n"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-ins on PATH, and return the folder with what they know."""
+    commands = {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scontrol": SCONTROL, "scancel": SCANCEL}
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in {**commands, "squeue": SQUEUE}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(stat.S_IRWXU)
+    fake = tmp_path / "slurm"
+    fake.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("FAKE", str(fake))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nmt.sweeps.slurm.FILE_SECONDS", 0.0)
+    return fake
+
+
+def test_what_is_asked_of_slurm(slurm: Path, tmp_path: Path) -> None:
+    settings = [
+        "sweep.launcher=slurm",
+        "sweep.parallel=2",
+        "sweep.slurm.partition=long",
+        "sweep.slurm.gpus=1",
+        "sweep.slurm.cpus=4",
+        "sweep.slurm.minutes=90",
+        "sweep.slurm.memory_gb=8",
+        "sweep.slurm.setup=[module load cuda]",
+        "sweep.slurm.options={qos:night}",
+    ]
+    chosen = plan(VERBS["train"], ["-m", "sweep.dir=sweep", "seed=1,2,3", *settings])
+    runner = SlurmJobs(chosen.cfg.slurm, "train", report, chosen.folder, slots=3, at_once=2)
+    executor = runner._executor
+    executor.parameters["map_count"] = 3
+    asked = executor._make_submission_file_text("COMMAND", "x").splitlines()
+    for option in (
+        "array=0-2%2",
+        "partition=long",
+        "gpus-per-node=1",
+        "cpus-per-task=4",
+        "time=90",
+        "mem=8192MB",
+        "qos=night",
+        "signal=USR1@90",
+        "requeue",
+    ):
+        assert f"#SBATCH --{option}" in asked
+    assert "module load cuda" in asked
+
+
+def test_without_slurm_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    cfg = plan(VERBS["train"], ["-m", "seed=1"]).cfg.slurm
+    with pytest.raises(UserError, match=r'sweep.launcher=slurm: Could not detect "srun"'):
+        SlurmJobs(cfg, "train", report, tmp_path, 1, 1)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError) as refused:
+        SlurmJobs(cfg, "train", report, tmp_path, 1, 1)
+    assert str(refused.value) == "jobs of Slurm need submitit: pip install 'nmt[slurm]'"
+
+
+TINY = [
+    "data=toy",
+    "experiment=none",
+    "model=transformer_tiny",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "tokenizer=char",
+    "trainer.batch_tokens=512",
+    "trainer.max_steps=60",
+    "trainer.save_every_steps=5",
+    "trainer.eval_every_steps=60",
+    "data.scored_split=validation",
+    "decoding=greedy",
+    "decoding.max_length_ratio=0.1",
+    "runtime.threads=1",
+]
+
+
+def preempt(fake: Path, run: Path, job: str) -> None:
+    """Ask a job to save, as Slurm does before its limit, once its training has begun."""
+    limit = time.monotonic() + 120
+    while not list(run.glob("checkpoints/step_*")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    subprocess.run(["pkill", "-USR1", "-P", (fake / f"pid.{job}").read_text().strip()], check=True)
+
+
+@pytest.mark.slow
+def test_jobs_go_on_after_a_preemption_and_are_found_again(
+    slurm: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two trainings; the first is asked to save by Slurm, queued again and goes on."""
+    command = ["-m", "sweep.dir=sweep", "seed=1,2", "sweep.launcher=slurm", "sweep.slurm.poll_seconds=0.2"]
+    preempting = threading.Thread(target=preempt, args=(slurm, Path("sweep/seed-1").absolute(), "101_0"))
+    preempting.start()
+    assert sweep(plan(VERBS["train"], [*command, *TINY]), lambda trial: {}, report) == 0
+    preempting.join()
+    found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+    assert {one["state"] for one in found} == {"done"}
+    assert {one["job"] for one in found} == {"101_0", "101_1"}
+    assert all(one["cpu_seconds"] > 0 and one["updates"] == 60 for one in found)
+    assert (slurm / "requeued").read_text() == "again\n"
+    assert "going on after step" in Path("sweep/seed-1/train.log").read_text()
+    assert len(list(slurm.glob("submitted.*"))) == 1
+    file = Path("sweep/sweep.json")  # as a command leaves it that was killed while its jobs were running
+    file.write_text(file.read_text().replace('"state": "done"', '"state": "running"'))
+    for seed in (1, 2):
+        Path(f"sweep/seed-{seed}/results.json").unlink()
+    capfd.readouterr()
+    assert sweep(plan(VERBS["train"], [*command, *TINY]), lambda trial: {}, report) == 0
+    assert "seed-1 is job 101_0 of Slurm" in capfd.readouterr().err
+    assert len(list(slurm.glob("submitted.*"))) == 1
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_or_is_cancelled_has_its_reason(slurm: Path) -> None:
+    command = ["-m", "sweep.dir=sweep", "data.train=nowhere", "data=files", "data.src=a", "data.tgt=b"]
+    command += ["data.validation=nowhere", "data.test=nowhere", "seed=1,2"]
+    command += ["sweep.launcher=slurm", "sweep.slurm.poll_seconds=0.2"]
+    assert sweep(plan(VERBS["train"], command), lambda trial: {}, report) == 3
+    reasons = {one["reason"] for one in json.loads(Path("sweep/sweep.json").read_text())["trials"]}
+    assert all("nowhere" in reason for reason in reasons)
