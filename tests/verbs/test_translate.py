@@ -101,7 +101,7 @@ def test_a_prefix_after_a_tab_and_a_glossary(
 def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream(
     run: Path, tmp_path: Path
 ) -> None:
-    names = {"input": str(tmp_path / "in.jsonl.gz"), "output": str(tmp_path / "out.jsonl")}
+    names: dict[str, Any] = {"input": str(tmp_path / "in.jsonl.gz"), "output": str(tmp_path / "out.jsonl")}
     with gzip.open(names["input"], "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in OBJECTS)
     cfg = TranslateConfig(run=str(run), decoding=BeamConfig(max_length_offset=3), runtime=CPU, **names)
