@@ -222,14 +222,22 @@ class TranslateConfig(FileConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.format = self.format or _format_of(self.output)
-        self.input_format = self.input_format or _format_of(self.input)
-        if self.prefixes and self.input_format is LineFormat.jsonl:
+        if self.prefixes and self.reads_json:
             raise UserError('prefixes=true is for lines of text; an object of JSON has its "prefix" itself')
-        if self.scores and self.format is LineFormat.jsonl:
+        if self.scores and self.writes_json:
             raise UserError("scores=true is for lines of text; format=jsonl has the scores anyway")
         if self.glossary is not None and not self.glossary.strip():
             raise UserError("glossary must name a file, but is empty")
+
+    @property
+    def reads_json(self) -> bool:
+        """Whether a line of input is an object of JSON."""
+        return (self.input_format or _format_of(self.input)) is LineFormat.jsonl
+
+    @property
+    def writes_json(self) -> bool:
+        """Whether an object of JSON is written for each line."""
+        return (self.format or _format_of(self.output)) is LineFormat.jsonl
 
 
 def _format_of(file: str | None) -> LineFormat:

@@ -34,8 +34,9 @@ class Restrictions:
         """Hold the rules for sources with the mask (B, S); `wishes` has one for each sentence, or is None."""
         wishes = wishes or []
         self.cfg, device = cfg, src_mask.device
-        fewest = fewest_tokens(src_mask.sum(1).tolist(), cfg)
-        self.fewest = torch.tensor(fewest, device=device) if cfg.has_minimum else None  # (B,)
+        self.fewest: Tensor | None = None  # (B,)
+        if cfg.has_minimum:
+            self.fewest = torch.tensor(fewest_tokens(src_mask.sum(1).tolist(), cfg), device=device)
         self.avoided = _in_table([wish.avoid for wish in wishes], device)  # (B, A, L)
         self.beginnings = Beginnings(wishes, device) if any(wish.beginning for wish in wishes) else None
 

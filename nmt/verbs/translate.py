@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.compose import Composed
-from nmt.config.roots import LineFormat, Task, TranslateConfig
+from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
 from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
@@ -46,7 +46,7 @@ def _translated(
 ) -> Iterator[str]:
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
-    is_json = cfg.format is LineFormat.jsonl
+    is_json = cfg.writes_json
     found = translate(
         list(run.asking_for(cfg.tgt, [glossary.applied(request) for request in requests])),
         run.searched(cfg.decoding),
@@ -66,7 +66,7 @@ def _translated(
 
 def _request(cfg: TranslateConfig, line: str, number: int) -> Request:
     """Return what a line of input asks for; raise `UserError` that names the line by `number`."""
-    is_json, name = cfg.input_format is LineFormat.jsonl, f"line {number} of the input"
+    is_json, name = cfg.reads_json, f"line {number} of the input"
     if not is_json and not cfg.prefixes:
         return Request(line)
     if is_cut(line):
@@ -85,8 +85,7 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
     chosen = {"scores": cfg.scores, "prefixes": cfg.prefixes, "glossary": _glossary(cfg).terms}
-    for key in ("format", "input_format"):
-        chosen[key] = getattr(cfg, key).value if getattr(cfg, key) is not LineFormat.text else None
+    chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 
 

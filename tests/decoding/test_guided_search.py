@@ -231,7 +231,9 @@ RULES: dict[str, Any] = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "
 def test_a_batch_gives_what_its_sentences_give_one_by_one(family: str) -> None:
     model = FAMILIES[family]()
     cfg = BeamConfig(beam_size=6, n_best=3, coverage_penalty=0.3, **RULES)
-    found = one_by_one_and_together(lambda *given: search(model, *given[:2], cfg, given[2]), WISHES)
+    found = one_by_one_and_together(
+        lambda src, src_mask, wishes: search(model, src, src_mask, cfg, wishes), WISHES
+    )
     for wish, hypotheses in zip(WISHES, found, strict=True):
         assert hypotheses
         for one in hypotheses:
@@ -249,11 +251,15 @@ def test_groups_greedy_search_and_samples_do_not_depend_on_the_batch(family: str
     model, wishes = FAMILIES[family](), [replace(wish, must=[]) for wish in WISHES]
     if kind == "samples":
         drawing = SamplingConfig(n_best=3, **RULES)
-        found = one_by_one_and_together(lambda *given: sample(model, *given[:2], drawing, given[2]), wishes)
+        found = one_by_one_and_together(
+            lambda src, src_mask, given: sample(model, src, src_mask, drawing, given), wishes
+        )
     else:
         sizes = {"beam_size": 6, "num_groups": 3, "n_best": 4} if kind == "groups" else {"beam_size": 1}
         cfg = BeamConfig(**sizes, **RULES)  # type: ignore[arg-type]
-        found = one_by_one_and_together(lambda *given: search(model, *given[:2], cfg, given[2]), wishes)
+        found = one_by_one_and_together(
+            lambda src, src_mask, given: search(model, src, src_mask, cfg, given), wishes
+        )
     for wish, hypotheses in zip(wishes, found, strict=True):
         for one in hypotheses:
             assert one.ids[: len(wish.prefix)] == wish.prefix
@@ -335,7 +341,12 @@ def test_samples_cannot_have_phrases() -> None:
 
 def test_graphs_and_kernels_are_for_searches_that_nothing_guides(monkeypatch: pytest.MonkeyPatch) -> None:
     plain: list[BeamConfig] = []
-    monkeypatch.setattr(graph_search, "search", lambda *given: plain.append(given[3]) or [])
+
+    def recorded(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig) -> list[Any]:
+        plain.append(cfg)
+        return []
+
+    monkeypatch.setattr(graph_search, "search", recorded)
     src, src_mask = sentences(2)
     model, cfg = TableModel(vocab_size=11), BeamConfig(cuda_graphs=True, n_best=2)
     search(model, src, src_mask, cfg, [Wish(), Wish()])

@@ -23,10 +23,12 @@ LINES = [
 ]
 
 
-def tokenizer(kind: TokenizerKind, **keys: bool) -> Tokenizer:
+def tokenizer(kind: TokenizerKind, *, right_to_left: bool = False) -> Tokenizer:
     sizes = {TokenizerKind.bpe: 90, TokenizerKind.unigram: 50, TokenizerKind.word: 40, TokenizerKind.char: 60}
     text = ParallelText(LINES * 5, LINES * 5)
-    return Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=sizes[kind], **keys), text)
+    return Tokenizer.train(
+        TokenizerConfig(kind=kind, vocab_size=sizes[kind], right_to_left=right_to_left), text
+    )
 
 
 @pytest.fixture(scope="module", params=[TokenizerKind.bpe, TokenizerKind.unigram, TokenizerKind.char])

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
+from nmt.config.compose import compose
 from nmt.config.roots import LineFormat, TranslateConfig
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
+from nmt.verbs import VERBS
 from nmt.verbs.translate import TRANSLATION
 from tests.runs.untrained import untrained
 
@@ -101,12 +103,16 @@ def test_a_prefix_after_a_tab_and_a_glossary(
 def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream(
     run: Path, tmp_path: Path
 ) -> None:
-    names = {"input": str(tmp_path / "in.jsonl.gz"), "output": str(tmp_path / "out.jsonl")}
+    names: dict[str, Any] = {"input": str(tmp_path / "in.jsonl.gz"), "output": str(tmp_path / "out.jsonl")}
     with gzip.open(names["input"], "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in OBJECTS)
     cfg = TranslateConfig(run=str(run), decoding=BeamConfig(max_length_offset=3), runtime=CPU, **names)
-    assert (cfg.format, cfg.input_format) == (LineFormat.jsonl, LineFormat.jsonl)
-    assert TRANSLATION.facts(cfg)["format"] == "jsonl"
+    assert cfg.writes_json
+    assert cfg.reads_json
+    assert TRANSLATION.facts(cfg)["writes JSON"]
+    keys = [f"{key}={value}" for key, value in names.items()]
+    (composed,) = compose(VERBS["translate"], [f"run={run}", "runtime.device=cpu", *keys])
+    assert composed.to_config(TranslateConfig).reads_json
     warnings: list[str] = []
     lines = [json.dumps(line) for line in OBJECTS]
     answers = TRANSLATION.opened(cfg)
