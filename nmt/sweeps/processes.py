@@ -286,9 +286,10 @@ def attempt(work: Callable[[], dict[str, Any]], report: Report) -> tuple[int, Ou
         code, outcome.reason = 1, " ".join(f"{type(error).__name__}: {error}".split())[:MAX_TOLD]
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     outcome.cpu_seconds = round(sum(usage.ru_utime + usage.ru_stime for usage in usages), 1)
+    outcome.seconds = round(time.monotonic() - began, 1)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        outcome.gpu_seconds = round(time.monotonic() - began, 1)
+        outcome.gpu_seconds = outcome.seconds
     return code, outcome
 
 

@@ -130,9 +130,9 @@ TINY = [
     "model.decoder_layers=1",
     "tokenizer=char",
     "trainer.batch_tokens=512",
-    "trainer.max_steps=60",
-    "trainer.save_every_steps=5",
-    "trainer.eval_every_steps=60",
+    "trainer.max_steps=20",
+    "trainer.save_every_steps=1",
+    "trainer.eval_every_steps=20",
     "data.scored_split=validation",
     "decoding=greedy",
     "decoding.max_length_ratio=0.1",
@@ -149,6 +149,7 @@ def preempt(fake: Path, run: Path, job: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_jobs_go_on_after_a_preemption_and_are_found_again(
     slurm: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +162,7 @@ def test_jobs_go_on_after_a_preemption_and_are_found_again(
     found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
     assert {one["state"] for one in found} == {"done"}
     assert {one["job"] for one in found} == {"101_0", "101_1"}
-    assert all(one["cpu_seconds"] > 0 and one["updates"] == 60 for one in found)
+    assert all(one["cpu_seconds"] > 0 and one["updates"] == 20 for one in found)
     assert (slurm / "requeued").read_text() == "again\n"
     assert "going on after step" in Path("sweep/seed-1/train.log").read_text()
     assert len(list(slurm.glob("submitted.*"))) == 1
