@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import nmt
-from nmt.config.compose import compose
+from nmt.config.compose import compose, plan
 from nmt.kernels import HEADERS, SOURCES
 from nmt.verbs import VERBS
 
@@ -218,7 +218,10 @@ def test_every_training_in_the_docs_can_be_composed() -> None:
         shlex.split(line, comments=True) for line in re.findall(r"^nmt train .*", text, flags=re.MULTILINE)
     ]
     assert len(commands) > 10
-    for _, _, *arguments in commands:
-        if "--help" not in arguments and "..." not in arguments:
+    for _, _, *words in commands:
+        arguments = [word for word in words if not word.startswith("init=")]  # names a run
+        if "-m" in arguments:
+            assert plan(VERBS["train"], arguments).example
+        elif "--help" not in arguments and "..." not in arguments:
             for trial in compose(VERBS["train"], arguments):
                 trial.to_training()

@@ -62,6 +62,7 @@ def test_the_wheel_holds_the_package_its_configs_and_nothing_else(wheel: Path) -
     assert packed - described == modules | configs | bundled | {
         "nmt/py.typed",
         "nmt/attention_views/page.html",
+        "nmt/comparison/page.html",
         "nmt/serving/page.html",
     }
     assert any(name.endswith("licenses/LICENSE") for name in described)

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nmt train runtime.precision=f", {"runtime.precision=fp16", "runtime.precision=fp32"}),
         ("nmt train runtime.compile=", {"runtime.compile=false", "runtime.compile=true"}),
         ("nmt train debug=s", {"debug=smoke"}),
-        ("nmt train metrics=[bleu,c", {"metrics=[bleu,chrf"}),
+        ("nmt train metrics=[bleu,c", {"metrics=[bleu,chrf", "metrics=[bleu,chrf++", "metrics=[bleu,comet"}),
         ("nmt train tracking.sinks=[j", {"tracking.sinks=[jsonl"}),
         ("nmt train --help opt", {"optimizer"}),
         ("nmt train --mul", {"--multirun"}),

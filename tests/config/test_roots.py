@@ -31,11 +31,15 @@ from nmt.verbs.configs import EvaluateConfig
 BILLION_LAUGHS = b"a: &a [x, x]\n" + b"".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n".encode() for before, name in pairwise("abcdefghij")
 )
+FILES = (
+    "data=files",
+    *(f"data.{split}=corpus/{split}.{{lang}}" for split in ("train", "validation", "test")),
+)
 ONE_CORPUS = "{all: {train: train, validation: dev, test: test}}"
 
 
 def config(*overrides: str) -> TrainConfig:
-    """Return the config of `nmt train` with `overrides`, not yet checked; a fresh copy at every call."""
+    """Return the config of `nmt train` with `overrides`; a fresh copy at every call."""
     return composed(overrides).to_config(TrainConfig)
 
 
@@ -73,7 +77,7 @@ def stored(path: Path, **changes: Any) -> Path:
         (),
         ("model=transformer_big", "model.norm_order=post", "tokenizer=bpe", "seed=7", "run=outputs/mine"),
         ("experiment=multi30k_en_de", "data.path=/data/größe: 1 # x", "metrics=[ter,bleu]"),
-        ("data=files", "data.train=corpus/train.{lang}", "optimizer.eps=1e-12", "trainer.max_minutes=0.5"),
+        (*FILES, "optimizer.eps=1e-12", "trainer.max_minutes=0.5"),
         *((f"optimizer={name}",) for name in OPTIMIZERS),
         *((f"schedule={name}",) for name in SCHEDULES),
     ],
@@ -313,9 +317,8 @@ def test_a_damaged_config_is_read_or_refused(
     ],
 )
 def test_combinations_that_no_component_can_see(overrides: tuple[str, ...], message: str) -> None:
-    cfg = config(*overrides)
     with pytest.raises(UserError) as error:
-        check(cfg)
+        config(*overrides)
     assert str(error.value) == message
 
 
@@ -345,9 +348,8 @@ def test_all_problems_come_in_one_message() -> None:
         "  - model.dropout must be in [0, 1), but is 2.0",
         "  - trainer.accumulate must be at least 1, but is 0",
     ]
-    cfg = config("tokenizer.joint=false", "metrics=[chrf]", "trainer.best_metric=bleu")
     with pytest.raises(UserError, match="2 settings cannot be used"):
-        check(cfg)
+        config("tokenizer.joint=false", "metrics=[chrf]", "trainer.best_metric=bleu")
 
 
 @pytest.mark.parametrize(
@@ -451,7 +453,7 @@ def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
 
 def test_configs_are_instances_of_the_chosen_dataclasses() -> None:
     assert isinstance(config("data=multi30k").data, HubData)
-    assert isinstance(config("data=files").data, FilesData)
+    assert isinstance(config(*map(quoted, FILES)).data, FilesData)
 
 
 @pytest.mark.parametrize(

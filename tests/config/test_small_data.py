@@ -24,6 +24,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.verbs import VERBS
+from nmt.verbs.configs import TrainVerbConfig
 
 RECIPE = "experiment=small_data"
 NUMBERS = sorted({round(10 ** (e / 8)) for e in range(8, 56)} | {50, 500, 29_000, 500_000})
@@ -89,7 +90,7 @@ def test_more_pairs_mean_larger_sizes_and_less_regularisation(key: str, unread: 
 def test_at_every_size_the_config_is_a_valid_one(pairs: int, unread: None) -> None:
     closed = filled(recipe().cfg, settings_for(english(pairs), recipe().cfg))
     assert open_keys(closed) == []
-    cfg = to_config(closed, TrainConfig)
+    cfg = to_config(closed, TrainVerbConfig)
     check(cfg)
     target_tokens = cfg.trainer.max_steps * cfg.trainer.tokens_per_batch  # type: ignore[operator]
     assert 200 <= cfg.trainer.max_steps <= 10_000  # type: ignore[operator]
@@ -98,7 +99,7 @@ def test_at_every_size_the_config_is_a_valid_one(pairs: int, unread: None) -> No
 
 @pytest.mark.parametrize("counts", [Census(), english(1)], ids=["nothing", "one"])
 def test_a_corpus_of_nearly_nothing_has_settings(counts: Census, unread: None) -> None:
-    check(to_config(filled(recipe().cfg, settings_for(counts, recipe().cfg)), TrainConfig))
+    check(to_config(filled(recipe().cfg, settings_for(counts, recipe().cfg)), TrainVerbConfig))
 
 
 SCRIPTS: dict[str, Callable[[str], str]] = {

@@ -163,7 +163,6 @@ def test_language_models_go_on_together(nmt: Command, tmp_path: Path) -> None:
         ),
         ("translate run=[a,b] ensemble.weights=[1,0]", "ensemble.weights must be positive, but one is 0.0"),
         ("translate run=[a,b] ensemble.mean=median", "ensemble.mean"),
-        ("evaluate -m run=[a,b],[a,c]", "nmt evaluate reads one run, or one list of runs, at a time"),
         ("attention run=[a,b]", "attention weights belong to one model, but this is an ensemble of 2"),
     ],
 )

@@ -140,7 +140,10 @@ def test_one_command_tunes_stores_reports_and_translates(
             ("decoding.n_best=1",),
             "chooses among several translations, but decoding.n_best=1; try ",
         ),
-        (("tune_for=blue",), "tune_for must be one of bleu, chrf, but is 'blue'; did you mean 'bleu'?"),
+        (
+            ("tune_for=blue",),
+            "tune_for must be one of bleu, spbleu, chrf, chrf++, but is 'blue'; did you mean 'bleu'?",
+        ),
         (("scorers=[]",), "error: scorers must name at least one run, such as scorers=[outputs/reverse]"),
         (("scorers=[nowhere]",), "error: scorers=nowhere is not a directory"),
         (
