@@ -161,7 +161,10 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-@pytest.mark.parametrize("published", [0, 1, 2])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("published", [pytest.param(0, marks=SLOW), 1, pytest.param(2, marks=SLOW)])
 def test_killed_at_a_stage_the_same_command_goes_on(
     nmt: Command,
     teacher: Path,
@@ -266,6 +269,7 @@ def test_a_student_of_synthetic_pairs_alone(
     assert "test        BLEU" in done.stdout
 
 
+@pytest.mark.slow
 def test_other_inputs_are_other_stages(teacher: Path, reverse: Path, tmp_path: Path) -> None:
     """Another search, checkpoint, teacher or text is translated; another rule only chooses anew."""
 

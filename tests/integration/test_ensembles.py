@@ -58,6 +58,7 @@ def left_over(nmt: Command, folder: Path, *changed: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_goes_on_with_the_same_members_only(nmt: Command, folder: Path) -> None:
     """The parts of a job are refused when the mean, the weights or the checkpoint of any run has changed."""
     parts = folder / "left.parts"
@@ -99,6 +100,7 @@ def scored(nmt: Command, folder: Path, *arguments: str) -> tuple[str, dict[str, 
     return file, {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", line)}
 
 
+@pytest.mark.slow
 def test_hypotheses_are_named_by_all_that_they_depend_on(nmt: Command, folder: Path) -> None:
     settings = [
         ["run=a"],

@@ -110,7 +110,8 @@ def test_interrupted_equals_uninterrupted(
 
 
 @pytest.mark.fault(6, 25)
-@pytest.mark.parametrize("kind", ["unigram", pytest.param("bpe", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_sampled_segmentations_are_drawn_again_after_a_kill(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path, kind: str
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_run_keeps_the_number_of_tokens_that_it_has_found(
     assert number() == found
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_where_it_stopped(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -254,6 +256,7 @@ def test_an_average_that_validates_worse_is_not_what_is_scored(
     assert f"{compared['average']:.2f} of the average, {compared['best']:.2f} of the best\n" in shown
 
 
+@pytest.mark.slow
 def test_a_prolonged_run_goes_on_after_an_interruption(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def outcome_of(run: Path) -> list[bytes]:
     return [(last / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
 
 
+@pytest.mark.slow
 def test_a_stream_has_stages(nmt: Command, tmp_path: Path) -> None:
     """In pieces of a few updates, around the end of the first stage and elsewhere, as in one go."""
     options = [*BOTH_WAYS[:3], BOTH_WAYS[3].replace("0.25", "5"), *MODEL, *STEPS, *STREAM]

@@ -125,6 +125,7 @@ def test_the_model_follows_the_run(start: Callable[..., tuple[Path, str]], sourc
     assert "warning: much is unknown to this vocabulary; init.vocabulary=extend adds pieces" in messages
 
 
+@pytest.mark.slow
 def test_the_same_command_finds_the_run_again(
     nmt: Command, start: Callable[..., tuple[Path, str]], source: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_an_interrupted_training_ends_with_the_bits_of_one_in_one_go(
     assert before["scores"] == after["scores"]
 
 
+@pytest.mark.slow
 def test_frozen_weights_stay_those_of_the_run(start: Callable[..., tuple[Path, str]], source: Path) -> None:
     run, messages = start(*EMA)
     assert "by trainer.freeze=[encoder.*, src_embedding.*]" in messages
@@ -172,7 +174,7 @@ def test_frozen_weights_stay_those_of_the_run(start: Callable[..., tuple[Path, s
     assert not any(name.startswith(("encoder.", "src_embedding.")) for name in state)
 
 
-@pytest.mark.parametrize("vocabulary", ["extend", "remap"])
+@pytest.mark.parametrize("vocabulary", ["extend", pytest.param("remap", marks=pytest.mark.slow)])
 def test_rows_of_the_vocabulary_go_with_their_pieces(
     start: Callable[..., tuple[Path, str]], source: Path, vocabulary: str
 ) -> None:
@@ -199,6 +201,7 @@ def test_rows_of_the_vocabulary_go_with_their_pieces(
         assert list(new_ids)[:60] == list(ids)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_kept_goes_on_with_its_moments(
     start: Callable[..., tuple[Path, str]], source: Path
 ) -> None:

@@ -184,6 +184,7 @@ def ended(job: subprocess.Popen[str]) -> str:
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.fault(17)
 @pytest.mark.timeout(600)
 def test_a_slurm_job_saves_queues_itself_again_and_goes_on(

@@ -369,7 +369,9 @@ def test_xavier_embeddings(tiny_model: TinyModel, tying: Tying) -> None:
         assert 0.97 * limit < float(weight.detach().abs().max()) <= limit
 
 
-@pytest.mark.parametrize("positions", [Positions.sinusoidal, Positions.relative])
+@pytest.mark.parametrize(
+    "positions", [Positions.sinusoidal, pytest.param(Positions.relative, marks=pytest.mark.slow)]
+)
 def test_compiles_into_one_graph_for_all_lengths(
     tiny_model: TinyModel, sentences: Sentences, positions: Positions
 ) -> None:
