@@ -19,7 +19,7 @@ from nmt.sweeps.records import SEED, Group, Record, Records
 
 PIPE_WIDTH = 160
 """Width of a table that goes to a file or a pipe."""
-SPLIT = "validation"
+VALIDATION = "validation"
 
 
 def show(records: Records) -> None:
@@ -33,10 +33,11 @@ def show(records: Records) -> None:
 
 
 def label(metric: str) -> str:
-    """Return the name of a score in tables: BLEU for validation.bleu, test BLEU for test.bleu."""
+    """Return the name of a score in tables: BLEU for validation.bleu, news BLEU for validation-news.bleu."""
     split, _, name = metric.rpartition(".")
     known = METRICS[name].label if name in METRICS else name
-    return known if split in ("", SPLIT) else f"{split} {known}"
+    split = split.removeprefix(VALIDATION).removeprefix("-")
+    return f"{split} {known}" if split else known
 
 
 def _table(records: Records) -> Table:
@@ -60,15 +61,18 @@ def _table(records: Records) -> Table:
 
 
 def _scores(records: Records) -> dict[str, str]:
-    """Return the scores to show, each with its full name: the metric and two more of the validation.
+    """Return the scores to show, each with its full name: the metric and two more of validation.
 
-    Where no trial has the metric, as in evaluations of the test split, all scores are shown.
+    These are the metric on further validation sets, or else other scores. Where no trial has the metric, as
+    in evaluations of the test split, all scores are shown.
     """
     names = dict.fromkeys(name for record in records.trials.values() for name in record.numbers())
     if not any(record.is_ranked for record in records.trials.values()):
         return {name: name for name in names}
-    shown = [f"{SPLIT}.{name}" for name in (*METRICS, "loss")]
-    others = [name for name in shown if name in names and name != records.metric]
+    metric = records.metric.rpartition(".")[2]
+    of_sets = [name for name in names if name.startswith(VALIDATION) and name.endswith(f".{metric}")]
+    shown = [*of_sets, *(f"{VALIDATION}.{name}" for name in (*METRICS, "loss"))]
+    others = [name for name in dict.fromkeys(shown) if name in names and name != records.metric]
     return {"value": records.metric, **{name: name for name in others[:2]}}
 
 
@@ -92,7 +96,7 @@ def _remarks(records: Records) -> Iterable[str]:
     if best is not None and best.value is not None:
         where = best.path or best.name
         yield f"best        {where}  ({label(records.metric)} {best.value:.2f})"
-    elif any(record.state == "done" for record in trials):
+    elif any(record.scores for record in trials):
         yield f"not ranked: {records.metric} is not known"
     yield f"cost        {cost(trials)}"
     for state in ("failed", "pruned", "stopped"):

@@ -163,7 +163,7 @@ def test_whatever_ends_a_trial_ends_no_other(
         r"failed seed-1: 2 reasons: - the loss is nan\x1b[2J - at step 3",
         "failed seed-2: exit code 9",
         "failed seed-3: killed by SIGKILL, perhaps for lack of memory",
-        "failed seed-4: the score bleu is nan",
+        "failed seed-4: the score bleu of validation is nan",
     ]
     for begun in ("123456", "1234"):
         assert sweep(planned(6, f"sweep.parallel={parallel}"), train, report) == 3
