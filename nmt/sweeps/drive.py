@@ -57,9 +57,6 @@ def sweep(plan: Sweep, action: Action, report: Report) -> int:
         Interrupted: a signal has arrived; the table has the trials that had begun.
     """
     _require_own_outputs(plan)
-    if _is_rehearsal(plan.example):
-        _require_no_search(plan)
-        plan.folder /= "rehearsal"  # so that the files of the sweep itself stay as they are
     ranking = Ranking.of(plan)
     if plan.is_listed:
         _list(plan, _records(plan, ranking))
@@ -274,20 +271,6 @@ def _require_own_outputs(plan: Sweep) -> None:
         )
 
 
-def _is_rehearsal(trial: Composed) -> bool:
-    """Return whether a training is only tried, with debug=... or dry_run=true, and has no scores."""
-    return bool(trial.cfg.get("debug") or trial.cfg.get("dry_run"))
-
-
-def _require_no_search(plan: Sweep) -> None:
-    """Raise `UserError` for a search, which needs scores."""
-    if plan.space:
-        raise UserError(
-            "debug=... and dry_run=true give no scores to search by; leave them out, or list values to try "
-            "and leave out sweep.trials"
-        )
-
-
 def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
     """Return the study of a search."""
     cfg: Any = plan.example.to_config(plan.verb.config_class())
@@ -348,7 +331,7 @@ def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:
     assert trial.folder is not None
     run = RunDirectory(trial.folder)
     is_training = issubclass(plan.verb.config_class(), TrainConfig) and not plan.verb.data_from
-    if not is_training or _is_rehearsal(trial) or small_data.open_keys(trial.cfg):
+    if not is_training or trial.is_rehearsal or small_data.open_keys(trial.cfg):
         return None  # only the verb itself can tell
     if not run.results_file.is_file():
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +28,7 @@ def show(records: Records) -> None:
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
-    console.print(_table(records))
+    console.print(_fitting(records, console))
     for line in _remarks(records):
         console.print(Text(visible(line)), soft_wrap=True)
 
@@ -40,21 +41,32 @@ def label(metric: str) -> str:
     return f"{split} {known}" if split else known
 
 
-def _table(records: Records) -> Table:
+def _fitting(records: Records, console: Console) -> Table:
+    """Return the table with as many scores as the console has room for, at least one."""
+    scores = _scores(records)
+    unbounded = console.options.update(max_width=10_000)
+    for number in range(len(scores), 1, -1):
+        table = _table(records, dict(list(scores.items())[:number]))
+        if Measurement.get(console, unbounded, table).maximum <= console.width:
+            return table
+    return _table(records, dict(list(scores.items())[:1]))
+
+
+def _table(records: Records, scores: Mapping[str, str]) -> Table:
     is_seeded, groups = SEED in records.keys, records.groups()
-    keys, scores = [key for key in records.keys if key != SEED], _scores(records)
+    keys = [key for key in records.keys if key != SEED]
     short = short_names(records.keys)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
     for key in keys:
-        table.add_column(visible(short[key]), overflow="fold")
+        table.add_column(visible(short[key]), overflow="fold", min_width=6)
     for name in [*map(label, scores.values()), *["seeds"] * is_seeded, "minutes"]:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
+    table.add_column("state", min_width=9)
     for rank, group in enumerate(groups, start=1):
         cells = [str(rank) if group.ranked else "", *(visible(group.values[key]) for key in keys)]
         cells += [_mean(group, name) for name in scores]
-        cells += [f"{len(group.ranked)}/{len(group.records)}"] * is_seeded
+        cells += [f"{len(group.done)}/{len(group.records)}"] * is_seeded
         cells += [f"{sum(one.seconds for one in group.records) / 60:.1f}", _states(group.records)]
         table.add_row(*map(Text, cells))
     return table
