@@ -149,9 +149,9 @@ def _read(entry: Entry, split: str) -> None:
         try:
             entry.hypotheses = lines_of(entry.file)
             entry.sources, *entry.references = map(lines_of, sides)
+            _add_stored(entry, split)
         except UserError as error:
             entry.problem = str(error)
-        _add_stored(entry, split)
     lengths = {len(lines) for lines in (entry.hypotheses, entry.sources, *entry.references)}
     if not entry.problem and len(lengths) > 1:
         entry.problem = (

@@ -133,3 +133,11 @@ def test_a_damaged_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path: Pat
     assert [entry.name for entry in entries_of(names(tmp_path), "validation", said.append)] == ["a"]
     assert len(said) == 1
     assert "b is damaged and left out" in said[0]
+
+
+def test_a_damaged_evaluation_spoils_one_run_alone(tmp_path: Path) -> None:
+    runs = [str(made_run(tmp_path / name)) for name in ("a", "b")]
+    write(tmp_path / "b" / "evaluations" / "test.json", "{")
+    first, second = entries_of(runs, "test", warn=print)
+    assert not first.problem
+    assert "evaluations/test.json is damaged" in second.problem
