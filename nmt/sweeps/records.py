@@ -239,7 +239,10 @@ class Records:
         """Return what an earlier command has recorded; a file of another version counts as none."""
         if not self.json_file.is_file():
             return {}
-        content = read_json(self.json_file, {"version": int, "trials": list})
+        try:
+            content = read_json(self.json_file, {"version": int, "trials": list})
+        except UserError as error:
+            raise UserError(f"{error}; remove it") from error
         if content["version"] != VERSION:
             return {}
         for row in content["trials"]:

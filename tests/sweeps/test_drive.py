@@ -378,8 +378,14 @@ def test_a_damaged_table_is_named(planned: Planned) -> None:
     Path("sweep").mkdir()
     for content, wrong in (("{", ""), ('{"version": 1, "trials": [{"name": 3}]}', "name is 3")):
         Path("sweep/sweep.json").write_text(content)
-        with pytest.raises(UserError, match=f"sweep/sweep.json is damaged.*{wrong}"):
+        with pytest.raises(UserError, match=f"sweep/sweep.json is damaged.*{wrong}.*; remove it"):
             sweep(planned(1), lambda trial: bleu(1.0), report)
+    Path("sweep/sweep.json").unlink()
+    search = planned("sweep.trials=2", "model.dropout=0.1,0.2")
+    for content in ("[\n", "[]\n", '{"a": 1}\n'):
+        Path("sweep/study.journal").write_text(content)
+        with pytest.raises(UserError, match=r"sweep/study.journal is damaged .*; remove it"):
+            sweep(search, lambda trial: bleu(1.0), report)
 
 
 def test_trials_that_would_write_one_file_are_refused(
