@@ -226,7 +226,9 @@ def _systems(found: Comparison) -> list[System]:
         entry = found.entries[members[0]]
         values = [f"{names[key]}={shown(found.config[key][members[0]])}" for key in keys[:4]]
         values = swept.get(members[0], values)
-        name = " ".join(values) if len(members) > 1 and values else entry.name
+        homes = {found.entries[number].record.path.absolute().parent.name for number in members}
+        name = " ".join(values) or (homes.pop() if len(homes) == 1 else entry.name)
+        name = name if len(members) > 1 else entry.name
         scores = {}
         for column in found.columns:
             rows = [row.value for number in members if (row := column.rows[number]) is not None]

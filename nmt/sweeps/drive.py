@@ -299,7 +299,8 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
     """Return what is known of the trials, with the state of those that are not to be run again."""
     records = Records(plan.folder, plan.verb.name, sys.argv, plan.keys, ranking.metric, ranking.direction)
     for trial in plan.trials if not plan.space else ():
-        record = records.add(trial.name, dict(trial.values), trial.folder, _mark(trial))
+        path = None if trial.is_rehearsal else trial.folder
+        record = records.add(trial.name, dict(trial.values), path, _mark(trial))
         if trial.folder is not None:
             results = _results(plan, trial)
             if results is not None:

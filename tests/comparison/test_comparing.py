@@ -61,6 +61,12 @@ def test_the_keys_of_a_sweep_name_its_systems(seeds: Path) -> None:
     assert any("the swept keys do not name the systems: " in note for note in found.notes)
 
 
+def test_seeds_of_one_setting_have_the_name_of_their_folder(seeds: Path) -> None:
+    assert [system.name for system in comparison(seeds / "d0.1-s1", seeds / "d0.1-s2").systems] == [
+        seeds.name
+    ]
+
+
 def test_a_copy_of_a_run_is_no_further_seed(seeds: Path) -> None:
     shutil.copytree(seeds / "d0.1-s1", seeds / "d0.1-s1-again")
     members = [system.members for system in comparison(seeds).systems]
