@@ -73,6 +73,13 @@ class RunRecord:
         value = self.config.get("trainer.max_steps")
         return value if isinstance(value, int) else None
 
+    def signatures_of(self, name: str) -> dict[str, str]:
+        """Return how each score of the set `name` of `sets` was computed, by metric."""
+        sets = self.results.get("sets")
+        found = sets.get(name) if isinstance(sets, dict) else None
+        signatures = found.get("signatures") if isinstance(found, dict) else None
+        return {str(key): str(x) for key, x in (signatures if isinstance(signatures, dict) else {}).items()}
+
     @property
     def best_metric(self) -> str:
         """The score that chose the best checkpoint."""

@@ -137,7 +137,8 @@ class SlurmJobs:
     def _outcome(self, name: str, job: Any) -> Outcome | None:
         if self._file(name).is_file():
             content = read_json(self._file(name), OUTCOME)
-            return Outcome(**{key: content.get(key) for key in OUTCOME})
+            known: dict[str, Any] = {key: content[key] for key in OUTCOME if key in content}
+            return Outcome(**known)
         if name in self._left:
             return Outcome(reason=f"left to Slurm as job {job.job_id}; the same command finds it again")
         state = self._state(job)
