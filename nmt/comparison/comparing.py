@@ -7,13 +7,14 @@ import statistics as sums
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
-from nmt.comparison.differences import differing, flat_environment, short_names, shown, system_of
-from nmt.comparison.record import RunRecord, as_number, records_of
+from nmt.comparison.differences import SEEDS, differing, flat_environment, short_names, shown, system_of
+from nmt.comparison.record import RunRecord, as_number, records_of, swept_values
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
 from nmt.decoding.metrics import METRICS
@@ -218,13 +219,16 @@ def _systems(found: Comparison) -> list[System]:
         key, seed = _system_key(entry), entry.record.config.get("seed")
         seen[key, seed] += 1  # a copy of a run is no further seed
         groups.setdefault((key, seen[key, seed], entry.problem and number), []).append(number)
-    keys = [key for key in found.config if key != "seed"]
-    names = short_names(keys)
+    keys = [key for key in found.config if key not in SEEDS]
+    names, swept = short_names(keys), _swept(found)
     systems = []
     for members in groups.values():
         entry = found.entries[members[0]]
         values = [f"{names[key]}={shown(found.config[key][members[0]])}" for key in keys[:4]]
-        name = " ".join(values) if len(members) > 1 and values else entry.name
+        values = swept.get(members[0], values)
+        homes = {found.entries[number].record.path.absolute().parent.name for number in members}
+        name = " ".join(values) or (homes.pop() if len(homes) == 1 else entry.name)
+        name = name if len(members) > 1 else entry.name
         scores = {}
         for column in found.columns:
             rows = [row.value for number in members if (row := column.rows[number]) is not None]
@@ -233,6 +237,23 @@ def _systems(found: Comparison) -> list[System]:
                 scores[column.metric] = sums.fmean(rows), spread, min(rows), max(rows)
         systems.append(System(name, members, scores))
     return systems
+
+
+def _swept(found: Comparison) -> dict[int, list[str]]:
+    """Return what a sweep has set in each entry that is one of its trials, without the seed."""
+    sweeps, told = dict[Path, dict[str, dict[str, str]]](), dict[int, list[str]]()
+    for number, path in enumerate(entry.record.path.absolute() for entry in found.entries):
+        if path.parent not in sweeps:
+            sweeps[path.parent] = {}
+            try:
+                sweeps[path.parent] = swept_values(path.parent)
+            except UserError as error:
+                found.notes.append(f"the swept keys do not name the systems: {error}")
+        values = sweeps[path.parent].get(path.name, {})
+        names = short_names(list(values))
+        if values.keys() - {*SEEDS}:
+            told[number] = [f"{names[key]}={value}" for key, value in values.items() if key not in SEEDS]
+    return told
 
 
 def _system_key(entry: Entry) -> tuple[str, ...]:

@@ -73,6 +73,13 @@ class RunRecord:
         value = self.config.get("trainer.max_steps")
         return value if isinstance(value, int) else None
 
+    def signatures_of(self, name: str) -> dict[str, str]:
+        """Return how each score of the set `name` of `sets` was computed, by metric."""
+        sets = self.results.get("sets")
+        found = sets.get(name) if isinstance(sets, dict) else None
+        signatures = found.get("signatures") if isinstance(found, dict) else None
+        return {str(key): str(x) for key, x in (signatures if isinstance(signatures, dict) else {}).items()}
+
     @property
     def best_metric(self) -> str:
         """The score that chose the best checkpoint."""
@@ -136,6 +143,19 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
+def swept_values(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the values that the sweep in `folder` has set in each run, by key; none where there is no sweep.
+
+    Raises:
+        UserError: sweep.json is damaged.
+    """
+    content = _optional_json(folder / "sweep.json")
+    rows, fields = content.get("trials", []), {"name": str, "values": dict[str, str]}
+    if not isinstance(rows, list) or any(not isinstance(row, dict) or misfits(row, fields) for row in rows):
+        raise UserError(f"{folder / 'sweep.json'} is damaged: its trials lack names or values")
+    return {row["name"]: row["values"] for row in rows}
+
+
 def read_config(file: Path) -> dict[str, Any]:
     """Return a stored config as full keys with their values; quick, since nothing is checked by dataclasses.
 
@@ -189,28 +209,37 @@ def flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def records_of(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of metrics.jsonl, without lines that are cut short; numbers may be None."""
-    with suppress(FileNotFoundError), file.open("rb") as lines:
-        for line in lines:
-            with suppress(ValueError):
-                record = parse_json(line)
-                if type(record.get("step")) is int:
-                    yield record
+    return filter(None, map(_record, _lines(file)))
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, none where it is missing; raise `UserError` where it cannot be read."""
+    try:
+        with file.open("rb") as lines:
+            yield from lines
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Return a line of metrics.jsonl, which has a step; {} for one that is cut short."""
+    with suppress(ValueError):
+        record = parse_json(line)
+        if type(record.get("step")) is int:
+            return record
+    return {}
 
 
 def _validations(file: Path) -> tuple[dict[int, dict[str, float]], int]:
     """Return the validation scores by step, and the newest step, of metrics.jsonl."""
-    found, line, last_step = dict[int, dict[str, float]](), b"", 0
-    with suppress(FileNotFoundError), file.open("rb") as lines:
-        for line in lines:
-            if b'"valid/' not in line:
-                continue
-            with suppress(ValueError):
-                record = parse_json(line)
-                scores = {key[6:]: value for key, value in record.items() if key.startswith("valid/")}
-                found[int(record["step"])] = _numbers(scores)
-    with suppress(ValueError, KeyError, TypeError):
-        last_step = int(parse_json(line)["step"])
-    return found, max([last_step, *found])
+    found, line = dict[int, dict[str, float]](), b""
+    for line in _lines(file):
+        if b'"valid/' in line and (record := _record(line)):
+            scores = {key[6:]: value for key, value in record.items() if key.startswith("valid/")}
+            found[record["step"]] = _numbers(scores)
+    return found, max([_integer(_record(line).get("step")), *map(_integer, found)])
 
 
 def _best(validations: dict[int, dict[str, float]], metric: str) -> tuple[int | None, dict[str, float]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nmt.comparison.differences import shown
-from nmt.comparison.record import RunRecord, find_runs, read_run
+from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
 from nmt.errors import Log, UserError, suggest
 from nmt.files import NUMBER, read_json
 
@@ -77,7 +77,12 @@ def entries_of(names: Sequence[str], split: str, warn: Log) -> list[Entry]:
     if not entries:
         raise UserError(f"run={names[0]} has no run that can be read")
     if all(not entry.problem.endswith(IS_LANGUAGE_MODEL) and entry.file is None for entry in entries):
-        known = sorted({file.stem for entry in entries for file in entry.record.path.glob("hypotheses/*.*")})
+        folders = {entry.record.path / "hypotheses" for entry in entries}
+        of_sets = {f"{x.stem}-{x.parent.name}" for folder in folders for x in folder.glob("*/*.*")}
+        known = sorted(
+            {file.stem for folder in folders for file in folder.glob("*.*")}
+            | {name for name in of_sets if name.partition("-")[0] in SPLITS}
+        )
         raise UserError(
             f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
         )
@@ -125,7 +130,9 @@ def _short(places: Mapping[Path, RunRecord]) -> list[str]:
 def _file_of(record: RunRecord, split: str) -> Path | None:
     """Return the translations of the final weights, else for validation of the best step so far."""
     tgt, folder = record.config.get("data.tgt"), record.path / "hypotheses"
-    final = folder / f"{split}.{tgt}"
+    part, _, named = split.partition("-")
+    files = [folder / f"{split}.{tgt}", folder / named / f"{part}.{tgt}"]  # of nmt evaluate, of the training
+    final = next((file for file in files if file.is_file()), files[0])
     if final.is_file() or split != "validation" or record.scored_step is None:
         return final if final.is_file() else None
     newest = folder / "validation" / f"step_{record.scored_step:08d}.{tgt}"
@@ -141,7 +148,7 @@ def _read(entry: Entry, split: str) -> None:
     sides = [data / f"{part}.{src}", data / f"{part}.{tgt}", *sorted(data.glob(f"{part}.ref*.{tgt}"))]
     if entry.file is None:
         entry.problem = f"it has no translations of {split}" + _advice(record, split)
-    elif not entry.file.name.startswith(split) and entry.file.parent.name != split:
+    elif not (entry.file.name.startswith(split) or _is_written_by_training(entry.file, split)):
         entry.problem = f"{entry.file.name} does not seem to be of {split}; say split=..."
     elif not all(side.is_file() for side in sides[:2]):
         entry.problem = f"it has no copy of the {split} pairs in data/"
@@ -149,14 +156,20 @@ def _read(entry: Entry, split: str) -> None:
         try:
             entry.hypotheses = lines_of(entry.file)
             entry.sources, *entry.references = map(lines_of, sides)
+            _add_stored(entry, split)
         except UserError as error:
             entry.problem = str(error)
-        _add_stored(entry, split)
     lengths = {len(lines) for lines in (entry.hypotheses, entry.sources, *entry.references)}
     if not entry.problem and len(lengths) > 1:
         entry.problem = (
             f"{entry.file} has {len(entry.hypotheses):,} lines for {len(entry.references[0]):,} references"
         )
+
+
+def _is_written_by_training(file: Path, split: str) -> bool:
+    """Return whether the name of a file says that it has translations of a split by a training."""
+    part, _, named = split.partition("-")
+    return file.stem == split or file.parent.name == split or (file.parent.name, file.stem) == (named, part)
 
 
 def _advice(record: RunRecord, split: str) -> str:
@@ -173,9 +186,12 @@ def _add_stored(entry: Entry, split: str) -> None:
     if file is None or entry.problem:
         return
     entry.signatures = dict(record.signatures)
-    is_known = file.stem == split or file.parent.name == split  # the training wrote it
-    if file.parent == record.path / "hypotheses" and file.stem == split:
-        entry.stored = dict(record.validation if split == "validation" else record.tests.get(split, {}))
+    is_known = _is_written_by_training(file, split)
+    part, _, named = split.partition("-")
+    if file == record.path / "hypotheses" / named / f"{part}{file.suffix}":
+        known = {"validation": record.validation, **record.tests}
+        entry.stored = dict(known.get(f"{named}.{part}" if named else part, {}))
+        entry.signatures |= record.signatures_of(named)
     for evaluation in sorted((record.path / "evaluations").glob("*.json")):
         found = read_json(evaluation, EVALUATION)
         if record.path / found["hypotheses"] == file:

@@ -97,8 +97,8 @@ def completions(verbs: dict[str, Verb], line: str) -> list[str]:
         parts = [str(name) for name in cfg if isinstance(cfg._get_node(name), DictConfig)]
         follow = {f"{part}.{named_by}" for part, (named_by, _) in VARIANTS.items()}  # from the choice
         keys = [f"{name}=" for name in (*leaves(cfg), *_groups(verb)) if name not in follow]
-        names = parts if wanted else keys
-        return _starting(word, {*names})
+        bare = _values(verb, verb.words, word, others) if verb.words and not wanted else []
+        return [*_starting(word, {*(parts if wanted else keys)}), *bare]
     return [f"{key}={found}" for found in _values(verb, key, value, others)]
 
 
@@ -117,9 +117,10 @@ def _values(verb: Verb, key: str, value: str, others: Sequence[str]) -> list[str
     if key in _groups(verb):
         return [f"{done}{name}" for name in _starting(last, _choices(verb, key))]
     if key in RUNS:
-        return [f"{done}{name}" for name in sorted({*_runs(last), *_paths(last, folders=True)})]
-    if key.rpartition(".")[2] in PATHS:
-        return [f"{done}{path}" for path in sorted(_paths(last))]
+        files = verb.words == key and "/hypotheses/" in last  # which can be compared, too
+        return [f"{done}{name}" for name in sorted({*_runs(last), *_paths(last, folders=not files)})]
+    if (name := key.rpartition(".")[2]) in PATHS:
+        return [f"{done}{path}" for path in sorted(_paths(last, folders=name == "folder"))]
     if key == "checkpoint":
         return _starting(value, [*NAMED_CHECKPOINTS, *_steps(others)])
     names = list(NAMES.get(key, ())) or _named(_config(verb, others), key)

@@ -79,6 +79,11 @@ class Composed:
     folder: Path | None = None
     """Run directory of the trial, for a verb that trains."""
 
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether a training is only tried, with debug=... or dry_run=true, and has no scores."""
+        return bool(self.cfg.get("debug") or self.cfg.get("dry_run"))
+
     def to_config(self, root: type[Root]) -> Root:
         """Return the dataclasses; raise `UserError` for values that are missing or out of range.
 
@@ -353,7 +358,13 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
     folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed))
     found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, flags, fixed, tried)
     problems.refuse()
-    _ = found.example
+    if found.example.is_rehearsal:
+        if space:
+            raise UserError(
+                "debug=... and dry_run=true give no scores to search by; leave them out, or leave out "
+                "sweep.trials and list values to try"
+            )
+        found.folder = folder / "rehearsal"  # so that the files of the sweep itself stay as they are
     return found
 
 

@@ -247,6 +247,17 @@ class RunDirectory:
         return read_json(self.results_file, RESULTS) if self.results_file.is_file() else None
 
 
+def scores_by_split(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the scores in the content of results.json by split, and by SPLIT-NAME for those of `sets`."""
+    named = {"": results} | {f"-{name}": found for name, found in results.get("sets", {}).items()}
+    return {
+        f"{split.value}{name}": found[split.value]
+        for name, found in named.items()
+        for split in Split
+        if split.value in found
+    }
+
+
 def _cpu_name() -> str:
     """Return the name of the processor, as far as the system tells."""
     with suppress(OSError, StopIteration):

@@ -15,11 +15,14 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
+from nmt.comparison.record import read_run
 from nmt.config import small_data
 from nmt.config.compose import Composed, Sweep
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
+from nmt.data.pairs import Split
+from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import METRICS, default_best
 from nmt.errors import Interrupted, UserError, suggest, visible
 from nmt.files import locked
@@ -27,7 +30,6 @@ from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.processes import (
     ORPHAN_SECONDS,
-    SPLITS,
     Action,
     Outcome,
     Processes,
@@ -35,10 +37,10 @@ from nmt.sweeps.processes import (
     Signals,
     TrialRunner,
 )
-from nmt.sweeps.records import Record, Records, curve, last_step
+from nmt.sweeps.records import Record, Records, curve, infinite, scores_of
 from nmt.sweeps.search import Search
 from nmt.sweeps.slurm import SlurmJobs
-from nmt.sweeps.table import label, show
+from nmt.sweeps.table import VALIDATION, label, show
 
 FAILED = 3
 """Exit code of a sweep with failed trials."""
@@ -85,8 +87,8 @@ class Ranking(NamedTuple):
         cfg: Any = plan.example.to_config(plan.verb.config_class())
         metrics = [*getattr(cfg, "metrics", ())]
         best = cfg.trainer.best_metric if isinstance(cfg, TrainConfig) else default_best(metrics)
-        metric, direction = plan.cfg.metric or f"validation.{best}", plan.cfg.direction
-        scored = [f"validation.{one}" for one in (*metrics, "loss", "perplexity")]
+        metric, direction = plan.cfg.metric or f"{VALIDATION}.{best}", plan.cfg.direction
+        scored = [f"{split}.{one}" for split in _validations(cfg) for one in (*metrics, "loss", "perplexity")]
         if "/" not in metric and metric not in scored:
             raise UserError(
                 f"sweep.metric={metric} is not computed; it can be {', '.join(scored)}, or a name of "
@@ -108,7 +110,18 @@ class Ranking(NamedTuple):
     @property
     def curve(self) -> str:
         """The name in metrics.jsonl of the values of a running trial."""
-        return self.metric.replace("validation.", "valid/")
+        if "/" in self.metric:
+            return self.metric
+        split, _, name = self.metric.rpartition(".")
+        _, dash, named = split.partition("-")
+        return f"valid/{named}{'/' * len(dash)}{name}"
+
+
+def _validations(cfg: Any) -> list[str]:
+    """Return the names of the validation splits that the verb with the config `cfg` scores."""
+    named = set_configs(cfg.sets, cfg.data) if getattr(cfg, "sets", None) else {}
+    validated = [name for name, data in named.items() if has_split(data, Split.validation)]
+    return [VALIDATION, *(f"{VALIDATION}-{name}" for name in validated)]
 
 
 class _Drive:
@@ -286,7 +299,8 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
     """Return what is known of the trials, with the state of those that are not to be run again."""
     records = Records(plan.folder, plan.verb.name, sys.argv, plan.keys, ranking.metric, ranking.direction)
     for trial in plan.trials if not plan.space else ():
-        record = records.add(trial.name, dict(trial.values), trial.folder, _mark(trial))
+        path = None if trial.is_rehearsal else trial.folder
+        record = records.add(trial.name, dict(trial.values), path, _mark(trial))
         if trial.folder is not None:
             results = _results(plan, trial)
             if results is not None:
@@ -317,33 +331,31 @@ def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:
     """Return the results of a training that is finished with exactly the config of the trial, or None."""
     assert trial.folder is not None
     run = RunDirectory(trial.folder)
-    if plan.verb.config_class() is not TrainConfig or small_data.open_keys(trial.cfg):
-        return None  # only the training itself can tell
+    is_training = issubclass(plan.verb.config_class(), TrainConfig) and not plan.verb.data_from
+    if not is_training or trial.is_rehearsal or small_data.open_keys(trial.cfg):
+        return None  # only the verb itself can tell
     if not run.results_file.is_file():
         return None
     with contextlib.suppress(UserError):  # the training will say what is wrong
         cfg = run.with_batch_tokens(trial.to_training()[0])
-        return None if difference(load_config(run.config_file), cfg) else run.results()
+        results = run.results() if not difference(load_config(run.config_file), cfg) else None
+        return results if results is not None and not infinite(results) else None
     return None
 
 
 def _finish(record: Record, results: dict[str, Any], ranking: Ranking) -> None:
     record.state, record.reason = "done", ""
-    record.scores = {
-        split: {name: float(value) for name, value in results[split].items()}
-        for split in SPLITS
-        if split in results
-    }
+    record.scores = scores_of(results)
     record.value = ranking.value(record)
     _count(record)
 
 
 def _count(record: Record) -> None:
     """Record the updates and the target tokens of a training."""
-    last = last_step(Path(record.path)) if record.path else {}
-    record.updates = last.get("step")
-    tokens = last.get("train/tgt_tokens")
-    record.tgt_tokens = None if tokens is None else round(tokens)
+    if record.path is not None:
+        with contextlib.suppress(UserError):  # there is no run, or a damaged one
+            run = read_run(Path(record.path))
+            record.updates, record.tgt_tokens = run.step, run.tokens
 
 
 @contextlib.contextmanager

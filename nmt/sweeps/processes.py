@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import multiprocessing
 import os
 import resource
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nmt.errors import Log, TrainingStopped
 from nmt.signals import SIGNALS, when_orphaned
+from nmt.sweeps.records import infinite
 
 if TYPE_CHECKING:
     from nmt.config.compose import Composed
@@ -42,7 +42,6 @@ ORPHAN_SECONDS = 300.0
 """Time that a trial has to save and end when the process that started it is gone."""
 MAX_TOLD = 500
 """Most characters of a reason that the table shows."""
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass
@@ -295,10 +294,8 @@ def attempt(work: Callable[[], dict[str, Any]], report: Report) -> tuple[int, Ou
 
 def _finite(results: dict[str, Any]) -> dict[str, Any]:
     """Return the results of a trial; raise `TrainingStopped` for a score that is not finite."""
-    for split in SPLITS:
-        for name, value in results.get(split, {}).items():
-            if not math.isfinite(float(value)):  # text, where JSON lacks the number
-                raise TrainingStopped(f"the score {name} is {value}")
+    if wrong := infinite(results):
+        raise TrainingStopped(wrong)
     return results
 
 

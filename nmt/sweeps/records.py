@@ -29,10 +29,13 @@ from typing import Any
 
 from nmt.config.sweeps import Direction
 from nmt.errors import UserError
-from nmt.files import misfits, read_json, write_atomically, write_json
+from nmt.files import misfits, parse_json, read_json, write_atomically, write_json
+from nmt.runs.directory import scores_by_split
 
 VERSION = 1
 SEED = "seed"
+NO_SCORES = ("signatures", "sets", "compared")
+"""Further objects in what a verb returns."""
 FIELDS: dict[str, Any] = {
     "name": str,
     "values": dict[str, str],
@@ -236,7 +239,10 @@ class Records:
         """Return what an earlier command has recorded; a file of another version counts as none."""
         if not self.json_file.is_file():
             return {}
-        content = read_json(self.json_file, {"version": int, "trials": list})
+        try:
+            content = read_json(self.json_file, {"version": int, "trials": list})
+        except UserError as error:
+            raise UserError(f"{error}; remove it") from error
         if content["version"] != VERSION:
             return {}
         for row in content["trials"]:
@@ -245,27 +251,32 @@ class Records:
         return {row["name"]: Record(**{key: row[key] for key in FIELDS}) for row in content["trials"]}
 
 
-def last_step(run: Path) -> dict[str, Any]:
-    """Return the last record of metrics.jsonl in a run directory; without any: {}."""
-    for line in reversed(_lines(run)):
-        with suppress(ValueError):  # is being written
-            return dict(json.loads(line))
-    return {}
+def scores_of(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return what a verb has scored by split, SPLIT-NAME for a set of `sets`, or the name of a test set."""
+    parts = {**results, **scores_by_split(results)}
+    return {
+        split: {name: float(value) for name, value in scores.items()}
+        for split, scores in parts.items()
+        if isinstance(scores, dict) and split not in NO_SCORES
+    }
+
+
+def infinite(results: dict[str, Any]) -> str:
+    """Return what is said of the first score that is not finite; empty where all are."""
+    for split, scores in scores_of(results).items():
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                return f"the score {name} of {split} is {value}"
+    return ""
 
 
 def curve(run: Path, name: str) -> dict[int, float]:
     """Return the values of `name` in metrics.jsonl of a run directory by step; none that is not finite."""
-    found = {}
-    for line in _lines(run):
-        if f'"{name}"' in line:
-            with suppress(ValueError):  # is being written
-                row = json.loads(line)
-                if isinstance(row.get(name), int | float):
-                    found[int(row["step"])] = float(row[name])
-    return found
-
-
-def _lines(run: Path) -> list[str]:
+    found, mark = dict[int, float](), json.dumps(name).encode()
     with suppress(OSError):
-        return (run / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
-    return []
+        for line in (run / "metrics.jsonl").read_bytes().split(b"\n"):
+            with suppress(ValueError):  # is being written
+                row = parse_json(line) if mark in line else {}
+                if type(row.get("step")) is int and type(row.get(name)) in (int, float):
+                    found[row["step"]] = float(row[name])
+    return found

@@ -179,14 +179,20 @@ class Search:
     def _opened(self, file: Path, direction: Direction, first_step: int, last_step: int | None) -> Study:
         _mend(file)
         journal = self._optuna.storages.journal
-        study = self._optuna.create_study(
-            storage=self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(file))),
-            study_name="sweep",
-            direction=direction.name,
-            load_if_exists=True,
-            sampler=self._sampler(self._cfg.seed),
-            pruner=self._pruner(first_step, last_step),
-        )
+        try:
+            study = self._optuna.create_study(
+                storage=self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(file))),
+                study_name="sweep",
+                direction=direction.name,
+                load_if_exists=True,
+                sampler=self._sampler(self._cfg.seed),
+                pruner=self._pruner(first_step, last_step),
+            )
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"{file} is damaged ({told}); remove it, or choose another sweep.dir=..."
+            ) from error
         if study.direction.name != direction.name.upper():
             raise UserError(
                 f"{file} is of a search that was to {study.direction.name.lower()} another metric; "

@@ -34,6 +34,14 @@ ENDED = (
     "TIMEOUT",
 )
 """States after which Slurm does not run a job again by itself."""
+OUTCOME = {
+    "results": dict | None,
+    "reason": str,
+    **dict.fromkeys(("seconds", "cpu_seconds", "gpu_seconds"), float),
+}
+"""Fields of the file in which a job tells its end, with their types."""
+CANCEL_SECONDS = 30.0
+"""Longest time to wait for scancel."""
 FILE_SECONDS = 10.0
 """Longest time from the end of a job to the appearance of what it wrote, on a shared disk."""
 
@@ -63,19 +71,25 @@ class SlurmJobs:
         self._submitit = _imported()
         self._jobs: dict[str, Any] = {}
         self._gone: dict[str, float] = {}
+        self._asked: set[str] = set()
+        self._left: set[str] = set()
         self._executor = self._executor_for(cfg)
 
     def start(self, trials: Sequence[Composed]) -> None:
-        """Submit the trials as one array."""
-        with self._executor.batch():
-            jobs = []
-            for trial in trials:
-                self._file(trial.name).unlink(missing_ok=True)
-                arguments = list(trial.arguments)
-                if trial.folder is not None and not any(x.startswith("runtime.requeue=") for x in arguments):
-                    arguments.append("runtime.requeue=true")
-                file = self._file(trial.name).absolute()
-                jobs.append(self._executor.submit(run_job, self._verb, arguments, self._report, file))
+        """Submit the trials as one array; raise `UserError` where Slurm refuses it."""
+        jobs = []
+        try:
+            with self._executor.batch():
+                for trial in trials:
+                    self._file(trial.name).unlink(missing_ok=True)
+                    arguments = list(trial.arguments)
+                    if trial.folder and not any(x.startswith("runtime.requeue=") for x in arguments):
+                        arguments.append("runtime.requeue=true")
+                    file = self._file(trial.name).absolute()
+                    jobs.append(self._executor.submit(run_job, self._verb, arguments, self._report, file))
+        except (self._submitit.core.utils.FailedJobError, OSError) as error:
+            told = " ".join(str(error).split())
+            raise UserError(f"sweep.launcher=slurm: the jobs cannot be submitted: {told}") from error
         self._jobs |= {trial.name: job for trial, job in zip(trials, jobs, strict=True)}
 
     def job_of(self, name: str) -> str:
@@ -96,7 +110,9 @@ class SlurmJobs:
 
     def ended(self, seconds: float) -> list[tuple[str, Outcome]]:
         """Return the trials whose jobs have ended, after a while; `seconds` count where they are more."""
-        time.sleep(max(seconds, self._cfg.poll_seconds))
+        limit = time.monotonic() + max(seconds, self._cfg.poll_seconds)
+        while time.monotonic() < limit and not self._left:  # a signal may arrive meanwhile
+            time.sleep(0.1)
         found = [(name, self._outcome(name, job)) for name, job in self._jobs.items()]
         ended = [(name, outcome) for name, outcome in found if outcome is not None]
         for name, _ in ended:
@@ -104,18 +120,27 @@ class SlurmJobs:
         return ended
 
     def signal(self, number: int, name: str | None = None) -> None:
-        """Cancel the job of a trial, or all: Slurm sends SIGTERM, and the trial saves."""
-        for one, job in self._jobs.items():
-            if name in (None, one):
-                done = subprocess.run(
-                    ["scancel", str(job.job_id)], capture_output=True, text=True, check=False
-                )
-                if done.returncode:
-                    warn(f"scancel {job.job_id} failed: {done.stderr.strip()}")
+        """Cancel the job of a trial, or all: Slurm sends SIGTERM, and the trial saves.
+
+        Where all are to end, one that cannot be cancelled, or is told so again, is waited for no longer.
+        """
+        for one, job in list(self._jobs.items()):
+            if name not in (None, one):
+                continue
+            wrong = _cancelled(str(job.job_id))
+            if wrong:
+                warn(f"scancel {job.job_id} failed: {wrong}")
+            if name is None and (wrong or one in self._asked):
+                self._left.add(one)
+            self._asked.add(one)
 
     def _outcome(self, name: str, job: Any) -> Outcome | None:
         if self._file(name).is_file():
-            return Outcome(**read_json(self._file(name)))
+            content = read_json(self._file(name), OUTCOME)
+            known: dict[str, Any] = {key: content[key] for key in OUTCOME if key in content}
+            return Outcome(**known)
+        if name in self._left:
+            return Outcome(reason=f"left to Slurm as job {job.job_id}; the same command finds it again")
         state = self._state(job)
         if state not in ENDED:
             self._gone.pop(name, None)
@@ -154,6 +179,17 @@ class SlurmJobs:
         }
         executor.update_parameters(**{key: value for key, value in settings.items() if value is not None})
         return executor
+
+
+def _cancelled(job: str) -> str:
+    """Cancel a job; return what is wrong where that fails."""
+    try:
+        done = subprocess.run(
+            ["scancel", job], capture_output=True, text=True, check=False, timeout=CANCEL_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
 
 
 def _imported() -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +20,7 @@ from nmt.sweeps.records import SEED, Group, Record, Records
 
 PIPE_WIDTH = 160
 """Width of a table that goes to a file or a pipe."""
-SPLIT = "validation"
+VALIDATION = "validation"
 
 
 def show(records: Records) -> None:
@@ -27,48 +28,63 @@ def show(records: Records) -> None:
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
-    console.print(_table(records))
+    console.print(_fitting(records, console))
     for line in _remarks(records):
         console.print(Text(visible(line)), soft_wrap=True)
 
 
 def label(metric: str) -> str:
-    """Return the name of a score in tables: BLEU for validation.bleu, test BLEU for test.bleu."""
+    """Return the name of a score in tables: BLEU for validation.bleu, news BLEU for validation-news.bleu."""
     split, _, name = metric.rpartition(".")
     known = METRICS[name].label if name in METRICS else name
-    return known if split in ("", SPLIT) else f"{split} {known}"
+    split = split.removeprefix(VALIDATION).removeprefix("-")
+    return f"{split} {known}" if split else known
 
 
-def _table(records: Records) -> Table:
+def _fitting(records: Records, console: Console) -> Table:
+    """Return the table with as many scores as the console has room for, at least one."""
+    scores = _scores(records)
+    unbounded = console.options.update(max_width=10_000)
+    for number in range(len(scores), 1, -1):
+        table = _table(records, dict(list(scores.items())[:number]))
+        if Measurement.get(console, unbounded, table).maximum <= console.width:
+            return table
+    return _table(records, dict(list(scores.items())[:1]))
+
+
+def _table(records: Records, scores: Mapping[str, str]) -> Table:
     is_seeded, groups = SEED in records.keys, records.groups()
-    keys, scores = [key for key in records.keys if key != SEED], _scores(records)
+    keys = [key for key in records.keys if key != SEED]
     short = short_names(records.keys)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
     for key in keys:
-        table.add_column(visible(short[key]), overflow="fold")
+        table.add_column(visible(short[key]), overflow="fold", min_width=6)
     for name in [*map(label, scores.values()), *["seeds"] * is_seeded, "minutes"]:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
+    table.add_column("state", min_width=9)
     for rank, group in enumerate(groups, start=1):
         cells = [str(rank) if group.ranked else "", *(visible(group.values[key]) for key in keys)]
         cells += [_mean(group, name) for name in scores]
-        cells += [f"{len(group.ranked)}/{len(group.records)}"] * is_seeded
+        cells += [f"{len(group.done)}/{len(group.records)}"] * is_seeded
         cells += [f"{sum(one.seconds for one in group.records) / 60:.1f}", _states(group.records)]
         table.add_row(*map(Text, cells))
     return table
 
 
 def _scores(records: Records) -> dict[str, str]:
-    """Return the scores to show, each with its full name: the metric and two more of the validation.
+    """Return the scores to show, each with its full name: the metric and two more of validation.
 
-    Where no trial has the metric, as in evaluations of the test split, all scores are shown.
+    These are the metric on further validation sets, or else other scores. Where no trial has the metric, as
+    in evaluations of the test split, all scores are shown.
     """
     names = dict.fromkeys(name for record in records.trials.values() for name in record.numbers())
     if not any(record.is_ranked for record in records.trials.values()):
         return {name: name for name in names}
-    shown = [f"{SPLIT}.{name}" for name in (*METRICS, "loss")]
-    others = [name for name in shown if name in names and name != records.metric]
+    metric = records.metric.rpartition(".")[2]
+    of_sets = [name for name in names if name.startswith(VALIDATION) and name.endswith(f".{metric}")]
+    shown = [*of_sets, *(f"{VALIDATION}.{name}" for name in (*METRICS, "loss"))]
+    others = [name for name in dict.fromkeys(shown) if name in names and name != records.metric]
     return {"value": records.metric, **{name: name for name in others[:2]}}
 
 
@@ -92,7 +108,7 @@ def _remarks(records: Records) -> Iterable[str]:
     if best is not None and best.value is not None:
         where = best.path or best.name
         yield f"best        {where}  ({label(records.metric)} {best.value:.2f})"
-    elif any(record.state == "done" for record in trials):
+    elif any(record.scores for record in trials):
         yield f"not ranked: {records.metric} is not known"
     yield f"cost        {cost(trials)}"
     for state in ("failed", "pruned", "stopped"):

@@ -28,7 +28,7 @@ from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
-from nmt.runs.directory import RunDirectory
+from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import opened_start, require_unchanged
@@ -300,17 +300,6 @@ def _scored_sets(trained: TrainedModel, run: RunDirectory, log: Log) -> dict[str
             found.setdefault(name, {})[split.value] = scores.values
             found[name]["signatures"] = scores.signatures
     return found
-
-
-def scores_by_split(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the scores in the content of results.json by split, and by SPLIT-NAME for those of `sets`."""
-    named = {"": results} | {f"-{name}": found for name, found in results.get("sets", {}).items()}
-    return {
-        f"{split.value}{name}": found[split.value]
-        for name, found in named.items()
-        for split in Split
-        if split.value in found
-    }
 
 
 def _averaged(

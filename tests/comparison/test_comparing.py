@@ -46,6 +46,27 @@ def test_seeds_are_one_system_with_mean_and_spread(seeds: Path) -> None:
     assert any("3 runs are tested against d0.1-s1: by chance alone" in note for note in found.notes)
 
 
+def test_the_keys_of_a_sweep_name_its_systems(seeds: Path) -> None:
+    trials = [
+        {"name": f"d{x}-s{seed}", "values": {"model": f"big{x}", "seed": str(seed)}}
+        for x in (0.1, 0.3)
+        for seed in (1, 2)
+    ]
+    (seeds / "sweep.json").write_text(json.dumps({"trials": trials}))
+    found = comparison(seeds)
+    assert [system.name for system in found.systems] == ["model=big0.1", "model=big0.3"]
+    (seeds / "sweep.json").write_text("{")
+    found = comparison(seeds)
+    assert [system.name for system in found.systems] == ["dropout=0.1", "dropout=0.3"]
+    assert any("the swept keys do not name the systems: " in note for note in found.notes)
+
+
+def test_seeds_of_one_setting_have_the_name_of_their_folder(seeds: Path) -> None:
+    assert [system.name for system in comparison(seeds / "d0.1-s1", seeds / "d0.1-s2").systems] == [
+        seeds.name
+    ]
+
+
 def test_a_copy_of_a_run_is_no_further_seed(seeds: Path) -> None:
     shutil.copytree(seeds / "d0.1-s1", seeds / "d0.1-s1-again")
     members = [system.members for system in comparison(seeds).systems]

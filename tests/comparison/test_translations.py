@@ -108,13 +108,22 @@ def test_a_split_that_no_run_has(tmp_path: Path) -> None:
         entries_of(names(run), "news", pytest.fail)
 
 
-def test_a_named_set(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run")
+@pytest.mark.parametrize(
+    "file", ["validation-news.de", "news/validation.de"]
+)  # of an evaluation, of a training
+def test_a_named_set(file: str, tmp_path: Path) -> None:
+    signature = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
+    news = {"validation": {"bleu": 7.0}, "signatures": {"bleu": signature}}
+    run = made_run(tmp_path / "run", results={"sets": {"news": news}})
     for side, lines in (("en", ["a"]), ("de", ["b"])):
         write(run / "data" / "news" / f"validation.{side}", f"{lines[0]}\n")
-    write(run / "hypotheses" / "validation-news.de", "c\n")
+    write(run / "hypotheses" / file, "c\n")
     (entry,) = entries_of(names(run), "validation-news", pytest.fail)
     assert (entry.problem, entry.references, entry.hypotheses) == ("", [["b"]], ["c"])
+    assert entry.stored == ({"bleu": 7.0} if "/" in file else {})
+    assert (entry.signatures["bleu"] == signature) == ("/" in file)
+    with pytest.raises(UserError, match=r"they have test, validation, validation-news$"):
+        entries_of(names(run), "test-news", pytest.fail)
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
@@ -133,3 +142,11 @@ def test_a_damaged_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path: Pat
     assert [entry.name for entry in entries_of(names(tmp_path), "validation", said.append)] == ["a"]
     assert len(said) == 1
     assert "b is damaged and left out" in said[0]
+
+
+def test_a_damaged_evaluation_spoils_one_run_alone(tmp_path: Path) -> None:
+    runs = [str(made_run(tmp_path / name)) for name in ("a", "b")]
+    write(tmp_path / "b" / "evaluations" / "test.json", "{")
+    first, second = entries_of(runs, "test", warn=print)
+    assert not first.problem
+    assert "evaluations/test.json is damaged" in second.problem

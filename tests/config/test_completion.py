@@ -64,6 +64,18 @@ def test_runs_and_checkpoints(folder: Path) -> None:
     assert completions(VERBS, "nmt evaluate run=outputs/a-b/mine data.toy") == []
 
 
+def test_words_that_are_paths(folder: Path) -> None:
+    untrained(folder / "mine" / "seed-1")
+    (folder / "mine" / "seed-1" / "hypotheses").mkdir()
+    (folder / "mine" / "seed-1" / "hypotheses" / "test.de").touch()
+    (folder / "mine.log").touch()
+    assert completions(VERBS, "nmt runs mi") == ["mine/"]
+    assert completions(VERBS, "nmt compare x mine/") == ["mine/seed-1"]
+    assert completions(VERBS, "nmt compare mine/seed-1/hypotheses/t") == ["mine/seed-1/hypotheses/test.de"]
+    assert completions(VERBS, "nmt reproduce t") == ["tolerance="]
+    assert completions(VERBS, "nmt runs --help mi") == []
+
+
 def test_paths(folder: Path) -> None:
     (folder / "corpus").mkdir()
     (folder / "corpus" / "train.en").touch()

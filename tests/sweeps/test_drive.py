@@ -26,6 +26,7 @@ from nmt.files import write_json
 from nmt.sweeps.drive import sweep
 from nmt.sweeps.processes import Action
 from nmt.verbs import VERBS
+from tests.comparison.made import made_run
 
 Planned = Callable[..., Sweep]
 fault = pytest.mark.fault
@@ -106,6 +107,63 @@ def test_a_sweep_ends_with_a_table_of_means_over_seeds(
     assert rows[1].startswith("1,num_heads-4+seed-2,done,4,2,42.0,42.0,50.0,1.0,")
 
 
+def test_scores_of_named_sets_are_shown_and_rank(planned: Planned, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        news = {"validation": {"bleu": 9.0 - seed_of(trial)}, "test": {"bleu": 3.0}, "signatures": {}}
+        return bleu(seed_of(trial)) | {"sets": {"news": news}, "compared": {"best": 1.0}}
+
+    news = "sets={news: {name: demo}, wmt22: {name: sacrebleu, test: wmt22}}"
+    assert sweep(planned(2, news), train, report) == 0
+    assert lines(capfd.readouterr().out)[2] == "1 1.50 ± 0.71 7.50 ± 0.71 2/2 0.0 done"
+    assert stored("scores")["seed-1"] == {
+        "validation": {"bleu": 1.0},
+        "validation-news": {"bleu": 8.0},
+        "test-news": {"bleu": 3.0},
+    }
+    assert sweep(planned(2, news, "sweep.metric=validation-news.bleu"), train, report) == 0
+    assert "best sweep/seed-1 (news BLEU 8.00)" in lines(capfd.readouterr().out)
+    with pytest.raises(UserError, match=r"validation-wmt22.bleu is not computed; .* validation-news.bleu, "):
+        sweep(planned(2, news, "sweep.metric=validation-wmt22.bleu"), train, report)
+
+
+def test_trainings_that_are_only_tried_leave_the_sweep_alone(
+    planned: Planned, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(planned(2), lambda trial: bleu(1.0), report) == 0
+    made_run(Path("sweep/seed-1"))
+    assert sweep(planned(2, "debug=smoke"), lambda trial: {}, report) == 0
+    shown = capfd.readouterr().out
+    assert "not ranked" not in shown
+    assert "updates" not in shown
+    assert stored("value") == {"seed-1": 1.0, "seed-2": 1.0}
+    assert Path("sweep/rehearsal/sweep.json").exists()
+    with pytest.raises(UserError, match="no scores to search by"):
+        planned("dry_run=true", "sweep.trials=2", "model.dropout=0.1,0.2")
+
+
+def test_the_table_fits_a_terminal(
+    planned: Planned, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.sweeps.table.PIPE_WIDTH", 50)
+    scores = {"bleu": 11.11, "chrf": 22.22, "loss": 33.33}
+    chosen = planned(2, "model.encoder_layers=1,2", "schedule.warmup_steps=100,200")
+    assert sweep(chosen, lambda trial: {"validation": scores}, report) == 0
+    shown = capfd.readouterr().out
+    assert "encoder" in shown
+    assert shown.count("11.11 ± 0.00") == 4
+    assert "33.33" not in shown
+
+
+def test_cost_is_that_of_the_newest_checkpoint(planned: Planned) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        made_run(Path(str(trial.folder)))
+        return bleu(1.0)
+
+    assert sweep(planned(1), train, report) == 0
+    assert stored("updates") == {"seed-1": 40}
+    assert stored("tgt_tokens") == {"seed-1": 300}
+
+
 def test_lower_is_better_where_it_is(planned: Planned, capfd: pytest.CaptureFixture[str]) -> None:
     chosen = planned(2, "sweep.metric=validation.loss", "model.dropout=0.1,0.2")
     assert sweep(chosen, lambda trial: {"validation": {"loss": seed_of(trial) / 3}}, report) == 0
@@ -163,7 +221,7 @@ def test_whatever_ends_a_trial_ends_no_other(
         r"failed seed-1: 2 reasons: - the loss is nan\x1b[2J - at step 3",
         "failed seed-2: exit code 9",
         "failed seed-3: killed by SIGKILL, perhaps for lack of memory",
-        "failed seed-4: the score bleu is nan",
+        "failed seed-4: the score bleu of validation is nan",
     ]
     for begun in ("123456", "1234"):
         assert sweep(planned(6, f"sweep.parallel={parallel}"), train, report) == 3
@@ -323,8 +381,14 @@ def test_a_damaged_table_is_named(planned: Planned) -> None:
     Path("sweep").mkdir()
     for content, wrong in (("{", ""), ('{"version": 1, "trials": [{"name": 3}]}', "name is 3")):
         Path("sweep/sweep.json").write_text(content)
-        with pytest.raises(UserError, match=f"sweep/sweep.json is damaged.*{wrong}"):
+        with pytest.raises(UserError, match=f"sweep/sweep.json is damaged.*{wrong}.*; remove it"):
             sweep(planned(1), lambda trial: bleu(1.0), report)
+    Path("sweep/sweep.json").unlink()
+    search = planned("sweep.trials=2", "model.dropout=0.1,0.2")
+    for content in ("[\n", "[]\n", '{"a": 1}\n'):
+        Path("sweep/study.journal").write_text(content)
+        with pytest.raises(UserError, match=r"sweep/study.journal is damaged .*; remove it"):
+            sweep(search, lambda trial: bleu(1.0), report)
 
 
 def test_trials_that_would_write_one_file_are_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pytest
 
 from nmt.cli import report
 from nmt.config.compose import plan
-from nmt.errors import UserError
+from nmt.errors import Interrupted, UserError
 from nmt.sweeps.drive import sweep
+from nmt.sweeps.processes import Outcome
 from nmt.sweeps.slurm import SlurmJobs
 from nmt.verbs import VERBS
 
@@ -120,6 +122,45 @@ def test_without_slurm_there_is_one_error(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UserError) as refused:
         SlurmJobs(cfg, "train", report, tmp_path, 1, 1)
     assert str(refused.value) == "jobs of Slurm need submitit: pip install 'nmt[slurm]'"
+
+
+@pytest.mark.parametrize(("scancel", "signals"), [("echo no controller >&2; exit 1", 1), ("true", 2)])
+def test_a_job_that_cannot_be_cancelled_is_left_and_found_again(
+    scancel: str,
+    signals: int,
+    slurm: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in {
+        "sbatch": "echo Submitted batch job 7",
+        "sacct": "echo 'JobID|State|NodeList'; echo '7_0|RUNNING|here'; echo '7_1|RUNNING|here'",
+        "scancel": scancel,
+    }.items():
+        Path("bin", name).write_text(f"#!/bin/bash\n{text}\n")
+    command = ["-m", "sweep.dir=sweep", "seed=1,2", "sweep.launcher=slurm", "sweep.slurm.poll_seconds=0.1"]
+    poll = SlurmJobs.ended
+
+    def interrupted(jobs: SlurmJobs, seconds: float) -> list[tuple[str, Outcome]]:
+        for _ in range(signals):
+            signal.raise_signal(signal.SIGINT)
+        return poll(jobs, seconds)
+
+    monkeypatch.setattr(SlurmJobs, "ended", interrupted)
+    for begins in ("starts", "is job 7_0 of Slurm"):
+        with pytest.raises(Interrupted):
+            sweep(plan(VERBS["train"], command), lambda trial: {}, report)
+        shown = capfd.readouterr()
+        assert f"[1/2] seed-1 {begins}\n" in shown.err
+        assert "seed-1: left to Slurm as job 7_0; the same command finds it again" in shown.out
+        assert ("scancel 7_0 failed: no controller" in shown.err) == (signals == 1)
+
+
+def test_what_slurm_refuses_is_one_error(slurm: Path) -> None:
+    Path("bin/sbatch").write_text("#!/bin/bash\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
+    command = ["-m", "sweep.dir=sweep", "seed=1", "sweep.launcher=slurm"]
+    with pytest.raises(UserError, match=r"the jobs cannot be submitted: .*invalid partition"):
+        sweep(plan(VERBS["train"], command), lambda trial: {}, report)
 
 
 TINY = [
