@@ -28,9 +28,20 @@ from nmt.errors import NmtError
 from nmt.training.configs import MEASURES, SINKS
 
 OPTIONS = ("--help", "--cfg", "--multirun", "--info", "--config-dir", "--resolve")
-RUNS = ("run", "teacher", "scorers", "objective.teachers", "init")
+RUNS = ("run", "teacher", "scorers", "objective.teachers", "init", "init.run")
 """Keys that name run directories."""
-PATHS = ("path", "train", "validation", "test", "input", "output", "src_text", "tgt_text", "folder")
+PATHS = (
+    "path",
+    "train",
+    "validation",
+    "test",
+    "input",
+    "output",
+    "src_text",
+    "tgt_text",
+    "folder",
+    "glossary",
+)
 """Last names of keys that name other files and folders."""
 NAMES: dict[str, Iterable[str]] = {"metrics": METRICS, "trainer.measures": MEASURES, "tracking.sinks": SINKS}
 """Keys that name rows of a table."""
@@ -98,7 +109,8 @@ def completions(verbs: dict[str, Verb], line: str) -> list[str]:
         follow = {f"{part}.{named_by}" for part, (named_by, _) in VARIANTS.items()}  # from the choice
         keys = [f"{name}=" for name in (*leaves(cfg), *_groups(verb)) if name not in follow]
         names = parts if wanted else keys
-        return _starting(word, {*names})
+        folders = {*_runs(word), *_paths(word, folders=True)} if verb.words and not wanted else set[str]()
+        return sorted({*_starting(word, {*names}), *folders})
     return [f"{key}={found}" for found in _values(verb, key, value, others)]
 
 

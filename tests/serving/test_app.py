@@ -91,6 +91,9 @@ def test_wishes_reach_the_search(client: Client, run: Run) -> None:
         ({"text": "a", "tgt": "xx"}, 422, "tgt=xx: the run translates into"),
         ({"text": ["a"] * 51}, 413, "text has 51 lines, but at most 50 are allowed"),
         ({"text": "a" * 401}, 413, "text[0] has 401 characters, but at most 400 are allowed"),
+        ({"text": "a", "must": ["b", " "]}, 422, "must: one of the words or phrases is blank"),
+        (b'{"text": "a", "prefix": "\\ud800"}', 422, "has half of a surrogate pair, which is no character"),
+        ({"text": "a", "avoid": ["b" * 1001]}, 413, "have 1,001 characters, but at most 1,000 are allowed"),
         ({"text": "a" * 20_001}, 413, "the body has more than 20,000 bytes; send it in parts"),
     ],
 )
