@@ -250,7 +250,7 @@ def test_the_card_says_what_is_recorded(run: Path) -> None:
     for line in (
         "license: LICENSE-PLACEHOLDER",
         "LICENSE-PLACEHOLDER: no license was chosen yet.",
-        "None recorded: the training had not ended.",
+        "None recorded: the run has no finished training of its own.",
         "nmt train data=toy 'run=a b'",
         "| pairs after filtering | not recorded |",
         "| d_model | 8 |",

@@ -208,6 +208,30 @@ def test_settings_that_cannot_be_are_refused(
         import_folder(tmp_path, tmp_path / "run", ("en", "de"))
 
 
+def test_an_imported_model_goes_back_to_transformers(tmp_path: Path, text: ParallelText) -> None:
+    """The bias on the logits and the codes of languages go along; the card says where the model is from."""
+    import_folder(
+        write_marian(tmp_path / "opus", text, shared=True, codes=[">>fra<<", ">>nds<<"]),
+        tmp_path / "run",
+        ("en", "de"),
+    )
+    folder, run = tmp_path / "hf", nmt.open_run(tmp_path / "run")
+    assert main(["export", f"run={tmp_path / 'run'}", "format=huggingface", f"output={folder}"]) == 0
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for line in (">>nds<< A dog.", text.src[0]):
+        src = run.tokenizer.encode_src([line])[0]
+        batch = tokenizer([line], return_tensors="pt")
+        assert batch.input_ids[0].tolist() == src
+        with torch.no_grad():
+            expected = theirs(**batch, decoder_input_ids=torch.tensor([[BOS_ID, 9, 8]])).logits
+            ids = torch.tensor([src])
+            hidden = run.model(ids, torch.ones_like(ids).bool(), torch.tensor([[BOS_ID, 9, 8]]))
+            torch.testing.assert_close(run.model.project(hidden), expected, atol=1e-4, rtol=0)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "trained by another program and imported into `nmt`" in card
+
+
 def test_one_vocabulary_of_two_segmentations_is_extended(
     marian_folder: Path, tmp_path: Path, text: ParallelText
 ) -> None:
