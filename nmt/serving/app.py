@@ -91,7 +91,8 @@ class Service:
         question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
         if asked.attention and not self.has_attention:
             raise HTTPException(
-                422, "attention: the model attends to no source, so it has no weights to show"
+                422,
+                "attention: the model attends to no source, or is an ensemble, so it has no weights to show",
             )
         try:
             question.request("")  # refuses what no translation can be asked for
