@@ -110,10 +110,10 @@ def read_json(path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, 
     return content
 
 
-def load_json(path: Path) -> dict[str, Any]:
+def load_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the JSON object in a file, within bounds; raise `OSError` or `ValueError` if there is none."""
     with open(path, "rb", opener=_at_once) as file:
-        return parse_json(file.read(MAX_JSON_BYTES + 1))
+        return parse_json(file.read(most + 1), most)
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -121,10 +121,10 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def parse_json(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the JSON object in `data`, within bounds; raise `ValueError` where there is none."""
-    if len(data) > MAX_JSON_BYTES:
-        raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+    if len(data) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
     try:
         content = json.loads(data)
     except RecursionError:

@@ -28,9 +28,20 @@ from nmt.errors import NmtError
 from nmt.training.configs import MEASURES, SINKS
 
 OPTIONS = ("--help", "--cfg", "--multirun", "--info", "--config-dir", "--resolve")
-RUNS = ("run", "teacher", "scorers", "objective.teachers", "init")
+RUNS = ("run", "teacher", "scorers", "objective.teachers", "init", "init.run")
 """Keys that name run directories."""
-PATHS = ("path", "train", "validation", "test", "input", "output", "src_text", "tgt_text", "folder")
+PATHS = (
+    "path",
+    "train",
+    "validation",
+    "test",
+    "input",
+    "output",
+    "src_text",
+    "tgt_text",
+    "folder",
+    "glossary",
+)
 """Last names of keys that name other files and folders."""
 NAMES: dict[str, Iterable[str]] = {"metrics": METRICS, "trainer.measures": MEASURES, "tracking.sinks": SINKS}
 """Keys that name rows of a table."""

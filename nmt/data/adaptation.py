@@ -27,7 +27,7 @@ from nmt.data.subword_sampling import Pieces
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import COUNTED, SPACE, TokenizerConfig, TokenizerKind, prepare, words
 
-NORMAL, USER_DEFINED = 1, 4
+NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 """Types of pieces in the format of SentencePiece."""
 LONGEST = 16
 """Characters of a joined piece at most, as when SentencePiece is trained by default."""
@@ -63,18 +63,38 @@ def extended(
 
     Tags are words of the source side. The pieces are those of which `text` has most.
     """
-    cfg = tokenizer.cfg
-    if cfg.joint:
-        model = _extended(cfg, tokenizer.src_model, text.src + text.tgt, num_pieces, tags)
+    cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
+    if old[0] == old[1]:
+        model = _longer(old[0], _new_pieces(cfg, old[0], text.src + text.tgt, num_pieces, tags))
         return Tokenizer(cfg, model, model)
-    src_model = _extended(cfg, tokenizer.src_model, text.src, num_pieces, tags)
-    return Tokenizer(cfg, src_model, _extended(cfg, tokenizer.tgt_model, text.tgt, num_pieces, ()))
+    sizes = (num_pieces - num_pieces // 2, num_pieces // 2) if cfg.joint else (num_pieces, num_pieces)
+    src_new = _new_pieces(cfg, old[0], text.src, sizes[0], tags)
+    tgt_new = _new_pieces(cfg, old[1], text.tgt, sizes[1], ())
+    if cfg.joint:
+        src_new, tgt_new = _numbered_alike(src_new, tgt_new)
+    return Tokenizer(cfg, _longer(old[0], src_new), _longer(old[1], tgt_new))
 
 
-def _extended(
-    cfg: TokenizerConfig, model: bytes, lines: Sequence[str], num_pieces: int, tags: Sequence[str]
-) -> bytes:
+def _numbered_alike(src: list[NewPiece], tgt: list[NewPiece]) -> tuple[list[NewPiece], list[NewPiece]]:
+    """Return the pieces of both sides for each, in one order; those of the other side are of no text.
+
+    An imported model may have two ways to segment, but one vocabulary.
+    """
+    texts = dict.fromkeys(piece.text for piece in (*src, *tgt))
+    sides = ({piece.text: piece for piece in side} for side in (src, tgt))
+    src, tgt = ([side.get(text, NewPiece(text, 0.0, UNUSED)) for text in texts] for side in sides)
+    return src, tgt
+
+
+def _longer(model: bytes, pieces: Iterable[NewPiece]) -> bytes:
     """Return the bytes of a model with more pieces: a message grows by what is written behind it."""
+    return model + b"".join(map(_packed, pieces))
+
+
+def _new_pieces(
+    cfg: TokenizerConfig, model: bytes, lines: Sequence[str], num_pieces: int, tags: Sequence[str]
+) -> list[NewPiece]:
+    """Return at most `num_pieces` pieces to append to a model, behind a piece for each of `tags`."""
     known, new = Pieces(model), list[NewPiece]()
     for tag in prepare(cfg, tags):
         if cfg.kind is not TokenizerKind.word and tag not in known.symbols:
@@ -90,7 +110,7 @@ def _extended(
     if cfg.kind not in COUNTED:
         joined = _Joining(model, known, found, counts)
         found += joined.pieces(num_pieces - len(found), is_bpe=cfg.kind is TokenizerKind.bpe)
-    return model + b"".join(map(_packed, [*new, *found[:num_pieces]]))
+    return [*new, *found[:num_pieces]]
 
 
 def _counted_words(model: bytes, lines: Sequence[str], symbols: Iterable[str]) -> Counter[str]:
@@ -114,7 +134,7 @@ def _characters(cfg: TokenizerConfig, counts: Counter[str], known: Pieces) -> li
         if covered >= cfg.character_coverage * total or count < cfg.min_frequency:
             break
         covered += count
-        if character not in known.ids:
+        if character not in known.ids and character not in known.unused:
             found.append(NewPiece(character, math.log(count / total)))
     return found
 
@@ -124,6 +144,7 @@ class _Joining:
 
     def __init__(self, model: bytes, known: Pieces, added: Sequence[NewPiece], counts: Counter[str]):
         self._scores = known.scores | {piece.text: piece.score for piece in added}
+        self._unused = known.unused  # of an imported model
         self._words = sorted(counts)
         self._counts = [counts[word] for word in self._words]
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -154,7 +175,7 @@ class _Joining:
         lowest = min(self._scores.values(), default=0.0)
         while len(found) < number and (pair := self._next()) is not None:
             text, count = "".join(pair), self._pairs[pair]
-            if text not in self._scores:
+            if text not in self._scores and text not in self._unused:
                 of_parts = sum(self._scores.get(part, lowest) for part in pair) + GAIN
                 likely = max(math.log(count / total), of_parts)
                 self._scores[text] = lowest - 1.0 - len(found) if is_bpe else min(likely, 0.0)
@@ -233,12 +254,13 @@ def origins(old: bytes, new: bytes) -> Origins:
 def _split(text: str, known: Pieces) -> list[int]:
     """Return the ids of the fewest pieces that `text` can be split into, of these the most probable."""
     best: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
+    pieces = known.ids | known.unused
     for end in range(1, len(text) + 1):
         ways = list[tuple[int, float, list[int]]]()
         for start in range(max(0, end - known.longest), end):
             part, (size, loss, ids) = text[start:end], best[start]
-            if part in known.ids:
-                ways.append((size + 1, loss - known.scores[part], [*ids, known.ids[part]]))
+            if part in pieces:
+                ways.append((size + 1, loss - known.scores.get(part, -math.inf), [*ids, pieces[part]]))
             elif end - start == 1:  # a character without a piece; its bytes, if the model has them
                 spelt = [token for token in known.spelt(part) if token != UNK_ID]
                 ways.append((size + 2, loss, [*ids, *spelt]))

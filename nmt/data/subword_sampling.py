@@ -99,6 +99,7 @@ class Pieces:
         self.scores = {
             text: struct.unpack("<f", pieces[i].get(2, bytes(4)))[0] for text, i in self.ids.items()
         }
+        self.unused = {text: i for i, text in enumerate(texts) if kinds[i] == 5}  # that no text becomes
         self.symbols = {text: i for i, text in enumerate(texts) if kinds[i] == 4}
         self.longest = max(map(len, self.ids), default=1)
         self._bytes = [i for i in range(self.size) if kinds[i] == 6]

@@ -186,7 +186,7 @@ class Tokenizer:
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
         pieces = self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
-        return [*_tagged(self._tgt_tag), *pieces]
+        return [*(_tagged(self._tgt_tag) if self._is_tagged(ids) else []), *pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
@@ -194,9 +194,13 @@ class Tokenizer:
 
     def _in_text_order(self, ids: Sequence[int]) -> list[int]:
         found = [int(token) for token in ids]
-        if self._tgt_tag and found[:1] == self.tgt_start:
+        if self._is_tagged(found):
             return found[1:]
         return found[::-1] if self.cfg.right_to_left else found
+
+    def _is_tagged(self, ids: Sequence[int]) -> bool:
+        """Return whether a translation begins with the tag of its language; that of a blank line does not."""
+        return self._tgt_tag is not None and len(ids) > 0 and ids[0] == self._tgt_tag.id
 
     def _turned(self, ended: Sequence[_T]) -> list[_T]:
         """Return tokens of the target, EOS the last, in the order of the model, given that of the text."""

@@ -10,12 +10,14 @@ Prefixes by characters: "token healing", and Post and Vilar 2018 for phrases.
 from __future__ import annotations
 
 import functools
+import heapq
 import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from nmt.data.lines import read_lines
 from nmt.data.special_ids import EOS_ID, UNK_ID
@@ -32,6 +34,8 @@ WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 """A letter of a script that puts no spaces between words: Chinese, Japanese, Thai, Khmer and others."""
+HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which JSON may spell."""
 
 
 @dataclass
@@ -46,6 +50,14 @@ class Request:
     """Words or phrases that must appear, in any order."""
     avoid: list[str] = field(default_factory=list)
     """Words or phrases that must not appear."""
+
+    def __post_init__(self) -> None:
+        for name in ("must", "avoid"):
+            if not all(map(str.strip, getattr(self, name))):
+                raise UserError(f"{name}: one of the words or phrases is blank")
+        for text in (self.src, self.prefix, *self.must, *self.avoid):
+            if HALF.search(text):
+                raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
 
     @classmethod
     def of(cls, line: str | Request) -> Request:
@@ -82,7 +94,10 @@ class Request:
                 raise UserError(
                     f"{name}: {key} must be a list of words or phrases, but is {json.dumps(value)[:80]}"
                 )
-        return cls(**values)
+        try:
+            return cls(**values)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
 
 
 def _are_phrases(value: object) -> bool:
@@ -222,6 +237,23 @@ def _goes_on(text: str) -> bool:
     return text[:1].isalnum() and not WITHOUT_SPACES.match(text)
 
 
+class _Spelling(NamedTuple):
+    """A tokenisation of the beginning of a text."""
+
+    length: int
+    token: int = -1
+    before: _Spelling | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens."""
+        found, way = list[int](), self
+        while way.before is not None:
+            found.append(way.token)
+            way = way.before
+        return found[::-1]
+
+
 class Spellings:
     """The tokens of a vocabulary by their text."""
 
@@ -245,19 +277,19 @@ class Spellings:
                 ways[start][token] = len(text)
         return ways if ways[0] else None
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019, the vocabularies are few, and kept anyway
     def of(self, text: str, most: int) -> list[list[int]]:
         """Return the at most `most` tokenisations of a text with the fewest tokens."""
-        found: list[list[int]] = []
-        begun: list[tuple[int, list[int]]] = [(0, [])]
-        while begun and len(found) < most:
-            longer = []
-            for start, ids in begun:
-                for end in range(start + 1, min(len(text), start + self.longest) + 1):
-                    if (token := self.ids.get(text[start:end])) is not None:
-                        longer.append((end, [*ids, token]))
-            found += [ids for end, ids in longer if end == len(text)]
-            begun = sorted((item for item in longer if item[0] < len(text)), reverse=True)[: 16 * most]
-        return found[:most]
+        best: list[list[_Spelling]] = [[_Spelling(0)], *([] for _ in text)]
+        for end in range(1, len(text) + 1):
+            ways = [
+                _Spelling(before.length + 1, token, before)
+                for start in range(max(0, end - self.longest), end)
+                if (token := self.ids.get(text[start:end])) is not None
+                for before in best[start]
+            ]
+            best[end] = heapq.nsmallest(most, ways, key=lambda way: way.length)
+        return [way.ids for way in best[-1]]
 
     def _starting_with(self, text: str) -> Iterator[int]:
         place = bisect_left(self.texts, text)

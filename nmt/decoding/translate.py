@@ -103,6 +103,7 @@ def translate(
     requests = list(map(Request.of, lines))
     sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, first_line)
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
+    asked.require_room(longest_source(model, cfg), first_line)
     translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
@@ -165,10 +166,21 @@ class _Asked:
         is_asked = cfg.avoid or any(one.prefix or one.must or one.avoid for one in requests)
         has_wishes = is_asked or tokenizer.tgt_start
         self.of_text = Wishes(tokenizer, cfg.avoid) if has_wishes else None
+        self.made = [self.of_text.of(one) for one in requests] if self.of_text else []
+
+    def require_room(self, most: int, first_line: int) -> None:
+        """Raise `UserError` for a line that asks for more than `most` tokens: search would have no end."""
+        for number, wish in enumerate(self.made, start=first_line):
+            asked = wish.beginning + sum(map(len, wish.must))
+            if asked > most:
+                raise UserError(
+                    f"line {number}: prefix and must have {asked:,} tokens, but as in a source, at "
+                    f"most {most:,} can be asked for"
+                )
 
     def wishes(self, numbers: Sequence[int]) -> list[Wish] | None:
         """Return the wishes for a batch of lines, or None where there is none in all lines."""
-        return None if self.of_text is None else [self.of_text.of(self.requests[i]) for i in numbers]
+        return None if self.of_text is None else [self.made[i] for i in numbers]
 
     def unmet(self, number: int, text: str) -> list[str]:
         """Return what the translation `text` of a line lacks."""

@@ -22,11 +22,11 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
     Raises:
         UserError: the architecture is none of `ARCHITECTURES`, or the folder is damaged or incomplete.
     """
-    found = folder.config.get("model_type")
+    found = str(folder.config.get("model_type"))
     if found not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UserError(
             f"{folder.path / 'config.json'} has model_type={found!r}; those that can be imported are {known}"
-            f"{suggest(str(found), ARCHITECTURES)}"
+            f"{suggest(found, ARCHITECTURES)}"
         )
     return ARCHITECTURES[found](folder, src, tgt)

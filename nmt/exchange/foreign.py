@@ -16,9 +16,11 @@ from torch import Tensor
 
 from nmt.errors import UserError
 from nmt.exchange.pieces import Segmenter
-from nmt.files import digest, misfits
+from nmt.files import digest, load_json, misfits
 
 INDEX = "model.safetensors.index.json"
+MOST_BYTES = 1 << 26
+"""Bytes of the largest JSON file; tokenizer.json of NLLB-200 has a quarter of it."""
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
@@ -36,23 +38,28 @@ class ForeignFolder:
         """Return the object in a JSON file; raise `UserError` if the file is missing or damaged."""
         file = self._required(name)
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = load_json(file, MOST_BYTES)
+            json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         except (OSError, ValueError) as error:
             raise UserError(f"{file} is damaged: {error}") from error
-        if not isinstance(content, dict):
-            raise UserError(f"{file} must hold a JSON object, but holds {type(content).__name__}")
         return content
 
     def vocabulary(self, name: str) -> dict[str, int]:
         """Return a JSON file of pieces and their ids."""
-        found = self.json(name)
-        if not all(isinstance(number, int) and number >= 0 for number in found.values()):
+        return self.numbered(self.json(name), name)
+
+    def numbered(self, pieces: dict[str, Any], name: str) -> dict[str, int]:
+        """Return pieces with their ids, which the file `name` says; raise `UserError` if these are none."""
+        if not all(type(number) is int and number >= 0 for number in pieces.values()):
             raise UserError(f"{self.path / name} must hold the number of each piece")
-        return found
+        return pieces
 
     def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return config.json once it has `fields`, names with their types."""
-        if wrong := misfits(self.config, fields):
+        """Return config.json once it has `fields`, names with their types; ids are not negative."""
+        wrong = misfits(self.config, fields)
+        ids = [name for name in fields if name.endswith("_token_id")]
+        wrong = wrong or [f"{name} is {self.config[name]}" for name in ids if self.config[name] < 0]
+        if wrong:
             raise UserError(f"{self.path / 'config.json'} does not describe a model: {'; '.join(wrong)}")
         return self.config
 
@@ -61,7 +68,7 @@ class ForeignFolder:
         file = self._required(name)
         try:
             return Segmenter.parse(file.read_bytes())
-        except (OSError, DecodeError) as error:
+        except (OSError, RuntimeError, DecodeError) as error:
             raise UserError(f"{file} is not a readable SentencePiece model: {error}") from error
 
     def weights(self) -> dict[str, Tensor]:
@@ -84,7 +91,10 @@ class ForeignFolder:
 
     def _weight_files(self) -> list[Path]:
         if (self.path / INDEX).is_file():
-            names = sorted(set(map(str, self.json(INDEX).get("weight_map", {}).values())))
+            found = self.json(INDEX).get("weight_map")
+            if not found or not isinstance(found, dict):
+                raise UserError(f"{self.path / INDEX} has no weight_map, the file of each weight")
+            names = sorted(set(map(str, found.values())))
             if any(Path(name).name != name for name in names):
                 raise UserError(f"{self.path / INDEX} names files outside of its folder")
             return [self._required(name) for name in names]

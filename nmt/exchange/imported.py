@@ -97,7 +97,8 @@ class _Source:
         if name not in self._found:
             raise UserError(f"the weights have no {name}")
         weight = self._found[name]
-        if any(axis >= weight.dim() or weight.shape[axis] != self._d_model for axis in turned):
+        wrong = [axis for axis in turned if axis >= weight.dim() or weight.shape[axis] != self._d_model]
+        if wrong or not weight.dim():
             shape = tuple(weight.shape)
             raise UserError(f"{name} has the shape {shape}, which does not fit d_model={self._d_model}")
         for axis in turned:

@@ -20,10 +20,13 @@ from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.training.checkpoint import Checkpoint, require_match
 from nmt.training.configs import AdamConfig, CrossEntropyConfig, NoamConfig
+from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
 
 RECORD = "import.json"
 """File of a run that says which folder the model is from."""
+MOST_BEAMS = 100
+"""Beams that a folder may ask for; with more, the search is the default."""
 
 
 def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[TrainConfig, Imported]:
@@ -58,11 +61,13 @@ def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[Tr
 
 
 def as_model(imported: Imported, what: str) -> TranslationModel:
-    """Return the model with its weights; raise `UserError` when they do not fit its sizes."""
+    """Return the model with its weights; raise `UserError` when they do not fit or are not finite."""
     sizes = imported.tokenizer.src_vocab_size, imported.tokenizer.tgt_vocab_size
     model = build_model(imported.model, src_vocab_size=sizes[0], tgt_vocab_size=sizes[1]).eval()
     require_match(imported.weights, model.state_dict(), f"the weights of {what}")
     model.load_state_dict(imported.weights)
+    if bad := bad_weights(model):
+        raise UserError(f"the weights of {what} are not finite: {', '.join(bad[:3])}")
     return model
 
 
@@ -73,4 +78,5 @@ def search_of(folder: ForeignFolder) -> BeamConfig:
         settings |= folder.json("generation_config.json")
     beam = settings.get("num_beams")
     cfg = BeamConfig()
-    return dataclasses.replace(cfg, beam_size=beam) if isinstance(beam, int) and beam > 0 else cfg
+    is_fit = type(beam) is int and 0 < beam <= MOST_BEAMS
+    return dataclasses.replace(cfg, beam_size=beam) if is_fit else cfg

@@ -31,6 +31,7 @@ from nmt.exchange.imported import (
 )
 from nmt.exchange.pieces import Numbering, numbering
 from nmt.layers.choices import NormOrder, Positions
+from nmt.models import require_memory
 from nmt.models.configs import TransformerConfig, Tying
 
 OFFSET = 2
@@ -85,6 +86,7 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         model,
     )
     cfg = _model(settings)
+    require_memory(cfg)
     remarks = [f"it translates from {src} into {tgt}; for another direction import the folder again"]
     return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, numbers)), numbers, remarks)
 
@@ -98,10 +100,14 @@ def _vocabulary(folder: ForeignFolder) -> tuple[dict[str, int], dict[str, int]]:
     try:
         added = {str(token["content"]): int(token["id"]) for token in fast["added_tokens"]}
         pieces = fast["model"]["vocab"]
-        vocabulary = dict(pieces) if isinstance(pieces, dict) else {p: i for i, (p, _) in enumerate(pieces)}
-    except (KeyError, TypeError, ValueError) as error:
+        vocabulary = (
+            dict(pieces) if isinstance(pieces, dict) else {str(p): i for i, (p, _) in enumerate(pieces)}
+        )
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise UserError(f"{folder.path / 'tokenizer.json'} has no vocabulary: {error!r}") from error
-    return vocabulary | added, {name: row for name, row in added.items() if not name.startswith("<")}
+    return folder.numbered(vocabulary | added, "tokenizer.json"), {
+        name: row for name, row in added.items() if not name.startswith("<")
+    }
 
 
 def _languages(folder: ForeignFolder, first: int) -> dict[str, int]:

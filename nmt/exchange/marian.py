@@ -31,6 +31,7 @@ from nmt.exchange.imported import (
 )
 from nmt.exchange.pieces import Numbering, Segmenter, numbering
 from nmt.layers.choices import NormOrder
+from nmt.models import require_memory
 from nmt.models.configs import TransformerConfig, Tying
 
 FIELDS = {
@@ -72,6 +73,7 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         segmenters[1].renumbered(targets.spellings, codes if shared else ()),
     )
     cfg = _model(settings, shared)
+    require_memory(cfg)
     remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
     return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, sources, targets)), targets, remarks)
 

@@ -15,6 +15,7 @@ from nmt import __version__
 from nmt.config.stored import to_plain
 from nmt.data.pairs import one_line
 from nmt.decoding.metrics import METRICS
+from nmt.exchange.importing import RECORD
 from nmt.exchange.settings import ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
 from nmt.files import read_json
@@ -28,7 +29,7 @@ LICENSE = "LICENSE-PLACEHOLDER"
 def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
     """Return the card; `program` uses the folder, whose positions allow `longest` tokens."""
     languages = " and ".join(f"{src} to {tgt}" for src, tgt in run.cfg.data.languages)
-    about = f"A model that translates {languages}, trained with `nmt` {_trained_with(run)}."
+    about = f"A model that translates {languages}, {_origin(run)}."
     parts = {
         f"{Path(cfg.run).name}: {languages}": about,
         "Use": f"In this folder ({_requirements(cfg)}):\n\n```python\n{program}```",
@@ -68,15 +69,21 @@ def _recorded(run: Run, name: str) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
-def _trained_with(run: Run) -> str:
-    return str(_recorded(run, "environment.json").get("packages", {}).get("nmt", __version__))
+def _origin(run: Run) -> str:
+    """Return who trained the model, as far as the run has recorded it."""
+    if found := _recorded(run, RECORD):
+        kind = one_line(str(found.get("config", {}).get("model_type", "another")))
+        return f"trained by another program and imported into `nmt` {__version__} from a {kind} model"
+    version = _recorded(run, "environment.json").get("packages", {}).get("nmt", __version__)
+    start = " from the weights of another model" if run.cfg.init.run else ""
+    return f"trained with `nmt` {version}{start}"
 
 
 def _scores(run: Run, cfg: ExportConfig) -> str:
     """Return a table of the recorded scores and their signatures, or why there is none."""
     results = run.directory.results()
     if results is None:
-        return "None recorded: the training had not ended."
+        return "None recorded: the run has no finished training of its own."
     splits = [split for split in ("validation", "test") if results.get(split)]
     names = dict.fromkeys(name for split in splits for name in results[split])
     rows = [[_label(name), *(_number(results[split].get(name)) for split in splits)] for name in names]

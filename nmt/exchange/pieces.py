@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.subword_sampling import UNKNOWN_PENALTY
 from nmt.data.tokenizer_training import SPACE, TokenizerKind
+from nmt.errors import UserError
 
 SPECIAL = {PAD_ID: "<pad>", UNK_ID: "<unk>", BOS_ID: "<s>", EOS_ID: "</s>"}
 """Our special ids and their spellings, in the order of the ids."""
@@ -35,7 +37,9 @@ class Segmenter(NamedTuple):
 
         Raises:
             google.protobuf.message.DecodeError: the bytes are no such file.
+            RuntimeError: SentencePiece does not accept the model.
         """
+        sentencepiece.SentencePieceProcessor().load_from_serialized_proto(model)
         return cls(_Model.FromString(model))
 
     @property
@@ -54,9 +58,12 @@ class Segmenter(NamedTuple):
         A spelling that the model lacks has a number and can be turned back into text, but no text becomes
         it; except for single characters, which would be unknown otherwise. Each of `symbols`, which are
         among the spellings, is one piece wherever a word begins with it.
+
+        Raises:
+            UserError: SentencePiece cannot hold a spelling: an empty one, say.
         """
         own, words = self.pieces, set(symbols)
-        lowest = min(piece.score for piece in own.values()) - UNKNOWN_PENALTY
+        lowest = min((piece.score for piece in own.values()), default=0.0) - UNKNOWN_PENALTY
         renumbered = type(self.proto)()
         renumbered.CopyFrom(self.proto)
         del renumbered.pieces[:]
@@ -74,7 +81,12 @@ class Segmenter(NamedTuple):
         spec = renumbered.trainer_spec
         spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
         spec.vocab_size = len(renumbered.pieces)
-        return renumbered.SerializeToString()
+        model: bytes = renumbered.SerializeToString()
+        try:
+            sentencepiece.SentencePieceProcessor().load_from_serialized_proto(model)
+        except RuntimeError as error:
+            raise UserError(f"SentencePiece cannot hold the vocabulary of the model: {error}") from error
+        return model
 
 
 _TEXT = (_Piece.NORMAL, _Piece.USER_DEFINED, _Piece.BYTE)

@@ -59,7 +59,7 @@ def _listed(values: Collection[Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.value)
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value) or "''"
 
 
 def library(name: str, target: Format) -> ModuleType:

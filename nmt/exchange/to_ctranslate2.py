@@ -128,7 +128,8 @@ def specification(model: Transformer, cfg: TransformerConfig, num_positions: int
     encoder.embeddings[0].weight = _array(model.src_embedding.tokens.weight)
     decoder.embeddings.weight = _array(model.tgt_embedding.tokens.weight)
     decoder.projection.weight = _array(model.output.weight)
-    decoder.projection.bias = np.zeros(model.output.out_features, np.float32)
+    bias = _maybe(model.output.bias)
+    decoder.projection.bias = np.zeros(model.output.out_features, np.float32) if bias is None else bias
     decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER
     spec = specs.TransformerSpec(encoder, decoder)
     spec.config.layer_norm_epsilon = cfg.norm_eps

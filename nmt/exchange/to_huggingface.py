@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer_training import TokenizerKind
+from nmt.data.tokenizer_training import SPACE, TokenizerKind
 from nmt.exchange.settings import ExportConfig, Format
 from nmt.exchange.shared import (
     beam_search_of,
@@ -128,7 +128,7 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
             f"tokenizer.joint=false gave {sizes[0]:,} and {sizes[1]:,} pieces"
         )
     kinds = [kind for kind in TokenizerKind if kind is not TokenizerKind.word]
-    held = {"kind": kinds, "right_to_left": [False]}
+    held = {"kind": kinds, "right_to_left": [False], "src_tag": [""], "tgt_tag": [""]}
     return problems + misfits(run.cfg.tokenizer, "tokenizer", held, "a tokenizer of transformers")
 
 
@@ -192,6 +192,8 @@ def _state(model: Transformer, family: Family, table: Tensor) -> Iterator[tuple[
     }
     for name, matrix in matrices.items():
         yield f"{name}.weight", matrix[:, order]
+    if model.output.bias is not None:
+        yield "final_logits_bias", model.output.bias[None]
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
         stack = f"model.{side}"
         if family.first_row is not None:
@@ -249,7 +251,7 @@ def _write_tokenizer(run: Run, folder: Path, longest: int) -> None:
     """Write the vocabularies and the config of a MarianTokenizer, whose SentencePiece models are there."""
     src, tgt = pieces_of(run.tokenizer.src_model), pieces_of(run.tokenizer.tgt_model)
     for name, pieces in (("vocab", src), ("target_vocab", tgt)):
-        write_json(folder / f"{name}.json", {piece: i for i, piece in enumerate(pieces)})
+        write_json(folder / f"{name}.json", {_code_or_piece(piece): i for i, piece in enumerate(pieces)})
     facts = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": run.cfg.data.src,
@@ -262,3 +264,9 @@ def _write_tokenizer(run: Run, folder: Path, longest: int) -> None:
         "model_max_length": longest,
     }
     write_json(folder / "tokenizer_config.json", facts)
+
+
+def _code_or_piece(piece: str) -> str:
+    """Return the key of a piece: MarianTokenizer takes language codes off the line, without their space."""
+    bare = piece.removeprefix(SPACE)
+    return bare if bare.startswith(">>") and bare.endswith("<<") else piece

@@ -24,7 +24,12 @@ def ctranslate2_program(run: Run, longest: int) -> str:
     encode = "source.encode(line, out_type=str)"
     if words:
         encode = f'["{SPACE}" + word for word in source.normalize(line).split("{SPACE}")[1:]]'
+    tags = run.cfg.tokenizer.src_tag, run.cfg.tokenizer.tgt_tag
+    if tags[0]:
+        encode = f"[{tags[0]!r}, *{encode}] if line.strip() else []"
+    start = f"\n        target_prefix=[[{tags[1]!r}]] * len(pieces)," if tags[1] else ""
     pieces = "result.hypotheses[0]" + ("[::-1]" if run.cfg.tokenizer.right_to_left else "")
+    pieces += "[1:]" if tags[1] else ""
     ratio, offset = run.cfg.decoding.max_length_ratio, run.cfg.decoding.max_length_offset
     return f"""{_imports(run, ["ctranslate2", "sentencepiece"])}
 FOLDER = "."
@@ -37,7 +42,7 @@ def translate(lines{_language_argument(run)}):
     pieces = [{encode} for line in prepared]
     tokens = max(map(len, pieces), default=0) + 1  # of the longest line, its end counted
     results = translator.translate_batch(
-        pieces,
+        pieces,{start}
         beam_size={beam_size},
         length_penalty={alpha},
         max_input_length={longest},

@@ -36,16 +36,16 @@ def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -
     Raises:
         UserError: the model is larger than the memory of this machine.
     """
-    _require_memory(cfg)
+    require_memory(cfg)
     build = loaded(MODELS[cfg.name][1])
     model: TranslationModel = build(cfg, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
     return model
 
 
-def _require_memory(cfg: ModelConfig) -> None:
+def require_memory(cfg: ModelConfig) -> None:
     """Refuse sizes whose matrices, one of each width in every layer, do not fit into memory."""
     layers = sum(value for name, value in vars(cfg).items() if name.endswith("layers"))
-    least = 4 * layers * cfg.d_model * max(cfg.d_model, getattr(cfg, "d_ff", 0))
+    least = 4 * cfg.d_model * (layers * max(cfg.d_model, getattr(cfg, "d_ff", 0)) + (cfg.longest or 0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if least > memory:
         raise UserError(

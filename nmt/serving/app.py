@@ -87,12 +87,15 @@ class Service:
         asked = parsed(await body_of(request, self.cfg))
         require_lines(asked.lines, self.cfg)
         wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid)
+        require_few(wishes, self.cfg)
         question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
         if asked.attention and not self.has_attention:
             raise HTTPException(
-                422, "attention: the model attends to no source, so it has no weights to show"
+                422,
+                "attention: the model attends to no source, or is an ensemble, so it has no weights to show",
             )
         try:
+            question.request("")  # refuses what no translation can be asked for
             lines = list(self.run.asking_for(asked.tgt or self.tgt, asked.lines))
             tokens = num_tokens(self.run, lines, question.search)
         except UserError as error:
@@ -265,6 +268,18 @@ def require_lines(lines: list[str], cfg: ServingConfig) -> None:
             raise HTTPException(422, f"text[{number}] has a line feed; send a list of lines")
         if any("\ud800" <= character <= "\udfff" for character in line):
             raise HTTPException(422, f"text[{number}] has half of a surrogate pair, which is no character")
+
+
+def require_few(wishes: tuple[str, tuple[str, ...], tuple[str, ...]], cfg: ServingConfig) -> None:
+    """Raise `HTTPException` for a prefix and phrases that are too long to spell in a search."""
+    prefix, must, avoid = wishes
+    found = sum(map(len, (prefix, *must, *avoid)))
+    if found > cfg.max_wish_chars:
+        raise HTTPException(
+            413,
+            f"prefix, must and avoid have {found:,} characters, but at most {cfg.max_wish_chars:,} are "
+            "allowed",
+        )
 
 
 async def answered(done: asyncio.Future[list[Answer]], request: Request, seconds: float) -> list[Answer]:

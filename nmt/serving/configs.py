@@ -22,6 +22,8 @@ class ServingConfig:
     """Most lines of a request."""
     max_chars: int = 5000
     """Most characters of a line."""
+    max_wish_chars: int = 1000
+    """Most characters of prefix, must and avoid together."""
     max_body_bytes: int = 1 << 20
     """Most bytes of the body of a request."""
     max_beam_size: int = 16
@@ -34,7 +36,7 @@ class ServingConfig:
     """Longest time for an answer; a request that takes longer ends with 504, and its lines are dropped."""
 
     def __post_init__(self) -> None:
-        limits = ("max_lines", "max_chars", "max_body_bytes", "max_beam_size")
+        limits = ("max_lines", "max_chars", "max_wish_chars", "max_body_bytes", "max_beam_size")
         at_least(self, "serve", 1, *limits, "queue_requests", "queue_tokens")
         within(self, "serve", "[0, 65535]", "port")
         within(self, "serve", "(0, 86400]", "timeout_seconds")

@@ -12,6 +12,7 @@ import uvicorn
 from nmt.attention_views.maps import empty_maps
 from nmt.decoding import DecodingConfig
 from nmt.errors import Interrupted, UserError, warn
+from nmt.models.ensemble import Ensemble
 from nmt.runs.opened import Run
 from nmt.serving.answers import Question, answers
 from nmt.serving.app import Service, make_app
@@ -59,7 +60,8 @@ async def serve_at(
 ) -> Counters:
     """Serve at a bound socket until a signal; return what was done."""
     counters = Counters()
-    has_attention = bool(empty_maps(run.model, run.device).cross)
+    is_one = not isinstance(run.model, Ensemble)
+    has_attention = is_one and bool(empty_maps(run.model, run.device).cross)
 
     async with Batcher(lambda *asked: answers(run, *asked), cfg, counters) as batcher:
         service = Service(run, decoding, tgt, cfg, has_attention, batcher, counters)

@@ -39,6 +39,7 @@ from nmt.errors import UserError, visible
 from nmt.models import build_model
 from nmt.models.configs import ModelConfig
 from nmt.runs.directory import RunDirectory
+from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
 from nmt.temporary import temporary_folder
@@ -52,6 +53,7 @@ from nmt.training.configs import (
     DistillationConfig,
     ObjectiveConfig,
 )
+from nmt.training.freezing import freeze
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
 from nmt.verbs import train
@@ -315,9 +317,13 @@ class Session(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Session]:
-    """Prepare the data and the model of `cfg`, which predicts at least `vocab_size` tokens."""
+    """Prepare the data and the model of `cfg`, which predicts at least `vocab_size` tokens.
+
+    It starts from the weights of `init.run` if there is one, but where `vocab_size` asks for more tokens.
+    """
     device, run = runtime.prepare(cfg.runtime), RunDirectory(folder / "session")
     run.path.mkdir()
+    start = opened_start(cfg)
     data = prepare(
         cfg.data,
         cfg.tokenizer,
@@ -326,12 +332,17 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
         seed=cfg.seed,
         log=log,
         max_steps=cfg.trainer.max_steps,
+        inherited=start.inherited if start else None,
     )
     tokenizer = data.tokenizer
     sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
     runtime.seed_everything(cfg.seed, "model")
     model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
     trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
+    if start and not vocab_size:
+        start.begin(trained.model, tokenizer, None, log)
+    if frozen := freeze(trained.model, cfg.trainer.freeze):
+        log(frozen)
     trainer = train._trainer(trained, data, run, lambda step: {})
     with closed(data.pairs_of_epoch):
         pairs = data.pairs_of_epoch(1, 0)

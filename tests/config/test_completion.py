@@ -57,6 +57,11 @@ def test_runs_and_checkpoints(folder: Path) -> None:
     (folder / "outputs" / "a-b" / "mine" / "checkpoints" / "step_00000012").mkdir(parents=True)
     assert completions(VERBS, "nmt evaluate run=") == ["run=outputs/", "run=outputs/a-b/mine"]
     assert completions(VERBS, "nmt evaluate run=outputs/a-b/m") == ["run=outputs/a-b/mine"]
+    for key in ("train init", "train init.run", "reproduce run"):
+        assert completions(VERBS, f"nmt {key}=outputs/a-b/m") == [f"{key.split()[1]}=outputs/a-b/mine"]
+    assert completions(VERBS, "nmt compare out") == ["output=", "outputs/", "outputs/a-b/mine"]
+    Path("terms.tsv").touch()
+    assert completions(VERBS, "nmt translate glossary=te") == ["glossary=terms.tsv"]
     assert completions(VERBS, "nmt distil teacher=[x,outputs/a-b/") == ["teacher=[x,outputs/a-b/mine"]
     steps = completions(VERBS, "nmt evaluate run=outputs/a-b/mine checkpoint=")
     assert "checkpoint=12" in steps

@@ -64,3 +64,8 @@ def test_values_of_an_enumeration_are_named() -> None:
     assert docs["prefix"].startswith("bidirectional: each source position")
     assert docs["norm"] == "layer_norm or rms_norm."
     assert docs["activation"].endswith("One of relu, gelu, selu, silu, glu, reglu, geglu, seglu, swiglu.")
+
+
+def test_a_verb_without_groups_has_no_heading_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "--help"]) == 0
+    assert "groups (GROUP=CHOICE" not in capsys.readouterr().out

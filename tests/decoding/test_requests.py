@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.hypotheses import Wish
-from nmt.decoding.requests import Glossary, Request, Wishes
+from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
 from nmt.errors import UserError
 
 LINES = [
@@ -182,3 +184,26 @@ def test_a_glossary_that_is_none_is_refused(tmp_path: Path, text: str, message: 
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         Glossary.read(file)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"must": ["a", " "]}, "must: one of the words or phrases is blank"),
+        ({"avoid": [""]}, "avoid: one of the words or phrases is blank"),
+        ({"prefix": "a\ud83d"}, "'a.ud83d' has half of a surrogate pair, which is no character"),
+    ],
+)
+def test_what_cannot_be_asked_for(wishes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Request("a", **wishes)
+    with pytest.raises(UserError, match="line 3: "):
+        Request.from_json(json.dumps({"src": "a", **wishes}), "line 3")
+
+
+def test_the_spellings_of_a_long_phrase_are_the_shortest() -> None:
+    spellings = Spellings(enumerate(["a", "aa", "aaa"]))
+    found = spellings.of("a" * 3000, 64)
+    assert len(found) == 64
+    assert [len(ids) for ids in found] == [1000, *[1001] * 63]
+    assert spellings.of("aab", 64) == []

@@ -56,6 +56,7 @@ MODELS = {
     "lower case": ("tokenizer.lowercase=true", "tokenizer.strip_punctuation=true"),
     "right to left": ("tokenizer.right_to_left=true",),
     "words": ("tokenizer=word",),
+    "tags of languages": ("tokenizer.src_tag=a", "tokenizer.tgt_tag=b"),
     "two vocabularies": ("tokenizer.joint=false", "model.tying=none"),
 }
 
@@ -118,6 +119,10 @@ REFUSED = {
     ),
     "format=huggingface model.norm_order=post model.positions=learned": (
         "model.positions must be sinusoidal for the class Marian of transformers, but is learned; "
+        "format=ctranslate2 holds more variants, format=safetensors any model"
+    ),
+    "format=huggingface tokenizer.tgt_tag=b": (
+        "tokenizer.tgt_tag must be '' for a tokenizer of transformers, but is b; "
         "format=ctranslate2 holds more variants, format=safetensors any model"
     ),
     "format=huggingface model.norm=rms_norm model.d_k=2 tokenizer=word": (
@@ -245,7 +250,7 @@ def test_the_card_says_what_is_recorded(run: Path) -> None:
     for line in (
         "license: LICENSE-PLACEHOLDER",
         "LICENSE-PLACEHOLDER: no license was chosen yet.",
-        "None recorded: the training had not ended.",
+        "None recorded: the run has no finished training of its own.",
         "nmt train data=toy 'run=a b'",
         "| pairs after filtering | not recorded |",
         "| d_model | 8 |",

@@ -13,12 +13,14 @@ import torch
 
 import nmt
 from nmt.cli import main
+from nmt.data.adaptation import extended, origins
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import DemoData, load
 from nmt.data.special_ids import BOS_ID, EOS_ID, UNK_ID
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder
+from nmt.exchange.shared import pieces_of
 
 transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended")  # of sacremoses
@@ -154,10 +156,21 @@ def test_the_corpus_of_an_imported_run_must_be_named(
     [
         ("config.json", '{"model_type": "t5"}', "model_type='t5'; those that can be imported are marian"),
         ("config.json", '{"model_type": "marian"}', "d_model is missing"),
-        ("config.json", "[1]", "must hold a JSON object"),
+        ("config.json", "[1]", "it holds list where an object is expected"),
+        ("config.json", '{"a":' * 9999 + "1" + "}" * 9999, "is nested more than 32 deep"),
+        ("config.json", '{"model_type": ["marian"], "a": "\\ud800"}', "is damaged: .*surrogates not allowed"),
+        ("config.json", '{"model_type": ["marian"]}', "those that can be imported are marian, m2m_100"),
         ("vocab.json", "{", "is damaged"),
         ("vocab.json", '{"a": 1}', "the vocabulary has no <unk>"),
+        (
+            "vocab.json",
+            '{"<unk>": 1, "": 2}',
+            "cannot hold the vocabulary of the model: .* must not be empty",
+        ),
+        ("vocab.json", '{"<unk>": 1, "a": -2}', "must hold the number of each piece"),
         ("source.spm", "x", "is not a readable SentencePiece model"),
+        ("source.spm", "", "is not a readable SentencePiece model"),
+        ("model.safetensors.index.json", '{"weight_map": [1]}', "has no weight_map, the file of each weight"),
         ("source.spm", None, "has no source.spm"),
         ("model.safetensors", "x", "is damaged"),
         ("model.safetensors", None, "has no model.safetensors, which the import needs"),
@@ -168,12 +181,73 @@ def test_a_folder_that_cannot_be_imported_is_refused(
 ) -> None:
     for file in marian_folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
-    (tmp_path / name).unlink()
+    (tmp_path / name).unlink(missing_ok=True)
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         import_folder(tmp_path, tmp_path / "run", ("en", "de"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("eos_token_id", -1, "does not describe a model: eos_token_id is -1"),
+        ("d_model", 1 << 40, "the weights of 4 layers with model.d_model=1099511627776 need at least"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    marian_folder: Path, tmp_path: Path, key: str, value: int, message: str
+) -> None:
+    for file in marian_folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").unlink()
+    settings = json.loads((marian_folder / "config.json").read_text()) | {key: value}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=message):
+        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+
+
+def test_an_imported_model_goes_back_to_transformers(tmp_path: Path, text: ParallelText) -> None:
+    """The bias on the logits and the codes of languages go along; the card says where the model is from."""
+    import_folder(
+        write_marian(tmp_path / "opus", text, shared=True, codes=[">>fra<<", ">>nds<<"]),
+        tmp_path / "run",
+        ("en", "de"),
+    )
+    folder, run = tmp_path / "hf", nmt.open_run(tmp_path / "run")
+    assert main(["export", f"run={tmp_path / 'run'}", "format=huggingface", f"output={folder}"]) == 0
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for line in (">>nds<< A dog.", text.src[0]):
+        src = run.tokenizer.encode_src([line])[0]
+        batch = tokenizer([line], return_tensors="pt")
+        assert batch.input_ids[0].tolist() == src
+        with torch.no_grad():
+            expected = theirs(**batch, decoder_input_ids=torch.tensor([[BOS_ID, 9, 8]])).logits
+            ids = torch.tensor([src])
+            hidden = run.model(ids, torch.ones_like(ids).bool(), torch.tensor([[BOS_ID, 9, 8]]))
+            torch.testing.assert_close(run.model.project(hidden), expected, atol=1e-4, rtol=0)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "trained by another program and imported into `nmt`" in card
+
+
+def test_one_vocabulary_of_two_segmentations_is_extended(
+    marian_folder: Path, tmp_path: Path, text: ParallelText
+) -> None:
+    """Both sides keep their own segmentation, and their new pieces have one numbering."""
+    _, imported = import_folder(marian_folder, tmp_path / "run", ("en", "de"))
+    old, new = imported.tokenizer, extended(imported.tokenizer, text, 80)
+    size = old.src_vocab_size
+    assert size < new.src_vocab_size == new.tgt_vocab_size <= size + 80
+    assert pieces_of(new.src_model) == pieces_of(new.tgt_model)
+    assert pieces_of(new.src_model)[:size] == pieces_of(old.src_model)
+    for lines, encode in ((text.src, "encode_src"), (text.tgt, "encode_tgt")):
+        before, after = (sum(map(len, getattr(one, encode)(lines))) for one in (old, new))
+        assert after < before
+    begun = origins(old.src_model, new.src_model)
+    assert begun == origins(old.tgt_model, new.tgt_model)
+    assert begun[:size] == [*range(size)]
 
 
 def test_a_pickle_is_not_read(marian_folder: Path, tmp_path: Path) -> None:

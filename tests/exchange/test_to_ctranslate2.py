@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "narrow rotary keys": {"d_k": 4, "d_v": 10, "positions": Positions.rotary},
     "narrow values": {"d_k": 12, "d_v": 6, "positions": Positions.relative},
     "wide heads": {"d_k": 12, "d_v": 12, "positions": Positions.alibi, "norm_order": POST},
+    "a bias on the logits": {"output_bias": True},
     "stacks of unlike depth": {"encoder_layers": 3, "decoder_layers": 1},
 }
 

@@ -30,6 +30,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Marian": {"norm_order": POST, "activation": Activation.silu},
     "Marian, partly tied": {"norm_order": POST, "tying": Tying.tgt_output},
     "Marian, an odd width": {"norm_order": POST, "tying": Tying.none, "d_model": 15, "num_heads": 3},
+    **{
+        f"{name}, a bias on the logits": {"output_bias": True, **fields}
+        for name, fields in {
+            "Blenderbot": {},
+            "MBart": {"embedding_norm": True},
+            "Bart": {"embedding_norm": True, "norm_order": POST},
+            "Marian": {"norm_order": POST},
+        }.items()
+    },
     "Marian, no bias": {
         "norm_order": POST,
         **dict.fromkeys(("attention_bias", "attention_output_bias", "feed_forward_bias"), False),

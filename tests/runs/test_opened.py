@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nmt.data.pairs import Split
+from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
@@ -48,3 +51,11 @@ def test_sides_that_do_not_fit_are_refused(run: Run) -> None:
     for sides in ((["a"], ["b", "c"]), (["a"], None), (None, ["b"])):
         with pytest.raises(UserError, match="as many sources as references"):
             run.evaluate(*sides)
+
+
+def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> None:
+    run = open_run(untrained(tmp_path / "run"), runtime_cfg=RuntimeConfig(device="cpu"))
+    lines = [Request("ab"), Request("ab", prefix="ab " * 40_000)]
+    message = r"line 2: prefix and must have .* tokens, but as in a source, at most 1,024 can"
+    with pytest.raises(UserError, match=message):
+        list(run.translate(lines))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +86,15 @@ def test_a_line_that_would_be_cut_is_named(run: Run) -> None:
         num_tokens(run, ["ab", 5 * "ab ba "], search)
     with pytest.raises(UserError, match=r"text\[0\]"):
         num_tokens(run, [f"a{1000 * ' '}b"], search)
+
+
+def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
+    """A blank line has an answer without the tag."""
+    run = open_run(untrained(tmp_path / "run", "tokenizer.tgt_tag=b"), runtime_cfg=CPU)
+    question = Question(run.cfg.decoding, scores=True, attention=True)
+    asked = [question, question, replace(question, prefix="c")]
+    found = answers(run, [WORDS[0], " ", WORDS[1]], asked)
+    assert [one["tokens"][0]["text"] for one in found] == ["b", "</s>", "b"]
+    assert found[1]["text"] == ""
+    assert found[2]["text"].startswith("c")
+    assert found[2]["attention"]["tgt_tokens"][0] == "b"

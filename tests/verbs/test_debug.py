@@ -17,7 +17,7 @@ from nmt.models.configs import TransformerConfig
 from nmt.training.checkpoint import CheckpointStore
 from nmt.training.configs import DecayConfig
 from nmt.verbs import VERBS, debug
-from tests.runs.untrained import TRANSFORMER
+from tests.runs.untrained import TRANSFORMER, WORDS, untrained
 
 TINY = [
     *("train", "experiment=none", "data=toy", "tokenizer=char", "runtime.threads=1", "runtime.device=cpu"),
@@ -140,6 +140,19 @@ def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest
     )
     assert lines["training"].startswith("70 updates (")
     assert files(folder) == []
+
+
+def test_every_look_starts_from_the_run_that_init_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training pairs alone would give a vocabulary without the tag."""
+    start = untrained(folder / "start", "tokenizer.tgt_tag=x", lines=[*WORDS, "x a"])
+    command = ["train", "data=toy", f"init={start}", "runtime.device=cpu", "runtime.threads=1"]
+    assert main([*command, "dry_run=true", "trainer.freeze=[encoder*]"]) == 0
+    shown = capsys.readouterr()
+    assert "starting from" in shown.err
+    assert "frozen" in shown.err
+    assert "dry run, estimated" in shown.out
 
 
 def test_one_look_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
