@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import nmt
-from nmt.config.compose import compose
+from nmt.config.compose import compose, plan
 from nmt.kernels import HEADERS, SOURCES
 from nmt.verbs import VERBS
 
@@ -219,6 +219,8 @@ def test_every_training_in_the_docs_can_be_composed() -> None:
     ]
     assert len(commands) > 10
     for _, _, *arguments in commands:
-        if "--help" not in arguments and "..." not in arguments:
+        if "-m" in arguments:
+            assert plan(VERBS["train"], arguments).example
+        elif not {"--help", "..."} & {*arguments} and not any("init=" in one for one in arguments):
             for trial in compose(VERBS["train"], arguments):
-                trial.to_training()
+                trial.checked(VERBS["train"])
