@@ -112,11 +112,24 @@ class Composed:
         if not missing:
             return []
         training = _keys_of(TrainConfig, self.cfg)
-        census = small_data.counted(to_config(_closed(training), TrainConfig))
+        cfg = to_config(_closed(training), TrainConfig)
+        if missing == [small_data.VOCABULARY]:
+            setting = small_data.vocabulary(cfg, training)
+            print(visible(self._defaults(setting, cfg.model.d_model)), file=sys.stderr, flush=True)
+            return [setting]
+        census = small_data.counted(cfg)
         settings = small_data.settings_for(census, training)
         for line in small_data.remarks(census, training, settings):
             print(visible(line), file=sys.stderr, flush=True)
         return [setting for setting in settings if setting.key in missing]
+
+    def _defaults(self, vocabulary: Setting, width: int) -> str:
+        """Return the line on what a training without a recipe takes, and how others are chosen."""
+        return (
+            f"without a recipe: {vocabulary.key}={vocabulary.value} ({vocabulary.reason}) and "
+            f"model={self.choices.get('model')} ({width} wide); set these two for others, or take "
+            "experiment=small_data, which chooses by the pairs, up to some hundred thousand of them"
+        )
 
     def run_dir(self, cfg: TrainConfig) -> Path:
         """Return the run directory of a training that begins with this config."""

@@ -24,7 +24,7 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.data import census
 from nmt.data.census import Census, SideCensus
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer_training import TokenizerKind
+from nmt.data.tokenizer_training import COUNTED, TokenizerConfig, TokenizerKind
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError
 
@@ -43,10 +43,12 @@ MOST_PASSES = 150
 VALIDATIONS = 5
 """Validations of a training, evenly spread; the learning rate ends at 0, so that the last is the best."""
 
+VOCABULARY = "tokenizer.vocab_size"
+"""The one key that is open without a recipe, as configs/experiment/files.yaml says."""
 OPEN = "${small_data}"
 """The value of a key that the rules are to choose: in the form of a reference, which any type takes."""
 KEYS = (
-    "tokenizer.vocab_size",
+    VOCABULARY,
     "tokenizer.sampling_alpha",
     "model.dropout",
     "objective.label_smoothing",
@@ -96,13 +98,31 @@ def filled(cfg: DictConfig, settings: Sequence[Setting]) -> DictConfig:
 
 def counted(cfg: TrainConfig) -> Census:
     """Count the training split of `cfg`; raise `UserError` when there is none to count before training."""
-    if cfg.task is not Task.translation or cfg.data.streaming:
-        why = "data.streaming=true" if cfg.data.streaming else f"task={cfg.task.value}"
+    if why := _not_countable(cfg):
         raise UserError(
             f"{why} has no sentence pairs to count before the training, but experiment=small_data chooses by "
             f"their number; take another experiment, or set all of {', '.join(KEYS)}"
         )
     return census.take(cfg.data, cache_dir())
+
+
+def _not_countable(cfg: TrainConfig) -> str:
+    """Return the setting with which there are no pairs to count before training, or nothing."""
+    if cfg.task is Task.translation:
+        return "data.streaming=true" if cfg.data.streaming else ""
+    return f"task={cfg.task.value}"
+
+
+def vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
+    """Return the size of the tokenizer for a config that leaves nothing else open."""
+    usual, kind = TokenizerConfig.vocab_size, cfg.tokenizer.kind
+    if kind in COUNTED:
+        return Setting(VOCABULARY, usual, f"at most, of tokenizer.kind={kind.value}")
+    if why := _not_countable(cfg):
+        return Setting(VOCABULARY, usual, f"not chosen by the corpus, which {why} does not count")
+    counts = counted(cfg)
+    size = settings_for(counts, composed)[0].value
+    return Setting(VOCABULARY, size, f"for {counts.pairs:,} training pairs, {counts.words:,} words")
 
 
 def settings_for(counts: Census, cfg: DictConfig) -> list[Setting]:
@@ -112,7 +132,13 @@ def settings_for(counts: Census, cfg: DictConfig) -> list[Setting]:
     return list(_settings(counts, known))
 
 
-_ALSO_READ = ("tokenizer.kind", "tokenizer.byte_fallback", "data.max_tokens", "trainer.accumulate")
+_ALSO_READ = (
+    "tokenizer.kind",
+    "tokenizer.joint",
+    "tokenizer.byte_fallback",
+    "data.max_tokens",
+    "trainer.accumulate",
+)
 
 
 def remarks(counts: Census, cfg: DictConfig, settings: Sequence[Setting]) -> Iterator[str]:
@@ -144,7 +170,8 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
     """Return the size of the tokenizer; see docs/configuration.md for the sizes of other papers."""
     alphabet = len({*counts.src.alphabet, *counts.tgt.alphabet})
     single = EOS_ID + 2 + alphabet + 256 * bool(known.get("tokenizer.byte_fallback"))  # and the space
-    most = max(counts.src.distinct, counts.tgt.distinct) // 2
+    richer = max if known.get("tokenizer.joint", True) else min  # each side has a tokenizer of this size
+    most = richer(counts.src.distinct, counts.tgt.distinct) // 2
     wanted = _bounded(REFERENCE_MERGES * share**0.4, 100, 15_000)
     merges = int(min(wanted, most))
     size = max(_rounded(single + merges), single + min(merges, 1))
@@ -152,7 +179,7 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
         why = f"{most:,} more, half of the different words, which are few"
     else:
         why = f"{_rounded(merges):,} more that {counts.words:,} words can teach (Sennrich and Zhang 2019)"
-    return Setting("tokenizer.vocab_size", size, f"{alphabet:,} different characters, and {why}")
+    return Setting(VOCABULARY, size, f"{alphabet:,} different characters, and {why}")
 
 
 def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:

@@ -76,8 +76,9 @@ def without(choice: str) -> tuple[str, ...]:
 
 @every_choice
 def test_every_choice_makes_a_config_that_can_be_trained(choice: str) -> None:
-    cfg, _ = composed(choice, *NEEDED.get(choice, ())).to_training()
-    assert isinstance(cfg, TrainConfig)
+    trial = composed(choice, *NEEDED.get(choice, ()))
+    trial.checked(VERBS["train"])
+    assert isinstance(trial.to_config(TrainConfig), TrainConfig)
 
 
 @every_choice

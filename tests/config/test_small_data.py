@@ -290,3 +290,44 @@ def test_the_rules_are_not_for_other_missing_values() -> None:
     with pytest.raises(UserError, match="cannot be resolved"):
         compose(VERBS["train"], ["model.d_model='${small_data}'"])
     assert small_data.OPEN == "${small_data}"
+
+
+def test_without_a_recipe_the_vocabulary_follows_the_pairs(
+    corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (composed,) = compose(VERBS["train"], corpus[1:])
+    assert open_keys(composed.cfg) == ["tokenizer.vocab_size"]
+    size = composed.to_training()[0].tokenizer.vocab_size
+    said = capsys.readouterr().err
+    assert size < 200
+    assert said.startswith(f"without a recipe: tokenizer.vocab_size={size} (for 50 training pairs, ")
+    assert ") and model=transformer_tiny (128 wide); set these two for others, or take " in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["data.streaming=true"], "not chosen by the corpus, which data.streaming=true does not count"),
+        (["tokenizer=word"], "at most, of tokenizer.kind=word"),
+    ],
+)
+def test_without_a_recipe_nothing_is_refused_that_cannot_be_counted(
+    arguments: list[str], reason: str, corpus: list[str], unread: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (composed,) = compose(VERBS["train"], [*corpus[1:], *arguments])
+    assert composed.to_training()[0].tokenizer.vocab_size == 8000
+    assert f"tokenizer.vocab_size=8000 ({reason})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["data=files", "tokenizer.vocab_size=500"], ["data=files", "experiment=none"], ["data=multi30k"]],
+)
+def test_what_is_said_and_what_is_known_is_taken_without_a_word(
+    arguments: list[str], unread: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["data.train=a", "data.validation=b", "data.test=c"] if "data=files" in arguments else []
+    (composed,) = compose(VERBS["train"], [*arguments, *places])
+    composed.to_training()
+    assert capsys.readouterr().err == ""
