@@ -85,7 +85,7 @@ class Ranking(NamedTuple):
     def of(cls, plan: Sweep) -> Ranking:
         """Return what the settings of a sweep say; raise `UserError` for a score that is not computed."""
         cfg: Any = plan.example.to_config(plan.verb.config_class())
-        metrics = [*getattr(cfg, "metrics", ())]
+        metrics = [*getattr(cfg, "metrics", METRICS)]  # of a verb that names none, any
         best = cfg.trainer.best_metric if isinstance(cfg, TrainConfig) else default_best(metrics)
         metric, direction = plan.cfg.metric or f"{VALIDATION}.{best}", plan.cfg.direction
         scored = [f"{split}.{one}" for split in _validations(cfg) for one in (*metrics, "loss", "perplexity")]
