@@ -41,6 +41,8 @@ class Wish:
     """Tokens that go on with a word: they follow no phrase of `must`."""
     avoid: list[list[int]] = field(default_factory=list)
     """Sequences of tokens that must not appear."""
+    num_given: int = 0
+    """First tokens of `prefix` that are given, such as the tag of a language: they cost nothing."""
 
     @property
     def beginning(self) -> int:

@@ -162,10 +162,12 @@ class Wishes:
         Raises:
             UserError: a prefix is asked of a model that predicts from right to left.
         """
-        prefix, rest = self._beginning(request.prefix)
+        (prefix, rest), given = self._beginning(request.prefix), len(self.tokenizer.tgt_start)
         must = [ids for ids in map(self._phrase, dict.fromkeys(request.must)) if ids]
         avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
-        return Wish(prefix, rest, must, [] if self.tokenizer.cfg.right_to_left else self.word_parts, avoided)
+        return Wish(
+            prefix, rest, must, [] if self.tokenizer.cfg.right_to_left else self.word_parts, avoided, given
+        )
 
     def unmet(self, request: Request, text: str) -> list[str]:
         """Return the texts of a request that a translation lacks, or that it should not have."""

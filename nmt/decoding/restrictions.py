@@ -106,6 +106,7 @@ class Beginnings:
         widest = max(len(wish.prefix) for wish in wishes)
         table = [wish.prefix + [NOTHING] * (widest + 1 - len(wish.prefix)) for wish in wishes]
         self.prefixes = torch.tensor(table, device=device)  # (B, P + 1)
+        self.num_given = torch.tensor([wish.num_given for wish in wishes], device=device)  # (B,)
         self.num_forced = torch.tensor([len(wish.prefix) for wish in wishes], device=device)  # (B,)
         num_rest = torch.tensor([0, *(len(wish.rest) for wish in wishes)], device=device)
         self.first_rows = num_rest.cumsum(0)[:-1]  # (B,) rows of the table of `spelt` characters
@@ -127,7 +128,8 @@ class Beginnings:
         allowed = torch.where(
             is_forced[:, None, None], tokens == forced[:, None, None], table[rows] != NOTHING
         )
-        begun = torch.where(allowed, ruled, -torch.inf)
+        is_given = (length < self.num_given[sentences])[:, None, None]
+        begun = torch.where(allowed, ruled.masked_fill(is_given, 0.0), -torch.inf)
         is_against_rules = (begun == -torch.inf).all(2, keepdim=True)
         begun = torch.where(allowed & is_against_rules, unruled.clamp(min=UNLIKELY), begun)
         return torch.where((is_forced[:, None] | is_open)[:, :, None], begun, ruled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,6 @@ def search_of(folder: ForeignFolder) -> BeamConfig:
     settings: dict[str, Any] = dict(folder.config)
     if (folder.path / "generation_config.json").is_file():
         settings |= folder.json("generation_config.json")
-    beam = settings.get("num_beams")
-    cfg = BeamConfig()
+    beam: Any = settings.get("num_beams")
     is_fit = type(beam) is int and 0 < beam <= MOST_BEAMS
-    return dataclasses.replace(cfg, beam_size=beam) if is_fit else cfg
+    return BeamConfig(beam_size=beam) if is_fit else BeamConfig()

@@ -13,7 +13,7 @@ import nmt
 from nmt.data.pairs import Split
 from nmt.data.sources import DemoData, load
 from nmt.data.special_ids import BOS_ID, EOS_ID, UNK_ID
-from nmt.decoding.configs import DecodingConfig, MBRConfig, SamplingConfig
+from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder
@@ -124,6 +124,8 @@ def test_translations_are_those_of_transformers_and_begin_with_the_language(
     found = list(run.translate(lines, beam_size=1, max_length_ratio=0.0, max_length_offset=13))
     assert [[imported.tgt.rows[i] for i in one.ids[:12]] for one in found] == expected
     assert {one.ids[0] for one in found} == set(run.tokenizer.tgt_start)
+    for one in run.translate(lines[:3], beam_size=4, length_penalty=LengthPenalty.none, token_scores=True):
+        assert one.score == pytest.approx(sum(one.log_probs[1:]), abs=1e-3)  # the language is given
     begun = run.translate(Request("A dog.", prefix="Ein "), beam_size=3)
     assert next(begun).text.startswith("Ein ")
     assert next(run.translate(["  "])).text == ""

@@ -30,15 +30,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Marian": {"norm_order": POST, "activation": Activation.silu},
     "Marian, partly tied": {"norm_order": POST, "tying": Tying.tgt_output},
     "Marian, an odd width": {"norm_order": POST, "tying": Tying.none, "d_model": 15, "num_heads": 3},
-    **{
-        f"{name}, a bias on the logits": {"output_bias": True, **fields}
-        for name, fields in {
-            "Blenderbot": {},
-            "MBart": {"embedding_norm": True},
-            "Bart": {"embedding_norm": True, "norm_order": POST},
-            "Marian": {"norm_order": POST},
-        }.items()
-    },
+    "Blenderbot, a bias on the logits": {"output_bias": True},
+    "MBart, a bias on the logits": {"output_bias": True, "embedding_norm": True},
+    "Bart, a bias on the logits": {"output_bias": True, "embedding_norm": True, "norm_order": POST},
+    "Marian, a bias on the logits": {"output_bias": True, "norm_order": POST},
     "Marian, no bias": {
         "norm_order": POST,
         **dict.fromkeys(("attention_bias", "attention_output_bias", "feed_forward_bias"), False),
