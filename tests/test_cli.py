@@ -547,7 +547,7 @@ def test_a_verb_is_a_row_a_module_and_a_yaml_file(run: str, capsys: pytest.Captu
     assert main(["toy", f"run={run}", "times=2", "decoding.beam_size=3", "runtime.threads=1"]) == 0
     assert capsys.readouterr().out == "beam 3, 1 threads beam 3, 1 threads \n"
     assert main(["toy", "-m", f"run={run}", "times=1,2"]) == 0
-    assert re.search(r"^ +2 +2\.00 .* done", capsys.readouterr().out, flags=re.MULTILINE)
+    assert re.search(r"^1 +2 +2\.00 .* done", capsys.readouterr().out, flags=re.MULTILINE)
     assert main(["--help"]) == 0
     assert "  toy        say it\n" in capsys.readouterr().out
     assert main(["toy", "--help"]) == 0

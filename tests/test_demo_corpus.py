@@ -398,6 +398,7 @@ def test_the_package_ships_what_the_generator_draws(corpus: dict[str, list[Pair]
     assert sum(file.stat().st_size for file in BUNDLED.iterdir()) < 1_000_000
 
 
+@pytest.mark.slow
 def test_the_program_writes_the_files_that_the_package_ships(tmp_path: Path) -> None:
     write(tmp_path)
     for file in BUNDLED.glob("demo.*"):

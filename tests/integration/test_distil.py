@@ -222,6 +222,7 @@ def test_killed_while_it_translates_a_process_goes_on(
     assert "run         student" in done.stdout
 
 
+@pytest.mark.slow
 def test_both_directions_and_each_teacher_diversify_the_data(
     nmt: Command, teacher: Path, reverse: Path, small: Path, tmp_path: Path, translated: list[str]
 ) -> None:
@@ -294,6 +295,7 @@ def test_other_inputs_are_other_stages(teacher: Path, reverse: Path, tmp_path: P
     assert corpus.selection.translated[0].folder != translations
 
 
+@pytest.mark.slow
 def test_a_damaged_stage_is_refused(
     nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
 ) -> None:
@@ -315,6 +317,7 @@ def test_a_damaged_stage_is_refused(
     assert translated == ["forward", "forward"]
 
 
+@pytest.mark.slow
 def test_a_run_of_another_student_is_refused_before_anything_is_translated(
     nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
 ) -> None:

@@ -45,6 +45,7 @@ def test_a_stream_and_a_file_have_the_translations_of_all_runs(nmt: Command, fol
     assert (folder / "out").read_text() == found
 
 
+@pytest.mark.slow
 def test_a_run_twice_translates_as_the_run(nmt: Command, folder: Path) -> None:
     for search in ("decoding=beam", "decoding=greedy", "decoding=sampling"):
         once = translated(nmt, folder, "run=a", search)

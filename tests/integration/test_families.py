@@ -49,7 +49,9 @@ def test_learns_to_copy(nmt: Command, small: list[str], family: str, tmp_path: P
     assert done.stdout.split("test ")[1].splitlines()[0] == again.stdout.split("test ")[1].splitlines()[0]
 
 
-@every_family
+@pytest.mark.parametrize(
+    "family", ["gpt", *(pytest.param(x, marks=pytest.mark.slow) for x in FAMILIES if x != "gpt")]
+)
 def test_a_resumed_training_is_the_uninterrupted_one(
     nmt: Command, small: list[str], family: str, tmp_path: Path
 ) -> None:

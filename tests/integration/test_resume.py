@@ -133,6 +133,7 @@ def test_sampled_segmentations_are_drawn_again_after_a_kill(
 AUTO = ["data.max_tokens=32", "decoding=greedy", "trainer.batch_tokens=auto"]
 
 
+@pytest.mark.slow
 def test_a_number_of_tokens_that_is_found_gives_the_bits_of_one_that_is_given(
     nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_stream_that_has_changed_is_refused(nmt: Command, tiny: list[str], tmp
     assert "error: the training data has changed since step 3" in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     uninterrupted: Path, nmt: Command, tiny: list[str], tmp_path: Path

@@ -89,6 +89,7 @@ def test_a_share_of_the_training_fixes_its_length(nmt: Command, trained: Path) -
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_number_of_updates_does_not(nmt: Command, trained: Path, tmp_path: Path) -> None:
     options = [*BOTH_WAYS[:3], BOTH_WAYS[3].replace("0.25", "5"), *MODEL, *STEPS]
     first = nmt("train", f"run={tmp_path / 'run'}", *options, "trainer.max_steps=4")

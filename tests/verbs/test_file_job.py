@@ -154,6 +154,7 @@ def await_parts(process: subprocess.Popen[str], folder: Path, more_than: int) ->
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(5, 18, 23)
 def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
