@@ -707,7 +707,7 @@ def test_whatever_is_typed_is_a_config_or_an_error(overrides: list[str]) -> None
 
 
 @pytest.mark.fault(33)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(overrides=st.lists(OVERRIDES, min_size=1, max_size=4))
 def test_whatever_is_typed_can_be_trained_or_is_refused(overrides: list[str]) -> None:
     with contextlib.suppress(UserError):

@@ -51,6 +51,7 @@ def ours(run: Path, lines: list[str], **settings: Any) -> list[str]:
     return [found.text for found in open_run(run, runtime_cfg=CPU).translate(lines, beam_size=1, **settings)]
 
 
+SLOW = pytest.mark.slow
 MODELS = {
     "rotary": ("model.positions=rotary",),
     "lower case": ("tokenizer.lowercase=true", "tokenizer.strip_punctuation=true"),
@@ -61,7 +62,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "tags of languages" else SLOW) for name in MODELS]
+)
 def test_the_program_for_ctranslate2(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = untrained(tmp_path / "run", *MODELS[name])
     names = program(exported(run, "ctranslate2", "decoding.beam_size=1"), monkeypatch)
@@ -72,7 +75,9 @@ def test_the_program_for_ctranslate2(tmp_path: Path, name: str, monkeypatch: pyt
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-@pytest.mark.parametrize("name", ["lower case", "two vocabularies", "Marian"])
+@pytest.mark.parametrize(
+    "name", ["Marian", pytest.param("lower case", marks=SLOW), pytest.param("two vocabularies", marks=SLOW)]
+)
 def test_the_program_for_transformers(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids, translations one by one and together, and the defaults of `generate`."""
     run = untrained(tmp_path / "run", *MODELS.get(name, ["model.norm_order=post"]))

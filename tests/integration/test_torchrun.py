@@ -62,6 +62,7 @@ def test_two_processes_train_score_and_hand_over_to_one(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_an_error_is_said_once(nmt: Command, environment: dict[str, str], tmp_path: Path) -> None:
     done = torchrun(environment, "train", f"run={tmp_path}/run", "data=files", "data.train=nowhere")
     assert done.returncode != 0

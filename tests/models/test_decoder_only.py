@@ -47,7 +47,12 @@ def test_a_causal_prefix_is_one_text_with_the_target(norm_order: NormOrder, posi
 
 
 @pytest.mark.parametrize(
-    "positions", [kind for kind in Positions if kind not in (Positions.sinusoidal, Positions.relative)]
+    "positions",
+    [
+        pytest.param(kind, marks=() if kind is Positions.rotary else pytest.mark.slow)
+        for kind in Positions
+        if kind not in (Positions.sinusoidal, Positions.relative)
+    ],
 )
 def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions: Positions) -> None:
     """Other positions in test_transformer."""

@@ -84,6 +84,7 @@ def command(runs: dict[str, Path], *keys: str) -> list[str]:
     return ["rerank", f"run={runs['run']}", f"scorers=[{scorers}]", *search, *keys]
 
 
+@pytest.mark.slow
 def test_one_command_tunes_stores_reports_and_translates(
     runs: dict[str, Path],
     tmp_path: Path,
