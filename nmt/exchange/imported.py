@@ -5,17 +5,19 @@ Marian, M2M100 and their kin in `transformers` share the names of BART's layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nmt.data.special_ids import BOS_ID, PAD_ID, UNK_ID
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
-from nmt.exchange.pieces import Numbering
+from nmt.exchange.pieces import Numbering, Segmenter, numbering
 from nmt.layers.choices import Activation
+from nmt.models import require_memory
 from nmt.models.configs import TransformerConfig
 
 NEVER = 30.0
@@ -28,6 +30,16 @@ ACTIVATIONS = {
     "swish": Activation.silu,
 }
 """Names of activations in config.json -> ours."""
+STACK_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("d_model", "encoder_layers", "decoder_layers"), int),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), int),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), int),
+    **dict.fromkeys(("decoder_start_token_id", "pad_token_id", "eos_token_id"), int),
+    "activation_function": str,
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), float | None),
+    "scale_embedding": bool | None,
+}
+"""Fields of config.json that all these models have, with their types."""
 
 
 @dataclass
@@ -61,6 +73,49 @@ def require_equal(settings: Mapping[str, object], *names: str) -> None:
                 f"config.json: encoder_{name}={encoder}, but decoder_{name}={decoder}; "
                 "a model of nmt has one value for both"
             )
+
+
+def stack_config(settings: Mapping[str, Any], **own: Any) -> TransformerConfig:
+    """Return the config of a stack that config.json describes; `own` keys are those of one architecture.
+
+    Raises:
+        UserError: encoder and decoder have other widths, or the model does not fit into memory.
+    """
+    require_equal(settings, "ffn_dim", "attention_heads")
+    cfg = TransformerConfig(
+        d_model=settings["d_model"],
+        d_ff=settings["encoder_ffn_dim"],
+        num_heads=settings["encoder_attention_heads"],
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        activation=activation(settings["activation_function"]),
+        output_bias=True,
+        dropout=settings.get("dropout") or 0.0,
+        attention_dropout=settings.get("attention_dropout") or 0.0,
+        activation_dropout=settings.get("activation_dropout") or 0.0,
+        **own,
+    )
+    require_memory(cfg)
+    return cfg
+
+
+def numbered(
+    settings: Mapping[str, Any], vocabulary: Mapping[str, int], segmenters: Iterable[Segmenter]
+) -> Numbering:
+    """Return our numbers for a vocabulary whose special rows config.json names; see `pieces.numbering`.
+
+    Raises:
+        UserError: the vocabulary has no unknown token.
+    """
+    if "<unk>" not in vocabulary:
+        raise UserError("the vocabulary has no <unk>, the unknown token")
+    special = {
+        PAD_ID: settings["pad_token_id"],
+        UNK_ID: vocabulary["<unk>"],
+        BOS_ID: settings["decoder_start_token_id"],
+        EOS_ID: settings["eos_token_id"],
+    }
+    return numbering(vocabulary, segmenters, special)
 
 
 def stack_weights(

@@ -11,27 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError, suggest
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (
+    STACK_FIELDS,
     Imported,
-    activation,
     embedded,
     never_predicted,
-    require_equal,
+    numbered,
+    stack_config,
     stack_weights,
 )
-from nmt.exchange.pieces import Numbering, numbering
+from nmt.exchange.pieces import Numbering
 from nmt.layers.choices import NormOrder, Positions
-from nmt.models import require_memory
 from nmt.models.configs import TransformerConfig, Tying
 
 OFFSET = 2
@@ -47,16 +45,7 @@ LANGUAGES = [
 ]
 # fmt: on
 """Languages of M2M-100 in the order of their rows, for folders that do not name them."""
-FIELDS = {
-    **dict.fromkeys(("d_model", "encoder_layers", "decoder_layers"), int),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), int),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), int),
-    **dict.fromkeys(("decoder_start_token_id", "pad_token_id", "eos_token_id"), int),
-    "max_position_embeddings": int,
-    "activation_function": str,
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), float | None),
-    "scale_embedding": bool | None,
-}
+FIELDS = STACK_FIELDS | {"max_position_embeddings": int}
 
 
 def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
@@ -66,27 +55,24 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         UserError: a file is missing or damaged, or the model does not know a language.
     """
     settings = folder.settings(FIELDS)
-    require_equal(settings, "ffn_dim", "attention_heads")
     vocabulary, codes = _vocabulary(folder)
     tags = _tag(src, codes, "src"), _tag(tgt, codes, "tgt")
     segmenter = folder.segmenter("sentencepiece.bpe.model")
-    if "<unk>" not in vocabulary:
-        raise UserError("the vocabulary has no <unk>, the unknown token")
-    special = {
-        PAD_ID: settings["pad_token_id"],
-        UNK_ID: vocabulary["<unk>"],
-        BOS_ID: settings["decoder_start_token_id"],
-        EOS_ID: settings["eos_token_id"],
-    }
-    numbers = numbering(vocabulary | codes, [segmenter], special)
+    numbers = numbered(settings, vocabulary | codes, [segmenter])
     model = segmenter.renumbered(numbers.spellings)
     tokenizer = Tokenizer(
         TokenizerConfig(kind=segmenter.kind, vocab_size=len(numbers.rows), src_tag=tags[0], tgt_tag=tags[1]),
         model,
         model,
     )
-    cfg = _model(settings)
-    require_memory(cfg)
+    cfg = stack_config(
+        settings,
+        norm_order=NormOrder.pre,
+        positions=Positions.learned,
+        max_positions=settings["max_position_embeddings"],
+        embedding_scale=settings.get("scale_embedding") is not False,
+        tying=Tying.all,
+    )
     remarks = [f"it translates from {src} into {tgt}; for another direction import the folder again"]
     return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, numbers)), numbers, remarks)
 
@@ -127,26 +113,6 @@ def _tag(language: str, codes: Mapping[str, int], key: str) -> str:
     known = [code.strip("_") for code in codes]
     raise UserError(
         f"{key}={language}: the model does not know it{suggest(language, known)}; it knows {', '.join(known)}"
-    )
-
-
-def _model(settings: Mapping[str, Any]) -> TransformerConfig:
-    return TransformerConfig(
-        d_model=settings["d_model"],
-        d_ff=settings["encoder_ffn_dim"],
-        num_heads=settings["encoder_attention_heads"],
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
-        norm_order=NormOrder.pre,
-        positions=Positions.learned,
-        max_positions=settings["max_position_embeddings"],
-        activation=activation(settings["activation_function"]),
-        embedding_scale=settings.get("scale_embedding") is not False,
-        tying=Tying.all,
-        output_bias=True,
-        dropout=settings.get("dropout") or 0.0,
-        attention_dropout=settings.get("attention_dropout") or 0.0,
-        activation_dropout=settings.get("activation_dropout") or 0.0,
     )
 
 

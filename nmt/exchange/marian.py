@@ -10,40 +10,31 @@ their pieces, and `nmt.exchange.imported` for the names of the layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (
+    STACK_FIELDS,
     Imported,
-    activation,
     embedded,
     never_predicted,
-    require_equal,
+    numbered,
+    stack_config,
     stack_weights,
 )
-from nmt.exchange.pieces import Numbering, Segmenter, numbering
+from nmt.exchange.pieces import Numbering
 from nmt.layers.choices import NormOrder
-from nmt.models import require_memory
 from nmt.models.configs import TransformerConfig, Tying
 
-FIELDS = {
-    **dict.fromkeys(("d_model", "encoder_layers", "decoder_layers"), int),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), int),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), int),
-    **dict.fromkeys(("decoder_start_token_id", "pad_token_id", "eos_token_id"), int),
-    "activation_function": str,
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), float | None),
-    **dict.fromkeys(("scale_embedding", "share_encoder_decoder_embeddings"), bool | None),
-    **dict.fromkeys(("normalize_embedding", "normalize_before"), bool | None),
-}
+FIELDS = STACK_FIELDS | dict.fromkeys(
+    ("share_encoder_decoder_embeddings", "normalize_embedding", "normalize_before"), bool | None
+)
 
 
 def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
@@ -53,7 +44,6 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         UserError: a file is missing or damaged, or the model has what ours cannot have.
     """
     settings = folder.settings(FIELDS)
-    require_equal(settings, "ffn_dim", "attention_heads")
     for name in ("normalize_embedding", "normalize_before"):
         if settings.get(name):
             raise UserError(f"config.json: {name}=true is not supported by the import of Marian's models")
@@ -61,53 +51,25 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
     segmenters = [folder.segmenter("source.spm"), folder.segmenter("target.spm")]
     if shared:
         vocabularies = [folder.vocabulary("vocab.json")] * 2
-        sources = targets = _numbering(settings, vocabularies[0], segmenters)
+        sources = targets = numbered(settings, vocabularies[0], segmenters)
     else:
         vocabularies = [folder.vocabulary("vocab.json"), folder.vocabulary("target_vocab.json")]
         pairs = zip(vocabularies, segmenters, strict=True)
-        sources, targets = (_numbering(settings, vocabulary, [segmenter]) for vocabulary, segmenter in pairs)
+        sources, targets = (numbered(settings, vocabulary, [segmenter]) for vocabulary, segmenter in pairs)
     codes = [name for name in vocabularies[0] if name.startswith(">>") and name.endswith("<<")]
     tokenizer = Tokenizer(
         TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(sources.rows), joint=shared),
         segmenters[0].renumbered(sources.spellings, codes),
         segmenters[1].renumbered(targets.spellings, codes if shared else ()),
     )
-    cfg = _model(settings, shared)
-    require_memory(cfg)
-    remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
-    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, sources, targets)), targets, remarks)
-
-
-def _numbering(
-    settings: Mapping[str, Any], vocabulary: Mapping[str, int], segmenters: Sequence[Segmenter]
-) -> Numbering:
-    if "<unk>" not in vocabulary:
-        raise UserError("the vocabulary has no <unk>, the unknown token")
-    special = {
-        PAD_ID: settings["pad_token_id"],
-        UNK_ID: vocabulary["<unk>"],
-        BOS_ID: settings["decoder_start_token_id"],
-        EOS_ID: settings["eos_token_id"],
-    }
-    return numbering(vocabulary, segmenters, special)
-
-
-def _model(settings: Mapping[str, Any], shared: bool) -> TransformerConfig:
-    return TransformerConfig(
-        d_model=settings["d_model"],
-        d_ff=settings["encoder_ffn_dim"],
-        num_heads=settings["encoder_attention_heads"],
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
+    cfg = stack_config(
+        settings,
         norm_order=NormOrder.post,
-        activation=activation(settings["activation_function"]),
         embedding_scale=bool(settings.get("scale_embedding")),
         tying=Tying.all if shared else Tying.tgt_output,
-        output_bias=True,
-        dropout=settings.get("dropout") or 0.0,
-        attention_dropout=settings.get("attention_dropout") or 0.0,
-        activation_dropout=settings.get("activation_dropout") or 0.0,
     )
+    remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
+    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, sources, targets)), targets, remarks)
 
 
 def alternating(d_model: int) -> Tensor:

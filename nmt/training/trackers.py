@@ -154,7 +154,25 @@ class Remote(Sink):
                 return
 
 
-class WandB(Remote):
+class Logging(Remote):
+    """A tracker whose library has `Table`, `Image` and runs with `log`, as Weights & Biases has them."""
+
+    library: Any
+    opened: Any
+    """The run of the tracker."""
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        self.opened.log(dict(values), step=step)
+
+    def send_table(self, step: int, tag: str, columns: Sequence[str], rows: Rows) -> None:
+        table = self.library.Table(columns=list(columns), data=[list(row) for row in rows])
+        self.opened.log({tag: table}, step=step)
+
+    def send_image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
+        self.opened.log({tag: self.library.Image(pixels)}, step=step)
+
+
+class WandB(Logging):
     """Weights & Biases."""
 
     name, package, module = "wandb", "wandb", "wandb"
@@ -172,16 +190,6 @@ class WandB(Remote):
             config=dict(self.run.config),
             settings=settings,
         )
-
-    def send(self, step: int, values: Mapping[str, float]) -> None:
-        self.opened.log(dict(values), step=step)
-
-    def send_table(self, step: int, tag: str, columns: Sequence[str], rows: Rows) -> None:
-        table = self.library.Table(columns=list(columns), data=[list(row) for row in rows])
-        self.opened.log({tag: table}, step=step)
-
-    def send_image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
-        self.opened.log({tag: self.library.Image(pixels)}, step=step)
 
     def send_final(self, step: int, scores: Mapping[str, float]) -> None:
         self.opened.summary.update(dict(scores))
@@ -238,7 +246,7 @@ def _allowed(name: str) -> str:
     return re.sub(r"[^\w./: -]", "_", name.replace("+", "p"))
 
 
-class Trackio(Remote):
+class Trackio(Logging):
     """Trackio, on this machine or, as TRACKIO_SPACE_ID or TRACKIO_SERVER_URL say, elsewhere."""
 
     name, package, module = "trackio", "trackio", "trackio"
@@ -255,16 +263,6 @@ class Trackio(Remote):
                 auto_log_cpu=False,
                 auto_log_gpu=False,
             )
-
-    def send(self, step: int, values: Mapping[str, float]) -> None:
-        self.opened.log(dict(values), step=step)
-
-    def send_table(self, step: int, tag: str, columns: Sequence[str], rows: Rows) -> None:
-        table = self.library.Table(columns=list(columns), data=[list(row) for row in rows])
-        self.opened.log({tag: table}, step=step)
-
-    def send_image(self, step: int, tag: str, pixels: NDArray[np.uint8]) -> None:
-        self.opened.log({tag: self.library.Image(pixels)}, step=step)
 
     def send_final(self, step: int, scores: Mapping[str, float]) -> None:
         self.opened.log(dict(scores), step=step)

@@ -12,11 +12,11 @@ import torch
 import nmt
 from nmt.data.pairs import Split
 from nmt.data.sources import DemoData, load
-from nmt.data.special_ids import BOS_ID, EOS_ID, UNK_ID
 from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder
+from tests.exchange.agreement import require_agreement
 
 transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")
 
@@ -69,19 +69,12 @@ def test_ids_and_logits_are_those_of_transformers(folder: Path, tmp_path: Path, 
     run, rows = nmt.open_run(tmp_path / "run"), torch.tensor(imported.tgt.rows)
     theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder)
     tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en", tgt_lang="de")
-    common = [UNK_ID, EOS_ID, *range(EOS_ID + 1, len(rows) - imported.tgt.num_added)]
     text = load(DemoData(), Split.test)
     for line, target in zip([*text.src[:20], "Ω"], text.tgt, strict=False):
         src, tgt = run.tokenizer.encode_src([line])[0], run.tokenizer.encode_tgt([target])[0]
         batch = tokenizer([line], text_target=[target], return_tensors="pt")
         assert rows[torch.tensor(src)].tolist() == batch.input_ids[0].tolist()
-        assert rows[torch.tensor(tgt)].tolist() == batch.labels[0].tolist()
-        ids = torch.tensor([src])
-        with torch.no_grad():
-            expected = theirs(**batch).logits[0][:, rows[common]]
-            hidden = run.model(ids, torch.ones_like(ids).bool(), torch.tensor([[BOS_ID, *tgt[:-1]]]))
-            found = run.model.project(hidden)[0]
-        torch.testing.assert_close(found[:, common], expected, atol=1e-4, rtol=0)
+        require_agreement(run, imported, theirs, batch, src, tgt)
         assert run.tokenizer.decode(tgt[:-1]) == target
 
 
