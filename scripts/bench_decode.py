@@ -50,8 +50,8 @@ from nmt.data.pairs import Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import TokenizerKind
 from nmt.errors import UserError
+from nmt.exchange.configs import ExportConfig, Format, Quantization
 from nmt.exchange.export import export as export_folder
-from nmt.exchange.settings import ExportConfig, Format, Quantization
 from nmt.files import write_lines
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.positions import sinusoids

@@ -25,8 +25,8 @@ from sacrebleu.metrics.bleu import BLEU
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding.configs import BeamConfig, LengthPenalty
+from nmt.exchange.configs import ExportConfig, Format, Quantization
 from nmt.exchange.export import export
-from nmt.exchange.settings import ExportConfig, Format, Quantization
 from nmt.exchange.shared import pieces_of
 from nmt.runs.opened import Run, evaluation_text, open_run
 from nmt.runtime_config import RuntimeConfig

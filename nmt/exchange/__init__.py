@@ -9,7 +9,7 @@ Knows runs and the formats of other programs; refuses to know the command line. 
     m2m100              Models of M2M-100 and NLLB-200.
     architectures       The table of the architectures that can be imported.
     importing           A foreign folder as a run directory.
-    settings            The config of `nmt export`.
+    configs             The config of `nmt export`; no torch.
     shared              What several formats need: refusals, pieces, and tables of positions.
     to_ctranslate2      Models for CTranslate2, filled into its specification of a Transformer.
     to_huggingface      Models for `transformers`, in the class that computes the same.

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from nmt.errors import TrainingStopped, UserError
 from nmt.exchange import to_ctranslate2, to_huggingface, to_safetensors
+from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.model_card import model_card
-from nmt.exchange.settings import ExportConfig, Format
 from nmt.exchange.shared import SOURCE, TARGET
 from nmt.exchange.usage import ctranslate2_program, huggingface_program, safetensors_program
 from nmt.files import FULL, publish, write_atomically

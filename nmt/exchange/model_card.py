@@ -15,8 +15,8 @@ from nmt import __version__
 from nmt.config.stored import to_plain
 from nmt.data.pairs import one_line
 from nmt.decoding.metrics import METRICS
+from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.importing import RECORD
-from nmt.exchange.settings import ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
 from nmt.files import read_json
 from nmt.layers.choices import Positions

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt.config.roots import Task
 from nmt.decoding.configs import BeamConfig, DecodingConfig, LengthPenalty
 from nmt.errors import Problems, UserError
-from nmt.exchange.settings import ExportConfig, Format
+from nmt.exchange.configs import ExportConfig, Format
 from nmt.layers.positions import LearnedPositions
 from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding

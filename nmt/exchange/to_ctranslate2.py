@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.exchange.settings import ExportConfig, Format
+from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import (
     ANY_MODEL,
     library,

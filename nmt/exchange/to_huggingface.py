@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import SPACE, TokenizerKind
-from nmt.exchange.settings import ExportConfig, Format
+from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import (
     beam_search_of,
     library,

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt import __version__
 from nmt.config.stored import to_plain
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.exchange.settings import ExportConfig
+from nmt.exchange.configs import ExportConfig
 from nmt.files import write_json
 from nmt.runs.opened import Run
 

@@ -229,7 +229,7 @@ _ROWS = (
     Verb(
         name="export",
         summary="write the model of a run for CTranslate2, Hugging Face transformers, or any program",
-        config="nmt.exchange.settings.ExportConfig",
+        config="nmt.exchange.configs.ExportConfig",
         code="nmt.verbs.export.run",
         groups=("decoding",),
         examples=(

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from nmt.config.compose import Composed
+from nmt.exchange.configs import ExportConfig
 from nmt.exchange.export import export
-from nmt.exchange.settings import ExportConfig
 from nmt.runs.opened import open_runs
 
 
