@@ -23,6 +23,7 @@ from nmt.config.renames import translate
 from nmt.containment import require_contained
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
+from nmt.exchange.configs import IMPORT_RECORD
 from nmt.files import MAX_JSON_BYTES, misfits, parse_json, read_json, require_unlocked
 
 MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 1_000_000, 8
@@ -31,7 +32,7 @@ PARTS = ("model", "data", "trainer")
 """Parts that the config of every training has."""
 MARKS = ("checkpoints", "metrics.jsonl", "results.json")
 """Names that only a run directory has."""
-STATES = ("done", "running", "stopped", "failed", "killed", "unknown", "new", "damaged")
+STATES = ("done", "running", "stopped", "failed", "killed", "unknown", "imported", "new", "damaged")
 """States of a run in `nmt runs`."""
 SPLITS = ("validation", "test", "train")
 CHECKPOINT = re.compile(r"step_(\d{8,})")
@@ -329,6 +330,8 @@ def _state(path: Path, has_results: bool, has_checkpoint: bool) -> tuple[str, st
     known = {"finished": "done", "preempted": "stopped", "stopped": "stopped", "failed": "failed"}
     if has_results and told in ("", "running"):
         return "done", "", step
+    if not told and (path / IMPORT_RECORD).is_file():
+        return "imported", "", step
     return known.get(told, "stopped" if has_checkpoint else "new"), reason, step
 
 

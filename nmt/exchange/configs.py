@@ -1,4 +1,4 @@
-"""The config of `nmt export`; needs no library that a model is built with."""
+"""The config of `nmt export`, and the mark of imported runs; needs no library that a model is built with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from omegaconf import MISSING
 
 from nmt.config.roots import RunConfig
 from nmt.errors import UserError
+
+IMPORT_RECORD = "import.json"
+"""File of an imported run that says which folder its model is from."""
 
 
 class Format(Enum):

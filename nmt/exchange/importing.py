@@ -11,6 +11,7 @@ from nmt.data.sources import NoData
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.architectures import read
+from nmt.exchange.configs import IMPORT_RECORD
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import Imported
 from nmt.files import write_json
@@ -22,8 +23,6 @@ from nmt.training.configs import AdamConfig, CrossEntropyConfig, NoamConfig
 from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
 
-RECORD = "import.json"
-"""File of a run that says which folder the model is from."""
 MOST_BEAMS = 100
 """Beams that a folder may ask for; with more, the search is the default."""
 
@@ -52,7 +51,7 @@ def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[Tr
     run.mkdir(parents=True, exist_ok=True)
     imported.tokenizer.save(run)
     record = {"folder": str(path.resolve()), "sha256": folder.digests(), "config": folder.config}
-    write_json(run / RECORD, record)
+    write_json(run / IMPORT_RECORD, record)
     directory.seal()
     directory.checkpoints.save(Checkpoint(0, model.state_dict(), {}, TrainState().to_store()))
     save_config(cfg, directory.config_file)

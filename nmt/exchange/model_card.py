@@ -15,8 +15,7 @@ from nmt import __version__
 from nmt.config.stored import to_plain
 from nmt.data.pairs import one_line
 from nmt.decoding.metrics import METRICS
-from nmt.exchange.configs import ExportConfig, Format
-from nmt.exchange.importing import RECORD
+from nmt.exchange.configs import IMPORT_RECORD, ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
 from nmt.files import read_json
 from nmt.layers.choices import Positions
@@ -71,7 +70,7 @@ def _recorded(run: Run, name: str) -> dict[str, Any]:
 
 def _origin(run: Run) -> str:
     """Return who trained the model, as far as the run has recorded it."""
-    if found := _recorded(run, RECORD):
+    if found := _recorded(run, IMPORT_RECORD):
         kind = one_line(str(found.get("config", {}).get("model_type", "another")))
         return f"trained by another program and imported into `nmt` {__version__} from a {kind} model"
     version = _recorded(run, "environment.json").get("packages", {}).get("nmt", __version__)

@@ -1,7 +1,7 @@
 """A run directory: all files of one training, so that a run can be moved and shared.
 
     config.yaml  environment.json  tokenizer*.model  data/  MANIFEST.json  checkpoints/  metrics.jsonl
-    tb/  hypotheses/  evaluations/  results.json  status.json  init.json
+    tb/  hypotheses/  evaluations/  results.json  status.json  init.json  import.json
     nonfinite_step_*.json  train.log
 
 MANIFEST.json holds the SHA-256 of the tokenizer and of the kept data, which never change once the training

@@ -82,6 +82,14 @@ def test_the_state_of_a_run_without_results(tmp_path: Path, told: dict[str, Any]
     assert record.reason == told.get("reason", record.reason)
 
 
+def test_a_model_of_another_program_is_imported_until_it_is_trained(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", finished=False)
+    (run / "import.json").write_text("{}")
+    assert read_run(run).state == "imported"
+    status(run, state="preempted")
+    assert read_run(run).state == "stopped"
+
+
 def test_a_run_is_running_while_a_process_holds_its_lock(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", finished=False)
     status(run, "running", pid=os.getpid())
