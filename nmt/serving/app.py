@@ -7,7 +7,9 @@
     GET /                the page
 
 Every error is JSON, {"error": TEXT}. The page and /health are for everyone; the rest asks for `serve.token`
-if there is one. Nothing is fetched from elsewhere: FastAPI's own pages, which would be, are switched off.
+if there is one. A server for this machine alone answers only under the names of this machine, so that no
+site that a user visits can give it a name of its own and read its answers (DNS rebinding). Nothing is
+fetched from elsewhere: FastAPI's own pages, which would be, are switched off.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.exceptions import HTTPException
@@ -41,6 +43,7 @@ from nmt.serving.counters import Counters
 PAGE = Path(__file__).with_name("page.html")
 CLIENT_LEFT = 499
 """Status, in the counts alone, of a request whose client did not wait for the answer."""
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
@@ -136,10 +139,25 @@ class Service:
             challenge = {"WWW-Authenticate": "Bearer"}
             raise HTTPException(401, "the header Authorization must be: Bearer TOKEN", challenge)
 
+    async def require_local_name(self, request: Request) -> None:
+        """Raise `HTTPException` for a request to a server for this machine alone under a name of others."""
+        name = request.url.hostname
+        if self.cfg.host in LOOPBACK and name not in LOOPBACK:
+            raise HTTPException(
+                403,
+                f"this server is for {self.cfg.host} alone, not for {name!r}; set serve.host to serve others",
+            )
+
 
 def make_app(service: Service) -> FastAPI:
     """Return the application."""
-    app = FastAPI(title="nmt serve", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="nmt serve",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(service.require_local_name)],
+    )
     counters, page = service.counters, PAGE.read_text(encoding="utf-8")
     body = {"schema": TranslationRequest.model_json_schema()}
     described = {"requestBody": {"required": True, "content": {"application/json": body}}}

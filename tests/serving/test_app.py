@@ -142,6 +142,14 @@ def test_a_token_is_asked_for(run: Run) -> None:
         assert client.get("/health")[0] == client.get("/")[0] == 200
 
 
+def test_a_server_for_this_machine_has_no_other_name(run: Run) -> None:
+    with served(run) as client:
+        status, _, answer = client.post({"text": "a"}, Host="rebound.example:8000")
+        assert (status, answer["error"][:37]) == (403, "this server is for 127.0.0.1 alone, n")
+        assert "serve.host" in answer["error"]
+        assert client.post({"text": "a"}, Host="LOCALHOST:1")[0] == 200
+
+
 def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
         time.sleep(0.6)
@@ -160,7 +168,7 @@ def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.
         status, _, answer = client.post({"text": ["abcdefghabcdefgh"] * 3})
         assert (status, "at most 20 may wait" in answer["error"]) == (413, True)
         with socket.create_connection(("127.0.0.1", client.port)) as leaving:
-            head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             leaving.sendall(head + b'Content-Length: 13\r\n\r\n{"text": "a"}')
             time.sleep(0.2)
         time.sleep(0.2)
@@ -169,7 +177,7 @@ def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(run: Run) -> None:
-    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with (
         served(run, timeout_seconds=0.2) as client,
         socket.create_connection(("127.0.0.1", client.port)) as slow,
