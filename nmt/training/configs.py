@@ -157,25 +157,34 @@ class TrainerConfig:
 
 @dataclass
 class OptimizerConfig:
-    """Base of the optimizer configs: the settings of Adam, for all parameters without a rule of their own."""
+    """Base of the optimizer configs."""
 
     name: str = ""
     """Row of `OPTIMIZERS`; set by choosing `optimizer=...`."""
-    beta1: float = 0.9
-    """Decay of the first moment."""
-    beta2: float = 0.98
-    """Decay of the second moment."""
-    eps: float = 1e-9
-    """Term added to the root of the second moment."""
     weight_decay: float = 0.0
     """Weight decay of matrices only: never of biases, norms or embeddings."""
     clip_norm: float = 1.0
     """Global L2 norm that gradients are scaled down to; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
+        not_negative(self, "optimizer", "weight_decay", "clip_norm")
+
+
+@dataclass
+class MomentsConfig(OptimizerConfig):
+    """Base of the optimizers with the moments of Adam, for all parameters without a rule of their own."""
+
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.98
+    """Decay of the second moment."""
+    eps: float = 1e-9
+    """Term added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         within(self, "optimizer", "[0, 1)", "beta1", "beta2")
         positive(self, "optimizer", "eps")
-        not_negative(self, "optimizer", "weight_decay", "clip_norm")
 
     @property
     def betas(self) -> tuple[float, float]:
@@ -184,21 +193,21 @@ class OptimizerConfig:
 
 
 @dataclass
-class AdamConfig(OptimizerConfig):
+class AdamConfig(MomentsConfig):
     """Adam; the gradient of the weight decay goes through the moments."""
 
     name: str = "adam"
 
 
 @dataclass
-class AdamWConfig(OptimizerConfig):
+class AdamWConfig(MomentsConfig):
     """Adam with decoupled weight decay."""
 
     name: str = "adamw"
 
 
 @dataclass
-class MuonConfig(OptimizerConfig):
+class MuonConfig(MomentsConfig):
     """Matrices move along orthogonalised momentum, the other parameters by AdamW, at the same rate."""
 
     name: str = "muon"
@@ -215,10 +224,47 @@ class MuonConfig(OptimizerConfig):
         positive(self, "optimizer", "rms", "iterations")
 
 
+@dataclass
+class AdafactorConfig(OptimizerConfig):
+    """Second moments as an outer product of two vectors a matrix, and updates as shares of the weights."""
+
+    name: str = "adafactor"
+    beta2_decay: float = 0.8
+    """Power of the step that the share of the newest gradient in the second moment falls with."""
+    clip_update: float = 1.0
+    """Root mean square that an update, before the learning rate, is scaled down to."""
+    min_scale: float = 1e-3
+    """Smallest root mean square of a tensor that its update is a share of."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "optimizer", "(0, 1)", "beta2_decay")
+        positive(self, "optimizer", "clip_update", "min_scale")
+
+
+@dataclass
+class SgdConfig(OptimizerConfig):
+    """Gradient descent, with momentum."""
+
+    name: str = "sgd"
+    momentum: float = 0.9
+    """Share of the last update in the next; 0: none."""
+    nesterov: bool = False
+    """Take the gradient as if the momentum had moved the weights already; needs a momentum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "optimizer", "[0, 1)", "momentum")
+        if self.nesterov and not self.momentum:
+            raise UserError("optimizer.nesterov=true needs an optimizer.momentum above 0")
+
+
 OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
     "adam": (AdamConfig, "nmt.training.optimizer.build_adam"),
     "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
     "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
+    "adafactor": (AdafactorConfig, "nmt.training.optimizer.build_adafactor"),
+    "sgd": (SgdConfig, "nmt.training.optimizer.build_sgd"),
 }
 
 
@@ -306,6 +352,54 @@ class CosineConfig(DecayConfig):
 
 
 @dataclass
+class WsdConfig(DecayConfig):
+    """Linear warm-up to the peak, which stays, then a steep end (Hu et al. 2024; Hägele et al. 2024).
+
+    Until the decay begins, the rate does not depend on the length of the training.
+    """
+
+    name: str = "wsd"
+    decay_share: float = 0.2
+    """Share of the training, at its end, in which the rate falls from the peak to the final rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "schedule", "(0, 1]", "decay_share")
+
+
+@dataclass
+class IntervalConfig(PeakConfig):
+    """Base of the schedules that multiply the rate by a factor in every interval."""
+
+    decay_factor: float = 0.5
+    """Factor of the rate in each interval."""
+    interval_steps: int = 5000
+    """Updates of an interval; the first begins at the end of the warm-up."""
+    min_rate: float = 1e-8
+    """Lowest rate that the decay leads to."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "schedule", "(0, 1)", "decay_factor")
+        positive(self, "schedule", "interval_steps")
+        not_negative(self, "schedule", "min_rate")
+
+
+@dataclass
+class ExponentialConfig(IntervalConfig):
+    """Linear warm-up to the peak, then an exponential decay: a factor for every interval, evenly spread."""
+
+    name: str = "exponential"
+
+
+@dataclass
+class StepConfig(IntervalConfig):
+    """Linear warm-up to the peak, then a cut at the end of every interval."""
+
+    name: str = "step"
+
+
+@dataclass
 class PlateauConfig(PeakConfig):
     """Linear warm-up to the peak, then a cut whenever the validation loss has stopped improving."""
 
@@ -336,6 +430,9 @@ SCHEDULES: dict[str, tuple[type[ScheduleConfig], Code]] = {
     "inverse_sqrt": (InverseSqrtConfig, "nmt.training.schedules.inverse_sqrt"),
     "linear": (LinearConfig, "nmt.training.schedules.linear"),
     "cosine": (CosineConfig, "nmt.training.schedules.cosine"),
+    "wsd": (WsdConfig, "nmt.training.schedules.wsd"),
+    "exponential": (ExponentialConfig, "nmt.training.schedules.exponential"),
+    "step": (StepConfig, "nmt.training.schedules.stepwise"),
     "plateau": (PlateauConfig, "nmt.training.schedules.plateau"),
     "constant": (ConstantConfig, "nmt.training.schedules.constant"),
 }

@@ -4,7 +4,8 @@ An optimizer is one config dataclass, one function `build_foo(cfg, model)` and o
 Nothing here touches gradients: clipping and stepping belong to `nmt.runtime`, learning rates to
 `nmt.training.schedules`.
 
-Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Muon is in `nmt.training.muon`.
+Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer and Stern 2018. Muon is in
+`nmt.training.muon`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from torch import Tensor, nn
 from nmt.errors import UserError
 from nmt.loading import loaded
 from nmt.training.checkpoint import require_match
-from nmt.training.configs import OPTIMIZERS, AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from nmt.training.configs import (
+    OPTIMIZERS,
+    AdafactorConfig,
+    AdamConfig,
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SgdConfig,
+)
 from nmt.training.muon import Muon, packed_matrices
 
 
@@ -51,6 +60,23 @@ def build_muon(cfg: MuonConfig, model: nn.Module) -> torch.optim.Optimizer:
         betas=cfg.betas,
         eps=cfg.eps,
     )
+
+
+def build_adafactor(cfg: AdafactorConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Return Adafactor over the parameters of `model`, without a first moment."""
+    return torch.optim.Adafactor(
+        parameter_groups(model, cfg.weight_decay),
+        lr=0.0,
+        beta2_decay=-cfg.beta2_decay,
+        eps=(None, cfg.min_scale),
+        d=cfg.clip_update,
+    )
+
+
+def build_sgd(cfg: SgdConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Return gradient descent over the parameters of `model`."""
+    groups = parameter_groups(model, cfg.weight_decay)
+    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=True)
 
 
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:

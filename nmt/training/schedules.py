@@ -3,7 +3,8 @@
 A schedule is one config dataclass, one function `foo(step, cfg, context)` and one line in `SCHEDULES`; steps
 count optimizer updates from 1. Knows no weights and no gradients.
 
-Noam: Vaswani et al. 2017, section 5.3, equation 3.
+Noam: Vaswani et al. 2017, section 5.3, equation 3. Warm-up, stable, decay: Hu et al. 2024 (MiniCPM), with the
+shape of the decay of Hägele et al. 2024, section 3.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from nmt.training.configs import (
     ConstantConfig,
     CosineConfig,
     DecayConfig,
+    ExponentialConfig,
+    IntervalConfig,
     InverseSqrtConfig,
     LinearConfig,
     NoamConfig,
     PeakConfig,
     PlateauConfig,
     ScheduleConfig,
+    StepConfig,
+    WsdConfig,
 )
 
 
@@ -53,15 +58,25 @@ def inverse_sqrt(step: int, cfg: InverseSqrtConfig, context: ScheduleContext) ->
     return cfg.peak_rate * min(warmup(step, cfg), math.sqrt(max(cfg.warmup_steps, 1) / step))
 
 
-def _share_decayed(step: int, cfg: DecayConfig, context: ScheduleContext) -> float:
-    """Return the share of the decay that is over at `step`, in [0, 1]."""
+def _end_of_decay(cfg: DecayConfig, context: ScheduleContext) -> int:
+    """Return the step at which the decay ends; raise `UserError` when nothing says so."""
     end = cfg.decay_steps or context.max_steps
     if end is None:
         raise UserError(
             f"schedule={cfg.name} must know where its decay ends: "
             "set trainer.max_steps or schedule.decay_steps"
         )
-    return min(max((step - cfg.warmup_steps) / max(end - cfg.warmup_steps, 1), 0.0), 1.0)
+    return end
+
+
+def _share_over(step: int, begin: float, end: float) -> float:
+    """Return the share of the steps from `begin` to `end` that is over at `step`, in [0, 1]."""
+    return min(max((step - begin) / max(end - begin, 1), 0.0), 1.0)
+
+
+def _share_decayed(step: int, cfg: DecayConfig, context: ScheduleContext) -> float:
+    """Return the share of a decay right after the warm-up that is over at `step`, in [0, 1]."""
+    return _share_over(step, cfg.warmup_steps, _end_of_decay(cfg, context))
 
 
 def linear(step: int, cfg: LinearConfig, context: ScheduleContext) -> float:
@@ -74,6 +89,30 @@ def cosine(step: int, cfg: CosineConfig, context: ScheduleContext) -> float:
     """Return the rate on half a cosine from the peak to `final_rate`, after the warm-up."""
     left = 0.5 * (1.0 + math.cos(math.pi * _share_decayed(step, cfg, context)))
     return warmup(step, cfg) * (cfg.final_rate + (cfg.peak_rate - cfg.final_rate) * left)
+
+
+def wsd(step: int, cfg: WsdConfig, context: ScheduleContext) -> float:
+    """Return the peak after the warm-up, and at the end 1 - sqrt(share of the decay) of the way from it."""
+    end = _end_of_decay(cfg, context)
+    begin = max(end * (1.0 - cfg.decay_share), cfg.warmup_steps)
+    left = 1.0 - math.sqrt(_share_over(step, begin, end))
+    return warmup(step, cfg) * (cfg.final_rate + (cfg.peak_rate - cfg.final_rate) * left)
+
+
+def _after_intervals(number: float, step: int, cfg: IntervalConfig) -> float:
+    """Return the rate after this number of intervals."""
+    lowest = min(cfg.min_rate, cfg.peak_rate)
+    return warmup(step, cfg) * max(cfg.peak_rate * math.pow(cfg.decay_factor, number), lowest)
+
+
+def exponential(step: int, cfg: ExponentialConfig, context: ScheduleContext) -> float:
+    """Return the peak, after the warm-up multiplied by the same factor at every step."""
+    return _after_intervals(max(step - cfg.warmup_steps, 0) / cfg.interval_steps, step, cfg)
+
+
+def stepwise(step: int, cfg: StepConfig, context: ScheduleContext) -> float:
+    """Return the peak, after the warm-up cut at the end of every interval."""
+    return _after_intervals(max(step - cfg.warmup_steps - 1, 0) // cfg.interval_steps, step, cfg)
 
 
 def plateau(step: int, cfg: PlateauConfig, context: ScheduleContext) -> float:

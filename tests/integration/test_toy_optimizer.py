@@ -17,10 +17,10 @@ from nmt.training import configs, optimizer, schedules
 
 
 @dataclass
-class SgdConfig(configs.OptimizerConfig):
+class HeavyBallConfig(configs.OptimizerConfig):
     """Gradient descent with momentum."""
 
-    name: str = "sgd"
+    name: str = "heavy_ball"
     momentum: float = 0.9
     """Share of the last update in the next."""
 
@@ -34,7 +34,7 @@ class StairsConfig(configs.PeakConfig):
     """Steps of one rate."""
 
 
-def build_sgd(cfg: SgdConfig, model: TranslationModel) -> torch.optim.Optimizer:
+def build_heavy_ball(cfg: HeavyBallConfig, model: TranslationModel) -> torch.optim.Optimizer:
     groups = optimizer.parameter_groups(model, cfg.weight_decay)
     return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum)
 
@@ -46,7 +46,7 @@ def stairs(step: int, cfg: StairsConfig, context: schedules.ScheduleContext) -> 
 COMMAND = shlex.split("""
 train experiment=none data=toy data.max_tokens=32 tokenizer=word
 model.d_model=16 model.num_heads=2 model.encoder_layers=1 model.decoder_layers=1
-optimizer=sgd optimizer.momentum=0.8 schedule=stairs schedule.width=2
+optimizer=heavy_ball optimizer.momentum=0.8 schedule=stairs schedule.width=2
 schedule.peak_rate=0.4 schedule.warmup_steps=0 trainer.max_steps=5 trainer.log_every_steps=1 decoding=greedy
 """)
 
@@ -54,9 +54,9 @@ schedule.peak_rate=0.4 schedule.warmup_steps=0 trainer.max_steps=5 trainer.log_e
 def test_a_row_and_a_file_are_all_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(configs.OPTIMIZERS, "sgd", (SgdConfig, build_sgd))
+    monkeypatch.setitem(configs.OPTIMIZERS, "heavy_ball", (HeavyBallConfig, build_heavy_ball))
     monkeypatch.setitem(configs.SCHEDULES, "stairs", (StairsConfig, stairs))
-    for group, name in (("optimizer", "sgd"), ("schedule", "stairs")):
+    for group, name in (("optimizer", "heavy_ball"), ("schedule", "stairs")):
         file = tmp_path / "configs" / group / f"{name}.yaml"
         file.parent.mkdir(parents=True)
         file.write_text(f"defaults: [base_{name}, _self_]\n")
@@ -66,5 +66,5 @@ def test_a_row_and_a_file_are_all_it_takes(
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["train/lr"] for line in lines if "train/lr" in line] == [0.4, 0.4, 0.2, 0.2, 0.1]
     stored = yaml.safe_load((run / "config.yaml").read_text())
-    assert (stored["optimizer"]["name"], stored["optimizer"]["momentum"]) == ("sgd", 0.8)
+    assert (stored["optimizer"]["name"], stored["optimizer"]["momentum"]) == ("heavy_ball", 0.8)
     assert (stored["schedule"]["name"], stored["schedule"]["width"]) == ("stairs", 2)

@@ -14,7 +14,15 @@ from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.models.base import TranslationModel
 from nmt.models.configs import Tying
-from nmt.training.configs import OPTIMIZERS, AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from nmt.training.configs import (
+    OPTIMIZERS,
+    AdafactorConfig,
+    AdamConfig,
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SgdConfig,
+)
 from nmt.training.optimizer import (
     build_optimizer,
     load_optimizer_tensors,
@@ -34,6 +42,14 @@ from nmt.training.optimizer import (
         (MuonConfig, {"momentum": 1.0}, "optimizer.momentum must be in [0, 1), but is 1.0"),
         (MuonConfig, {"rms": 0.0}, "optimizer.rms must be positive, but is 0.0"),
         (MuonConfig, {"iterations": 0}, "optimizer.iterations must be positive, but is 0"),
+        (AdafactorConfig, {"beta2_decay": 1.0}, "optimizer.beta2_decay must be in (0, 1), but is 1.0"),
+        (AdafactorConfig, {"min_scale": 0.0}, "optimizer.min_scale must be positive, but is 0.0"),
+        (SgdConfig, {"momentum": 1.0}, "optimizer.momentum must be in [0, 1), but is 1.0"),
+        (
+            SgdConfig,
+            {"momentum": 0.0, "nesterov": True},
+            "optimizer.nesterov=true needs an optimizer.momentum above 0",
+        ),
     ],
 )
 def test_config_errors(kind: type[OptimizerConfig], fields: dict[str, Any], message: str) -> None:
@@ -92,6 +108,29 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 2))
 
 
+STATES = {
+    ("muon", 2): ("momentum_buffer",),
+    ("adafactor", 2): ("step", "row_var", "col_var"),
+    ("adafactor", 1): ("step", "variance"),
+    ("sgd", 2): ("momentum_buffer",),
+    ("sgd", 1): ("momentum_buffer",),
+}
+"""What an optimizer keeps of a parameter, by the number of its axes, where that is not what Adam keeps."""
+
+
+def test_adafactor_keeps_two_vectors_of_a_matrix_and_moves_it_by_a_share_of_itself() -> None:
+    layer = nn.Linear(30, 20, bias=False)
+    optimizer = build_optimizer(AdafactorConfig(), layer)
+    before = layer.weight.detach().clone()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    torch.autograd.backward(layer(torch.randn(50, 30)).square().sum())
+    optimizer.step()
+    assert sum(x.numel() for x in optimizer_tensors(optimizer, layer).values()) == 30 + 20 + 1
+    moved = (layer.weight.detach() - before).square().mean().sqrt()
+    torch.testing.assert_close(moved, 0.01 * before.square().mean().sqrt(), rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_stored_optimizer_goes_on_bit_for_bit(name: str) -> None:
     cfg = OPTIMIZERS[name][0](weight_decay=0.1)
@@ -104,11 +143,10 @@ def test_stored_optimizer_goes_on_bit_for_bit(name: str) -> None:
     optimizer = build_optimizer(cfg, stopped)
     train(stopped, optimizer, range(1, 4))
     tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, stopped).items()}
-    adam, muon = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
     assert set(tensors) == {
         f"{weight}/{key}"
         for weight, parameter in stopped.named_parameters()
-        for key in (muon if name == "muon" and parameter.ndim == 2 else adam)
+        for key in STATES.get((name, parameter.ndim), ("step", "exp_avg", "exp_avg_sq"))
     }
     resumed = network()
     resumed.load_state_dict(stopped.state_dict())
@@ -118,7 +156,8 @@ def test_stored_optimizer_goes_on_bit_for_bit(name: str) -> None:
 
     for ours, expected in zip(resumed.parameters(), straight.parameters(), strict=True):
         assert torch.equal(ours, expected)
-    assert float(tensors["0.bias/step"]) == 3.0  # what was handed in is not shared
+    if name != "sgd":
+        assert float(tensors["0.bias/step"]) == 3.0  # what was handed in is not shared
 
 
 def test_optimizer_of_another_model() -> None:

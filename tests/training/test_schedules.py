@@ -14,11 +14,14 @@ from nmt.training.configs import (
     ConstantConfig,
     CosineConfig,
     DecayConfig,
+    ExponentialConfig,
     InverseSqrtConfig,
     LinearConfig,
     NoamConfig,
     PlateauConfig,
     ScheduleConfig,
+    StepConfig,
+    WsdConfig,
 )
 from nmt.training.schedules import ScheduleContext, peak, rate
 
@@ -69,6 +72,17 @@ def test_without_warmup_the_first_rate_is_the_peak(schedule: str) -> None:
     ("cfg", "step", "expected"),
     [
         (InverseSqrtConfig(peak_rate=1e-3, warmup_steps=100), 400, 5e-4),
+        (WsdConfig(peak_rate=1e-3, warmup_steps=100), 320, 1e-3),
+        (WsdConfig(peak_rate=1e-3, warmup_steps=100), 340, 5e-4),
+        (WsdConfig(peak_rate=1e-3, warmup_steps=100, final_rate=1e-4, decay_share=0.5), 250, 5.5e-4),
+        (WsdConfig(peak_rate=1e-3, warmup_steps=100, decay_share=1.0), 175, 5e-4),
+        (WsdConfig(peak_rate=1e-3, warmup_steps=100, final_rate=1e-4), 500, 1e-4),
+        (ExponentialConfig(peak_rate=1e-3, warmup_steps=100, interval_steps=50), 200, 2.5e-4),
+        (ExponentialConfig(peak_rate=1e-3, warmup_steps=100, interval_steps=100), 150, 1e-3 * math.sqrt(0.5)),
+        (ExponentialConfig(peak_rate=1e-3, warmup_steps=0, interval_steps=1, min_rate=1e-5), 400, 1e-5),
+        (StepConfig(peak_rate=1e-3, warmup_steps=100, interval_steps=50), 150, 1e-3),
+        (StepConfig(peak_rate=1e-3, warmup_steps=100, interval_steps=50), 151, 5e-4),
+        (StepConfig(peak_rate=1e-3, warmup_steps=100, interval_steps=50, decay_factor=0.1), 201, 1e-5),
         (ConstantConfig(peak_rate=1e-3, warmup_steps=100), 10_000, 1e-3),
         (LinearConfig(peak_rate=1e-3, warmup_steps=100), 250, 5e-4),
         (LinearConfig(peak_rate=1e-3, warmup_steps=100), 400, 0.0),
