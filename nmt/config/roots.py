@@ -20,6 +20,7 @@ from nmt.config.explain import explained
 from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.starting import InitConfig
+from nmt.data.compression import without_suffix
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
@@ -166,7 +167,7 @@ class FileConfig(TargetConfig):
     """Base of the configs of the verbs that answer each line of standard input, or of a large file."""
 
     input: str | None = None
-    """File to read, plain or gzip-compressed; null: standard input."""
+    """File to read, plain or compressed; null: standard input."""
     output: str | None = None
     """File to write, compressed if it ends in .gz; null: standard output."""
     workers: int = 0
@@ -242,7 +243,7 @@ class TranslateConfig(FileConfig):
 
 def _format_of(file: str | None) -> LineFormat:
     """Return the format of lines that the name of a file says."""
-    return LineFormat.jsonl if (file or "").removesuffix(".gz").endswith(".jsonl") else LineFormat.text
+    return LineFormat.jsonl if without_suffix(file or "").endswith(".jsonl") else LineFormat.text
 
 
 Root = TypeVar("Root")

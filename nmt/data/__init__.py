@@ -3,6 +3,7 @@
 Knows text and tokens; refuses to know a model. The modules in import order:
 
     pairs               Sentence pairs, and the config fields that all sources share.
+    compression         Compressed files, told by their first bytes.
     lines               The lines of text files, plain or compressed, block by block.
     files               Pairs from files: parallel plain text, TSV and JSONL.
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.

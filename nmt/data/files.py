@@ -1,4 +1,4 @@
-"""Sentence pairs from files of the user: parallel plain text, TSV and JSONL, also gzip-compressed.
+"""Sentence pairs from files of the user: parallel plain text, TSV and JSONL, also compressed.
 
 `nmt.data.lines` splits a file into lines. A line that is not a pair is an error with file and line.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
+from nmt.data.compression import COMPRESSIONS, without_suffix
 from nmt.data.lines import is_cut, read_lines, require_file
 from nmt.data.pairs import (
     MAX_LINE_CHARS,
@@ -39,7 +40,8 @@ _MISSING = object()
 
 @dataclass
 class FilesData(ColumnsConfig):
-    """Files on disk. A path means two plain text files, or one .tsv or .jsonl file, each also as .gz.
+    """Files on disk. A path means two plain text files, or one .tsv or .jsonl file, each also as .gz, .bz2,
+    .xz or .zst.
 
     Plain text: `{lang}` in the path stands for the language, as in corpus/train.{lang}.txt; a path without
     `{lang}` is a prefix, so that corpus/train means corpus/train.en and corpus/train.de.
@@ -61,7 +63,7 @@ class FilesData(ColumnsConfig):
 
 @dataclass
 class TextData(DataConfig):
-    """Text in one language, plain or as .gz, for `task=language_model`; a line may be blank."""
+    """Text in one language, plain or compressed, for `task=language_model`; a line may be blank."""
 
     name: str = "text"
     src: str = "none"
@@ -101,7 +103,7 @@ class TextData(DataConfig):
 def stream(cfg: FilesData, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
-    suffixes = Path(place).name.removesuffix(".gz")
+    suffixes = without_suffix(Path(place).name)
     if suffixes.endswith((".tsv", ".jsonl")):
         file = _find(place, key)
         rows = _tsv_rows if suffixes.endswith(".tsv") else _jsonl_rows
@@ -173,10 +175,11 @@ def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
 
 
 def _find(place: str, key: str) -> Path:
-    """Return the path of the file `place`, or of `place`.gz; raise `UserError` when neither is there."""
-    path, compressed = Path(place), Path(f"{place}.gz")
-    if not path.exists() and compressed.exists():
-        return compressed
+    """Return the path of the file `place`, also as a compressed one; raise `UserError` when none is there."""
+    path = Path(place)
+    packed = [Path(f"{place}{kind.suffix}") for kind in COMPRESSIONS]
+    if not path.exists() and (found := [file for file in packed if file.exists()]):
+        return found[0]
     require_file(path, key, f"; data=hub data.path={path} reads dataset folders")
     return path
 

@@ -1,23 +1,22 @@
-"""The one reader of text files, plain or gzip-compressed: lines, block by block.
+"""The one reader of text files, plain or compressed: lines, block by block.
 
 Files are read as bytes and must be UTF-8. A line ends at a line feed and nowhere else: U+2028, U+0085 and a
 lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
 and so is a byte order mark. The last line needs no line feed. Bytes that cannot be read exactly are an error
 with file and line. Of a line longer than `MAX_LINE_CHARS` only the beginning is read, so that memory is
-bounded for a file, or a bomb of gzip, that has no line feed. Pairs and columns are unknown here.
+bounded for a file, or a bomb of compression, that has no line feed. Pairs and columns are unknown here.
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
 import itertools
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
+from nmt.data.compression import compression_of, damages, uncompressed
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.errors import UserError, suggest
 
@@ -26,13 +25,12 @@ BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 4 * (MAX_LINE_CHARS + 2)
 """Bytes that certainly hold more than `MAX_LINE_CHARS` characters, after a byte order mark."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @contextmanager
 def open_bytes(path: Path, key: str) -> Iterator[BinaryIO]:
-    """Open a file, plain or gzip-compressed, to read its uncompressed bytes.
+    """Open a file, plain or compressed, to read its uncompressed bytes.
 
     Raises:
         UserError: the file is unreadable or damaged, found out at any time until the block ends; names
@@ -40,10 +38,12 @@ def open_bytes(path: Path, key: str) -> Iterator[BinaryIO]:
     """
     try:
         with path.open("rb") as raw:
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if _is_gzip(raw, path, key) else raw
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{key}: {path} is a damaged gzip file ({error}); copy it again") from error
+            yield uncompressed(raw, path, key)
+    except damages() as error:
+        raise UserError(f"{key}: {path} is a damaged file ({error}); copy it again") from error
     except OSError as error:
+        if error.errno is None:  # bzip2 has no error of its own
+            raise UserError(f"{key}: {path} is a damaged file ({error}); copy it again") from error
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
 
 
@@ -130,19 +130,11 @@ def _beginning(line: bytes, file: BinaryIO) -> bytes:
     return line[: next((end for end in ends if line[end] & 0xC0 != 0x80), MAX_LINE_BYTES)]
 
 
-def _is_gzip(file: BinaryIO, path: Path, key: str) -> bool:
-    start = file.read(len(_GZIP_MAGIC))
-    file.seek(0)
-    if path.suffix == ".gz" and start and start != _GZIP_MAGIC:
-        raise UserError(f"{key}: {path} ends in .gz but is not gzip-compressed; remove .gz from its name")
-    return start == _GZIP_MAGIC
-
-
 def _decode(raw: bytes, where: str, before: int) -> str:
     """Decode UTF-8 strictly and refuse NUL; `before` lines precede `raw`, 0 at the start of a file."""
     if not before:
-        if raw.startswith(_GZIP_MAGIC):
-            raise UserError(f"{where} is gzip-compressed twice; decompress it once")
+        if compression_of(raw):
+            raise UserError(f"{where} is compressed twice; decompress it once")
         if raw.startswith(_UTF16_MARKS):
             raise UserError(f"{where} is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
         raw = raw.removeprefix(codecs.BOM_UTF8)

@@ -2,6 +2,7 @@
 
 Knows runs and the formats of other programs; refuses to know the command line. The modules in import order:
 
+    configs             The config of `nmt export`, and the mark of imported runs; no torch.
     pieces              SentencePiece models rewritten for the ids of another vocabulary.
     foreign             Folders of models as `transformers` writes them.
     imported            What an import consists of, and weights that are named as in BART.
@@ -9,7 +10,6 @@ Knows runs and the formats of other programs; refuses to know the command line. 
     m2m100              Models of M2M-100 and NLLB-200.
     architectures       The table of the architectures that can be imported.
     importing           A foreign folder as a run directory.
-    configs             The config of `nmt export`; no torch.
     shared              What several formats need: refusals, pieces, and tables of positions.
     to_ctranslate2      Models for CTranslate2, filled into its specification of a Transformer.
     to_huggingface      Models for `transformers`, in the class that computes the same.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import dataclasses
+import functools
 import gzip
 import json
+import lzma
 import random
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,15 +111,39 @@ def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
     assert stream(cfg, Split.train).read().src == ENGLISH
 
 
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": functools.partial(zstd.compress, options={zstd.CompressionParameter.checksum_flag: 1}),
+}
+
+
 @pytest.mark.fault(27)
-def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
-    """With .gz in the config, without it, and in a file whose name hides it."""
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_compression_is_told_by_the_content(tmp_path: Path, suffix: str) -> None:
+    """With the suffix in the config, without it, and in a name that hides it; files of two frames."""
     for language, sentences in (("en", ENGLISH), ("de", GERMAN)):
-        write(tmp_path, f"a.{language}.gz", gzip.compress(lines(sentences).encode()))
-        write(tmp_path, f"b.{language}", gzip.compress(lines(sentences).encode()))
-    for place in ("a.{lang}.gz", "a.{lang}", "a", "b"):
+        frames = (sentences[:1], sentences[1:])
+        packed = b"".join(PACKERS[suffix](lines(part).encode()) for part in frames)
+        write(tmp_path, f"a.{language}.{suffix}", packed)
+        write(tmp_path, f"b.{language}", packed)
+    for place in (f"a.{{lang}}.{suffix}", "a.{lang}", "a", "b"):
         cfg = FilesData(train=str(tmp_path / place))
         assert stream(cfg, Split.train).read() == ParallelText(ENGLISH, GERMAN)
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_damaged_compressed_file_is_told(tmp_path: Path, suffix: str) -> None:
+    packed = PACKERS[suffix](b"A dog runs.\n" * 99)
+    for damaged in (packed[:-5], packed[:12] + b"garbage" + packed[19:]):
+        assert " is a damaged file (" in error_of(write_pair(tmp_path, damaged, lines(GERMAN)))
+
+
+def test_zstandard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "backports.zstd", None)
+    message = error_of(write_pair(tmp_path, zstd.compress(b"A dog\n"), lines(GERMAN)))
+    assert "train.en is compressed by Zstandard: pip install 'nmt[zst]'" in message
 
 
 def test_tsv_with_a_header(tmp_path: Path) -> None:
@@ -186,9 +216,9 @@ def test_one_file_cannot_be_both_sides(tmp_path: Path) -> None:
         ("ok\nlä\n".encode("latin-1"), "line 2, byte 2 of the line (0xe4) is not UTF-8; in Windows-1252"),
         ("ok\nlä\n".encode("latin-1"), "that byte is 'ä'; if so, convert the file: iconv -f cp1252 -t UTF-8"),
         (b"\xef\xbb\xbf\x81\n", "line 1, byte 1 of the line (0x81) is not UTF-8; find its encoding"),
-        (gzip.compress(gzip.compress(b"A dog\n", mtime=0), mtime=0), "is gzip-compressed twice; decompress"),
-        (gzip.compress(b"A dog runs.\n" * 99, mtime=0)[:-9], "is a damaged gzip file"),
-        (b"\x1f\x8b\x08garbage-garbage", "is a damaged gzip file"),
+        (gzip.compress(gzip.compress(b"A dog\n", mtime=0), mtime=0), "is compressed twice; decompress"),
+        (gzip.compress(b"A dog runs.\n" * 99, mtime=0)[:-9], "is a damaged file"),
+        (b"\x1f\x8b\x08garbage-garbage", "is a damaged file"),
     ],
 )
 def test_what_is_not_utf8_text_is_told(tmp_path: Path, raw: bytes, expected: str) -> None:

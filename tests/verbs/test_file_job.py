@@ -426,7 +426,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
         (
             "new",
             gzip.compress(b"a\n" * 9, mtime=0)[:-5],
-            "input: {tmp}/new is a damaged gzip file (Compressed file ended before the end-of-stream marker "
+            "input: {tmp}/new is a damaged file (Compressed file ended before the end-of-stream marker "
             "was reached); copy it again",
         ),
     ],
