@@ -526,9 +526,9 @@ def test_a_run_of_an_earlier_version_keeps_its_batches(trainer: Factory) -> None
     first = trainer(max_steps=1, accumulate=2)
     fit(first)
     pairs = first.pairs_of_epoch(1, 0)
-    lengths, options = (pairs.src_lengths, pairs.tgt_lengths), {"seed": 1, "epoch": 1, "max_tokens": 40}
-    old, new = (list(map(list, plan_epoch(*lengths, **options, by_target=x))) for x in (True, False))
-    assert list(map(list, first.plan(pairs))) == new != old
+    lengths = pairs.src_lengths, pairs.tgt_lengths
+    old = list(map(list, plan_epoch(*lengths, seed=1, epoch=1, max_tokens=40, by_target=True)))
+    assert list(map(list, first.plan(pairs))) != old
     checkpoint = first.store.latest(pytest.fail)
     assert checkpoint is not None
     del checkpoint.state["progress"]["sorts_by_target"]
