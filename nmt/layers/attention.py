@@ -31,7 +31,7 @@ def prepared(mask: Tensor, x: Tensor) -> Tensor:
     A GPU adds a mask to the scores, and would make that of a boolean one anew in every layer, forward and
     backward. On CPU the boolean mask itself is best.
     """
-    return additive(mask, fused.product_dtype(x)) if mask.device.type == "cuda" else mask
+    return mask if mask.device.type == "cpu" else additive(mask, fused.product_dtype(x))
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
