@@ -41,7 +41,7 @@ from nmt.training.configs import (
 from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule
 from nmt.training.optimizer import build_optimizer
-from nmt.training.statistics import Update, UpdateStatistics
+from nmt.training.statistics import BatchSize, Update, UpdateStatistics
 from tests.models.test_contract import CASES, VOCAB_SIZE
 from tests.training.test_objective import cross_entropy, no_other_model
 
@@ -198,7 +198,7 @@ def update(model: TranslationModel, cfg: OptimizerConfig) -> None:
     for _ in range(2):
         loss, named = loss_of_batch(loss_of)
         amp_step.backward(loss / 40)
-        statistics.add_batch(loss, named, 28, counts=True)
+        statistics.add_batch(loss, named, BatchSize(26, 28, 28), counts=True)
     unusable = statistics.end_update(1, 40, Update(dict(model.named_parameters()), amp_step.clip()))
     amp_step.step(0.1, unusable)
     average.step(1, unusable)

@@ -3,13 +3,14 @@
 The plan of an epoch is a pure function of (seed, epoch, lengths, options): no iterator is ever stored, and a
 resumed run continues at (epoch, batch). Pairs of similar length share a batch, so that little of the batch is
 padding. The budget counts tokens with padding: sentences times the longest one, on the longer side. Lengths
-include EOS.
+include EOS. The plan does not depend on the number of processes, which share the batches of every update.
 
 Shapes: B sentences, S source length, T target length. Masks are boolean, True means "may be attended".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -106,13 +107,15 @@ def plan_epoch(
     epoch: int,
     max_tokens: int,
     draws: Sequence[SampleCounts] = (),
+    by_target: bool = False,
 ) -> Plan:
     """Split all pairs into batches of at most `max_tokens` padded tokens on either side, in random order.
 
     Every pair is in exactly one batch, unless `draws` says how many pairs to take of each corpus. A pair
     longer than the budget gets a batch of its own. Pairs that share a batch come from one pool of
     `POOL_PAIRS` pairs, sampled at random if there are more: sorting a pool takes little memory, and its
-    batches have as little padding as those of a larger pool.
+    batches have as little padding as those of a larger pool. `by_target` sorts by the length of the target,
+    then of the source, which pads sources more: the order of runs that began with it.
     """
     draws_rng, pools_rng, pairs_rng, batches_rng = (
         np.random.default_rng(derive_seed(seed, epoch, x)) for x in ("draws", "pools", "pairs", "batches")
@@ -124,11 +127,27 @@ def plan_epoch(
     for first in range(0, len(order), POOL_PAIRS):
         pool = order[first : first + POOL_PAIRS]
         src, tgt = src_lengths[pool], tgt_lengths[pool]
-        by_length = np.lexsort((pairs_rng.random(len(pool)), src // 2, tgt))
+        if by_target:
+            by_length = np.lexsort((pairs_rng.random(len(pool)), src // 2, tgt))
+        else:
+            by_length = _by_longer_side(src, tgt, pairs_rng)
         pool[:] = pool[by_length]
         ends.append(first + _cut(np.maximum(src, tgt)[by_length], max_tokens))
     all_ends = np.concatenate([np.empty(0, np.int64), *ends])
     return Plan(order, all_ends, batches_rng.permutation(len(all_ends)))
+
+
+def _by_longer_side(src: Lengths, tgt: Lengths, rng: np.random.Generator) -> Indices:
+    """Return the order by the longer side, then by the difference of the sides, equal pairs at random.
+
+    The difference rises for one length and falls for the next, so that the pairs around the border of two
+    lengths, which often share a batch, are alike on both sides.
+    """
+    mixed = rng.permutation(len(src))
+    src, tgt = (lengths[mixed].astype(np.int64) for lengths in (src, tgt))
+    longer, difference = np.maximum(src, tgt), src - tgt
+    turned = np.where(longer % 2, difference, -difference)
+    return mixed[np.argsort(longer * (2 * longer.max(initial=0) + 1) + turned, kind="stable")]
 
 
 def _sampled_order(draws: Sequence[SampleCounts], rng: np.random.Generator) -> npt.NDArray[np.int32]:
@@ -188,3 +207,22 @@ def groups(batches: Sequence[Indices], size: int, start: int = 0) -> Iterator[Se
     """Yield the batches of each update from batch `start` on: `size`, or fewer at the end of an epoch."""
     for first in range(start, len(batches), size):
         yield batches[first : first + size]
+
+
+def dealt(group: Sequence[Indices], accumulate: int, rank: int, size: int) -> list[Indices]:
+    """Return what process `rank` of `size` computes of the batches of one update; every pair has one process.
+
+    Whole batches are dealt, one to each process in turn. The rest of `accumulate`, the number of batches of
+    all updates but the last of an epoch, is too small for that: processes then share a batch row by row, as
+    few of them as come out even. All processes get the same number of arrays, some of them perhaps empty.
+    """
+    parts, width = list[Indices](), min(accumulate, size)
+    for first in range(0, len(group), width):
+        planned = min(width, max(accumulate, len(group)) - first)
+        teams = math.gcd(planned, size)
+        team, member = divmod(rank, size // teams)
+        batches = group[first : first + planned]
+        for turn in range(0, len(batches), teams):
+            indices = batches[turn + team] if turn + team < len(batches) else batches[0][:0]
+            parts.append(indices[member :: size // teams])
+    return parts

@@ -2,7 +2,7 @@
 
 Nothing here knows a vocabulary, a batch or a model family. Shapes: B sentences, T positions of the queries,
 S positions of the keys, D d_model, H heads, C channels of a head. Masks are boolean and True means "may be
-attended"; every query must have something to attend to.
+attended", or what `prepared` makes of such a mask; every query must have something to attend to.
 
 Attention: Vaswani et al. 2017, section 3.2.
 """
@@ -20,6 +20,25 @@ from nmt.kernels import fused
 from nmt.kernels.fused import Linear
 from nmt.layers.blocks import Dropout, initialise
 from nmt.layers.relative_positions import RelativePositions
+
+ROW = 8
+"""Rows of an additive mask begin at multiples of so many elements: the kernels of GPUs copy other masks."""
+
+
+def prepared(mask: Tensor, x: Tensor) -> Tensor:
+    """Return a boolean mask (..., S) for the attention of several layers to x, as it is fastest for them.
+
+    A GPU adds a mask to the scores, and would make that of a boolean one anew in every layer, forward and
+    backward. On CPU the boolean mask itself is best.
+    """
+    return mask if mask.device.type == "cpu" else additive(mask, fused.product_dtype(x))
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 where the boolean mask (..., S) is True and -inf elsewhere; its rows lie as `ROW` says."""
+    columns = mask.shape[-1]
+    scores = torch.zeros((*mask.shape[:-1], -(-columns // ROW) * ROW), dtype=dtype, device=mask.device)
+    return scores[..., :columns].masked_fill_(~mask, -torch.inf)
 
 
 class AttentionRole(Enum):

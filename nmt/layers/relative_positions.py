@@ -39,12 +39,15 @@ class RelativePositions(nn.Module):
         return weights @ values
 
     def masked_bias(self, queries: Tensor, num_keys: int, mask: Tensor | None) -> Tensor | None:
-        """Return the bias, -inf where the boolean mask forbids to attend; without a bias, the mask itself."""
+        """Return the bias, -inf where the mask forbids to attend; without a bias, the mask itself.
+
+        A mask is boolean, or has the value 0 or -inf; both expand to (B, H, T, S).
+        """
         bias = self.bias(queries, num_keys)
-        if bias is None:
-            return mask
+        if bias is None or mask is None:
+            return mask if bias is None else bias.to(queries.dtype)
         bias = bias.to(queries.dtype)
-        return bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        return bias.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else bias + mask
 
 
 def offsets(num_queries: int, num_keys: int, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.special_ids import BOS_ID
-from nmt.layers.attention import AttentionRole
+from nmt.layers.attention import AttentionRole, prepared
 from nmt.models.base import AttentionMaps, TranslationModel
 from nmt.models.configs import DecoderOnlyConfig
 from nmt.models.kv_cache import KeyValueCache, new_cache
@@ -51,6 +51,7 @@ class DecoderOnly(TranslationModel):
         x = self.embedding(torch.cat([prefix, tgt_in], dim=1), padding=padding)
         # Padding of the target is at its end, where the causal mask hides it from every real position.
         mask = self._mask(padding, columns, x.shape[1])
+        mask = prepared(mask, x) if columns else mask
         for layer in self.layers:
             x = layer(x, mask, is_causal=not columns)
         return self.norm(x[:, columns:])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nmt.layers.attention import AttentionRole
+from nmt.layers.attention import AttentionRole, prepared
 from nmt.models.base import TranslationModel
 from nmt.models.configs import TransformerConfig
 from nmt.models.kv_cache import KeyValueCache, new_cache
@@ -75,18 +75,18 @@ class Transformer(TranslationModel):
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Return the hidden states (B, T, D) of every target position, given the reference before it."""
-        memory = self.encode(src, src_mask)
+        memory, mask = self.encode(src, src_mask)
         length = tgt_in.shape[1]
         x = self.tgt_embedding(tgt_in)
         # Padding is at the end, where the causal mask hides it from every real position.
         causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
         for layer in self.decoder:
-            x = layer(x, memory, causal, src_mask[:, None, None, :])
+            x = layer(x, memory, causal, mask)
         return self.decoder_norm(x)
 
     def start(self, src: Tensor, src_mask: Tensor) -> KeyValueCache:
         """Encode the source and keep its keys and values for every layer of the decoder."""
-        memory = self.encode(src, src_mask)
+        memory, _ = self.encode(src, src_mask)
         cache = new_cache((layer.self_attention.attention for layer in self.decoder), memory)
         cache.remember_source(src_mask, (layer.read(memory) for layer in self.decoder))
         return cache
@@ -99,9 +99,10 @@ class Transformer(TranslationModel):
         state.position += 1
         return self.decoder_norm(x[:, 0])
 
-    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Return memory (B, S, D) of source ids (B, S)."""
+    def encode(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return memory (B, S, D) of source ids (B, S), and the mask (B, 1, 1, S) of attention to it."""
         x = self.src_embedding(src)
+        mask = prepared(src_mask[:, None, None, :], x)
         for layer in self.encoder:
-            x = layer(x, src_mask[:, None, None, :])
-        return self.encoder_norm(x)
+            x = layer(x, mask)
+        return self.encoder_norm(x), mask

@@ -60,7 +60,7 @@ class TrainerConfig:
     auto_batch_tokens: int | None = None
     """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
     accumulate: int = 1
-    """Batches whose gradients are added up for one update."""
+    """Batches whose gradients are added up for one update, over all processes together."""
     on_nonfinite: OnNonfinite = OnNonfinite.stop
     """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
     returns to the newest regular checkpoint and goes on with the data behind that update."""

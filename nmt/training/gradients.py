@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Indices, Plan, collate
+from nmt.data.batching import Indices, Plan, collate, dealt
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
@@ -23,7 +23,7 @@ from nmt.training.auto_batch import TIMED_SECONDS, Room, Trial
 from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched
-from nmt.training.statistics import Update, UpdateStatistics
+from nmt.training.statistics import BatchSize, Update, UpdateStatistics
 
 
 class Gradients:
@@ -37,6 +37,7 @@ class Gradients:
         *,
         seed: int,
         batch_tokens: int,
+        accumulate: int = 1,
         world: World = ALONE,
     ):
         self.parallel_model = parallel_model
@@ -44,6 +45,8 @@ class Gradients:
         self.statistics = statistics
         self.seed = seed
         self.batch_tokens = batch_tokens  # of the config, for advice
+        self.accumulate = accumulate
+        """Batches of an update, which are dealt to the processes; 1: the rows of each batch are."""
         self.world = world
         self.log: Log = warn
         self.has_tried = False
@@ -95,26 +98,36 @@ class Gradients:
         """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
         seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
         num_tokens, losses = num_tokens_of(pairs, batches), []
-        for number, indices in enumerate(batches, start=1):
-            self._current = indices
-            with self.parallel_model.exchanging(is_last=number == len(batches)):
+        parts = self._own(batches)
+        for number, indices in enumerate(parts, start=1):
+            with self.parallel_model.exchanging(is_last=number == len(parts)):
                 losses.append(self._add_batch(pairs, indices, step, num_tokens))
         return losses
 
-    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
-        """Add the gradients and the sums of this rank's rows of a batch to those of the update.
+    def _own(self, batches: Sequence[Indices]) -> list[Indices]:
+        """Return this rank's batches, or rows of batches, of an update."""
+        return dealt(batches, self.accumulate, self.world.rank, self.world.size)
 
-        Nothing here waits for a GPU, so the host collates and copies the next rows while the GPU computes.
+    def _repeated(self, indices: Indices) -> list[Indices]:
+        """Return as many copies of a batch as are dealt at once, so that a rank gets its usual share."""
+        return [indices] * min(self.accumulate, self.world.size)
+
+    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
+        """Add the gradients and the sums of pairs that this rank computes to those of the update.
+
+        Nothing here waits for a GPU, so the host collates and copies the next pairs while the GPU computes.
         """
-        rows = indices[self.world.rank :: self.world.size]
-        has_rows = len(rows) > 0  # a rank without rows takes part all the same, with a loss of weight 0
-        batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
+        has_rows = len(indices) > 0  # a rank without pairs takes part all the same, with a loss of weight 0
+        self._current = indices if has_rows else np.zeros(1, np.int64)
+        batch = collate(pairs, self._current, self.parallel_model.multiple)
+        src_tokens = int(pairs.src_lengths[indices].sum())
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
             loss, named = self.parallel_model(batch, step)
         share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
         self.amp_step.backward(share if has_rows else 0.0 * share)
-        self.statistics.add_batch(loss, named, batch.tgt_out.numel(), counts=has_rows)
+        size = BatchSize(src_tokens, batch.src.numel(), batch.tgt_out.numel())
+        self.statistics.add_batch(loss, named, size, counts=has_rows)
         return loss.detach()
 
     def try_largest(self, pairs: EncodedPairs, plan: Plan, step: int) -> None:
@@ -131,7 +144,7 @@ class Gradients:
         moments = [torch.empty_like(x) for x in (*new, *new)]
         tensors = dict(self.parallel_model.objective.tensors)
         for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
-            self.add(pairs, [indices], step, UserError)
+            self.add(pairs, self._repeated(indices), step, UserError)
             self._forget(tensors)
         del moments  # of the optimizer, which it makes in the first update
 
@@ -143,14 +156,16 @@ class Gradients:
         if self.world.all_reduce_max(float(room is not None and not room.holds(size))):
             return Trial(fits=False)
         tensors = dict(self.parallel_model.objective.tensors)
-        largest = plan.largest(pairs.src_lengths, pairs.tgt_lengths)
-        tokens, usable = num_tokens_of(pairs, largest), torch.zeros((), device=self.amp_step.device)
+        largest = list(map(self._repeated, plan.largest(pairs.src_lengths, pairs.tgt_lengths)))
+        tokens = sum(num_tokens_of(pairs, copies) for copies in largest)
+        usable = torch.zeros((), device=self.amp_step.device)
         started, rounds = time.perf_counter(), 0
         with Attempt() as attempt, self.parallel_model.exchanging(is_last=False):
             while not rounds or (room is not None and time.perf_counter() - started < TIMED_SECONDS):
                 rounds += 1
-                for indices in largest:
-                    self._add_batch(pairs, indices, 1, tokens)
+                for copies in largest:
+                    for indices in self._own(copies):
+                        self._add_batch(pairs, indices, 1, tokens)
                     self.amp_step.clip()
                     self.amp_step.step(0.0, usable)
         seconds = time.perf_counter() - started
@@ -168,8 +183,7 @@ class Gradients:
             losses = self._add_batches(pairs, batches, step)
         parameters = dict(self.parallel_model.trained.named_parameters())
         norms = grad_norms(Update(parameters, losses[0]), self.amp_step.scaler.get_scale())
-        rows = [indices[self.world.rank :: self.world.size] for indices in batches]
-        own = {"rank": self.world.rank, **found_by_rank(modules, pairs, rows, losses)}
+        own = {"rank": self.world.rank, **found_by_rank(modules, pairs, self._own(batches), losses)}
         return {
             "weights": bad_weights(self.parallel_model.trained),
             "grad_norms": norms,

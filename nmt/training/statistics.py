@@ -58,9 +58,20 @@ def layer_grad_norm(update: Update) -> dict[str, Tensor]:
 Measure = Callable[[Update], Tensor | dict[str, Tensor]]
 
 
+class BatchSize(NamedTuple):
+    """The numbers of a batch of which its padding follows."""
+
+    src_tokens: int
+    """Source tokens without padding."""
+    src_positions: int
+    """Source tokens with padding."""
+    tgt_positions: int
+    """Target tokens with padding."""
+
+
 OF_UPDATES = "update/"
 """Prefix of the name of a measure in a window of sums."""
-COUNTED = ("tokens", "positions", "norm", "overflows", "steps", "seconds", "flops")
+COUNTED = ("tokens", *BatchSize._fields, "norm", "overflows", "steps", "seconds", "flops")
 """Other names in a window; every further name is a sum over target tokens: `loss`, or an objective's."""
 
 
@@ -123,10 +134,10 @@ class UpdateStatistics:
         """Forget the batches of an update that is computed anew."""
         self._batches = None
 
-    def add_batch(self, loss: Tensor, named: dict[str, Tensor], positions: int, *, counts: bool) -> None:
+    def add_batch(self, loss: Tensor, named: dict[str, Tensor], size: BatchSize, *, counts: bool) -> None:
         """Add the sums of one batch to those of the update; a batch that does not count adds zeros.
 
-        `loss` and the `named` sums of the objective are scalars, `positions` is the padded target size.
+        `loss` and the `named` sums of the objective are scalars.
 
         Raises:
             ValueError: the objective gives one of its sums a name that means something else.
@@ -134,9 +145,10 @@ class UpdateStatistics:
         if not self._batch_names:
             if taken := named.keys() & {"loss", *COUNTED}:
                 raise ValueError(f"an objective cannot name a sum {' or '.join(sorted(taken))}; it is taken")
-            self._batch_names = ("loss", *named, "positions")
+            self._batch_names = ("loss", *named, *size._fields)
         loss = loss.detach()
-        sums = torch.stack([loss, *(x.detach() for x in named.values()), torch.full_like(loss, positions)])
+        of_tokens = (x.detach() for x in named.values())
+        sums = torch.stack([loss, *of_tokens, *(torch.full_like(loss, number) for number in size)])
         sums = sums if counts else torch.zeros_like(sums)
         self._batches = sums if self._batches is None else self._batches + sums
 
@@ -189,16 +201,21 @@ class UpdateStatistics:
 
 
 def means(window: dict[str, float]) -> dict[str, float]:
-    """Return the means of a window of sums: per target token, per update and per second."""
+    """Return the means of a window of sums: per target token, per update and per second.
+
+    `padding_src` and `padding_tgt` are shares of all positions of a side; without sources, the latter alone.
+    """
     tokens = window["tokens"] or math.nan  # none where all updates were left out
     updates = max(window["steps"] - window["overflows"], 1)
     of_updates = {name: value for name, value in window.items() if name.startswith(OF_UPDATES)}
     of_tokens = {name: value for name, value in window.items() if name not in {*COUNTED, *of_updates}}
+    real, padded = window.get("src_tokens", 0.0), window.get("src_positions")
     return {
         **{name: value / tokens for name, value in of_tokens.items()},
         "tgt_tokens_per_second": tokens / window["seconds"],
         "grad_norm": window["norm"] / updates,
-        "padding": 1.0 - tokens / (window["positions"] or math.nan),
+        **({"padding_src": 1.0 - real / padded} if padded else {}),
+        "padding_tgt": 1.0 - tokens / (window["tgt_positions"] or math.nan),
         **{name.removeprefix(OF_UPDATES): value / updates for name, value in of_updates.items()},
     }
 

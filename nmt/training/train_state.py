@@ -23,6 +23,8 @@ class TrainState:
     """Batches of this epoch already trained on."""
     digest: str = ""
     """`EncodedPairs.digest` of this epoch."""
+    sorts_by_target: bool = False
+    """Whether batches are made and dealt to processes as in earlier versions, one of which began the run."""
     tokens: int = 0
     """Target tokens trained on."""
     seconds: float = 0.0
@@ -68,7 +70,9 @@ class TrainState:
             progress, {name: kinds[name] for name in kinds if name == "step" or name in progress}
         )
         if not wrong:
-            found = cls(**progress)
+            found = cls(**{"sorts_by_target": True, **progress})
+            if "positions" in found.window:  # of the target, when those of the source were not counted
+                found.window["tgt_positions"] = found.window.pop("positions")
             counts = [*(x for x in vars(found).values() if type(x) is int), *map(_step, found.scores)]
             wrong = ["a count is negative or a score has no step"] if min(counts) < 0 else []
         if wrong:

@@ -6,7 +6,7 @@ name. A step is one update of the weights, counted from 1.
 All that a training must remember is in `TrainState` and in the tensors of a checkpoint; the random state of a
 step is a function of (seed, step, rank). So a resumed run repeats the interrupted one.
 
-Several processes (`World`) each take a part of the rows of every batch. They agree on the time and on
+Several processes (`World`) share the batches of every update. They agree on the time and on
 requests to stop, and so validate, save and end at the same step; rank 0 alone writes.
 """
 
@@ -111,6 +111,7 @@ class Trainer:
             self.statistics,
             seed=seed,
             batch_tokens=cfg.tokens_per_batch,
+            accumulate=cfg.accumulate,
             world=world,
         )
         self.log: Log = warn
@@ -130,6 +131,8 @@ class Trainer:
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
             self.train_state.window = {}  # its updates were measured otherwise than those to come
+        if self.train_state.sorts_by_target:
+            self.gradients.accumulate = 1  # such runs deal the rows of every batch
         self.statistics.resume(self.train_state.skips_in_a_row)
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
@@ -212,6 +215,7 @@ class Trainer:
             epoch=self.train_state.epoch,
             max_tokens=max_tokens or self.cfg.tokens_per_batch,
             draws=pairs.draws,
+            by_target=self.train_state.sorts_by_target,
         )
 
     def share_done(self) -> float:

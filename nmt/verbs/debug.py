@@ -222,9 +222,10 @@ def _lines_on_data(
     yield f"data        {first} {found.num_pairs:,} {unit}; {lengths}"
     for name, indices in (("usual", batches[0]), ("largest", largest)):
         S, T = int(src[indices].max()), int(tgt[indices].max())
-        padding = 1 - int((src[indices] + tgt[indices]).sum()) / (len(indices) * (S + T))
         B = len(indices)
-        yield f"batch       {name}: src ({B}, {S}), tgt ({B}, {T}), {padding:.0%} padding"
+        of_src, of_tgt = (1 - x[indices].sum() / max(B * most, 1) for x, most in ((src, S), (tgt, T)))
+        padding = f"{of_src:.0%} and {of_tgt:.0%} padding" if S else f"{of_tgt:.0%} padding"
+        yield f"batch       {name}: src ({B}, {S}), tgt ({B}, {T}), {padding}"
 
 
 def _lines_on_memory(memory: rehearsal.Memory, cfg: TrainConfig) -> Iterator[str]:

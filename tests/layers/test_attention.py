@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from nmt.layers.attention import AttentionRole, MultiHeadAttention, recorded_attention
+from nmt.layers.attention import AttentionRole, MultiHeadAttention, additive, prepared, recorded_attention
 from nmt.layers.blocks import Residual
 from nmt.layers.choices import NormOrder, Positions
 from nmt.layers.relative_positions import (
@@ -187,6 +187,16 @@ def test_equals_the_attention_of_torch(bias: bool, training: bool) -> None:
     mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
     expected, _ = twin(x, source, source, key_padding_mask=~mask)
     assert_close(layer(x, *layer.keys_values(source), mask[:, None, None, :]), expected)
+
+
+def test_an_additive_mask_lies_as_kernels_of_gpus_want_it() -> None:
+    mask = torch.arange(11) < torch.tensor([11, 3])[:, None, None, None]
+    scores = additive(mask, torch.bfloat16)
+    assert (scores.shape, scores.dtype) == (mask.shape, torch.bfloat16)
+    assert torch.equal(scores == 0.0, mask)
+    assert torch.equal(scores.isneginf(), ~mask)
+    assert scores.stride() == (16, 16, 16, 1)
+    assert prepared(mask, torch.zeros(2, 11, 4)) is mask  # on CPU
 
 
 @torch.no_grad()

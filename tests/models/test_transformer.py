@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nmt.errors import UserError
-from nmt.layers.attention import recorded_attention
+from nmt.layers.attention import additive, recorded_attention
 from nmt.layers.blocks import NORMS
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.positions import sinusoids
-from nmt.models import build_model
-from nmt.models.configs import EmbeddingInit, Init, TransformerConfig, Tying
+from nmt.models import build_model, decoder_only, transformer
+from nmt.models.configs import DecoderOnlyConfig, EmbeddingInit, Init, Prefix, TransformerConfig, Tying
 from nmt.models.transformer import Transformer
 from tests.models.compiling import assert_one_graph
 
@@ -126,7 +126,7 @@ def test_only_without_positions_is_the_encoder_blind_to_order(
     model = tiny_model(positions=positions).eval()
     src, mask = torch.randint(4, 23, (2, 7)), torch.ones(2, 7, dtype=torch.bool)
     order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    permuted, memory = model.encode(src[:, order], mask), model.encode(src, mask)[:, order]
+    permuted, memory = model.encode(src[:, order], mask)[0], model.encode(src, mask)[0][:, order]
     if positions is Positions.none:
         assert_close(permuted, memory)
     else:
@@ -139,11 +139,41 @@ def test_only_added_positions_count_from_the_start(tiny_model: TinyModel, positi
     model = tiny_model(positions=positions).eval()
     src, mask = torch.randint(4, 23, (2, 7)), torch.ones(2, 7, dtype=torch.bool)
     mask[:, :3] = False
-    behind, alone = model.encode(src, mask)[:, 3:], model.encode(src[:, 3:], mask[:, 3:])
+    behind, alone = model.encode(src, mask)[0][:, 3:], model.encode(src[:, 3:], mask[:, 3:])[0]
     if positions in (Positions.sinusoidal, Positions.learned):
         assert not torch.allclose(behind, alone, atol=0.01)
     else:
         assert_close(behind, alone)
+
+
+@pytest.mark.parametrize("kind", [TransformerConfig, DecoderOnlyConfig])
+@pytest.mark.parametrize("positions", Positions)
+def test_the_masks_of_a_gpu_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    sentences: Sentences,
+    kind: type[TransformerConfig | DecoderOnlyConfig],
+    positions: Positions,
+) -> None:
+    """Hidden states and gradients with masks that are added, made once for all layers."""
+    more: dict[str, Any] = {"prefix": Prefix.bidirectional} if kind is DecoderOnlyConfig else {}
+    cfg = kind(d_model=16, d_ff=32, num_heads=2, dropout=0.0, positions=positions, **more)
+    model = build_model(cfg, src_vocab_size=23, tgt_vocab_size=23)
+    src, src_mask, tgt_in = sentences(3, 5, 4)
+    masks: list[Tensor] = []
+
+    def prepared(mask: Tensor, x: Tensor) -> Tensor:
+        masks.append(additive(mask, x.dtype))
+        return masks[-1]
+
+    def passed() -> list[Tensor]:
+        hidden = model(src, src_mask, tgt_in)
+        return [hidden.detach(), *torch.autograd.grad(hidden.square().sum(), [*model.parameters()])]
+
+    expected = passed()
+    for module in (transformer, decoder_only):
+        monkeypatch.setattr(module, "prepared", prepared)
+    assert_close(passed(), expected)
+    assert len(masks) == 1
 
 
 @pytest.mark.parametrize("positions", Positions)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.training.configs import MEASURES
-from nmt.training.statistics import Fault, Update, UpdateStatistics, gpu_memory, means
+from nmt.training.statistics import BatchSize, Fault, Update, UpdateStatistics, gpu_memory, means
 from tests.training.test_objective import train
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ NO_WEIGHTS: dict[str, nn.Parameter] = {}
 def end_update(statistics: UpdateStatistics, step: int, loss: float, norm: float) -> float:
     """One update of one batch of 10 tokens; returns whether it is left out."""
     named = {"nll": torch.tensor(loss / 2), "kl": torch.tensor(1.0)}
-    statistics.add_batch(torch.tensor(loss), named, 12, counts=True)
+    statistics.add_batch(torch.tensor(loss), named, BatchSize(8, 16, 12), counts=True)
     return float(statistics.end_update(step, 10, Update(NO_WEIGHTS, torch.tensor(norm))))
 
 
@@ -29,7 +29,8 @@ def test_sums_have_the_names_that_the_objective_gives_them() -> None:
     assert statistics.read() == ({}, None)
     assert [end_update(statistics, step, 20.0, 3.0) for step in (1, 2)] == [0.0, 0.0]
     sums, fault = statistics.read()
-    assert sums == {"loss": 40, "nll": 20, "kl": 2, "positions": 24, "norm": 6, "overflows": 0}
+    sizes = {"src_tokens": 16, "src_positions": 32, "tgt_positions": 24}
+    assert sums == {"loss": 40, "nll": 20, "kl": 2, **sizes, "norm": 6, "overflows": 0}
     assert fault is None
     assert set(statistics.read()[0].values()) == {0.0}
     assert means(sums | {"tokens": 20.0, "steps": 2.0, "seconds": 4.0, "flops": 1.0}) == {
@@ -38,23 +39,33 @@ def test_sums_have_the_names_that_the_objective_gives_them() -> None:
         "kl": 0.1,
         "tgt_tokens_per_second": 5.0,
         "grad_norm": 3.0,
-        "padding": pytest.approx(1 / 6),
+        "padding_src": 0.5,
+        "padding_tgt": pytest.approx(1 / 6),
     }
+
+
+def test_a_language_model_has_no_padding_of_sources() -> None:
+    statistics = UpdateStatistics(CPU, forgives_overflow=False)
+    statistics.add_batch(torch.tensor(1.0), {}, BatchSize(0, 0, 4), counts=True)
+    statistics.end_update(1, 3, Update(NO_WEIGHTS, torch.tensor(1.0)))
+    found = means(statistics.read()[0] | {"tokens": 3.0, "steps": 1.0, "seconds": 1.0, "flops": 0.0})
+    assert (found["padding_tgt"], found.keys() & {"padding_src"}) == (0.25, set())
 
 
 def test_batches_of_an_update_add_up_and_some_count_nothing() -> None:
     statistics = UpdateStatistics(CPU, forgives_overflow=False)
     for loss, counts in ((1.0, True), (math.nan, False), (2.0, True)):
-        statistics.add_batch(torch.tensor(loss), {}, 5, counts=counts)
+        statistics.add_batch(torch.tensor(loss), {}, BatchSize(3, 4, 5), counts=counts)
     assert not statistics.end_update(1, 4, Update(NO_WEIGHTS, torch.tensor(1.0)))
-    assert statistics.read()[0] == {"loss": 3, "positions": 10, "norm": 1, "overflows": 0}
+    sizes = {"src_tokens": 6, "src_positions": 8, "tgt_positions": 10}
+    assert statistics.read()[0] == {"loss": 3, **sizes, "norm": 1, "overflows": 0}
 
 
 @pytest.mark.parametrize("name", ["loss", "tokens", "norm"])
 def test_a_name_that_means_something_else_is_refused(name: str) -> None:
     statistics = UpdateStatistics(CPU, forgives_overflow=False)
     with pytest.raises(ValueError, match=f"cannot name a sum {name}; it is taken"):
-        statistics.add_batch(torch.tensor(1.0), {name: torch.tensor(1.0)}, 5, counts=True)
+        statistics.add_batch(torch.tensor(1.0), {name: torch.tensor(1.0)}, BatchSize(3, 4, 5), counts=True)
 
 
 def test_an_overflow_is_forgiven_counted_and_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +100,7 @@ def test_some_faults_in_a_row_are_tolerated() -> None:
     losses = (20.0, math.nan, math.inf, 10.0, 30.0)
     assert [end_update(statistics, step, x, 1.0) for step, x in enumerate(losses, 1)] == [0, 1, 1, 0, 0]
     sums, fault = statistics.read()
-    assert (sums["loss"], sums["kl"], sums["positions"], sums["norm"]) == (60.0, 3.0, 36.0, 3.0)
+    assert (sums["loss"], sums["kl"], sums["tgt_positions"], sums["norm"]) == (60.0, 3.0, 36.0, 3.0)
     assert fault == Fault(step=3, loss=math.inf, norm=1.0, updates=2, tokens=20)
     assert statistics.in_a_row == 0
     assert statistics.read()[1] is None
@@ -123,7 +134,7 @@ def test_the_measures_there_are() -> None:
         parameters[name].grad = torch.tensor(values)
     update = Update(parameters, torch.tensor(9.0))
     statistics = UpdateStatistics(CPU, forgives_overflow=False, measures=list(MEASURES))
-    statistics.add_batch(torch.tensor(1.0), {}, 1, counts=True)
+    statistics.add_batch(torch.tensor(1.0), {}, BatchSize(1, 1, 1), counts=True)
     statistics.end_update(1, 1, update)
     sums, _ = statistics.read()
     assert {name: x for name, x in sums.items() if name.startswith("update/")} == {

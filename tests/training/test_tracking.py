@@ -129,12 +129,12 @@ def test_one_log_reaches_every_file(tmp_path: Path) -> None:
     with tracking(tmp_path, console, total_steps=100) as tracker:
         tracker.log(50, TRAIN)
         tracker.log(50, {"valid/bleu": 18.34, "valid/loss": 2.5})
-        tracker.log(100, TRAIN | {"train/padding": 0.1})
+        tracker.log(100, TRAIN | {"train/padding_src": 0.1})
         assert metrics(tmp_path)[-1]["step"] == 100  # at once, not at the end
     assert metrics(tmp_path) == [
         {"step": 50, **TRAIN},
         {"step": 50, "valid/bleu": 18.34, "valid/loss": 2.5},
-        {"step": 100, **TRAIN, "train/padding": 0.1},
+        {"step": 100, **TRAIN, "train/padding_src": 0.1},
     ]
     assert points(tmp_path, "train", "objective") == [(50, 3.214), (100, 3.214)]
     assert points(tmp_path, "train", "loss") == [(50, 2.5), (100, 2.5)]  # one chart and one scale

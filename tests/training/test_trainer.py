@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.batching import Indices
+from nmt.data.batching import Indices, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import World
 from nmt.errors import Interrupted, TrainingStopped, UserError
@@ -58,7 +58,8 @@ def test_small_batches_together_are_one_large_batch(
     for made in (one, several):
         made._read()
     assert one.train_state.tokens == several.train_state.tokens == int(pairs.tgt_lengths[:13].sum())
-    assert several.train_state.window["positions"] < one.train_state.window["positions"]  # less padding
+    for side in ("src_positions", "tgt_positions"):
+        assert several.train_state.window[side] < one.train_state.window[side]  # less padding
     for name in {"loss", "nll", "kl"} & one.train_state.window.keys():
         assert one.train_state.window[name] == pytest.approx(several.train_state.window[name], rel=1e-5)
     moments = [
@@ -402,7 +403,7 @@ def test_a_signal_in_any_phase_changes_nothing_at_the_end(trainer: Factory, phas
     def build(folder: str, phase: str = "") -> Trainer:
         plateau = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=1, reduce_factor=0.5)
         cfg = {"max_steps": 21, "eval_every_steps": 4, "save_every_steps": 6, "keep_last": 3, "accumulate": 2}
-        return signalled(trainer(folder=folder, schedule=plateau, batch_tokens=25, **cfg), phase)
+        return signalled(trainer(folder=folder, schedule=plateau, batch_tokens=20, **cfg), phase)
 
     def outcome(made: Trainer) -> list[Any]:
         state = {key: value for key, value in vars(made.train_state).items() if "second" not in key}
@@ -504,20 +505,39 @@ def test_a_window_of_an_earlier_version_goes_on(trainer: Factory) -> None:
     old |= {"positions": 12.0, "norm": 2.0, "overflows": 0.0}
     first = trainer(max_steps=1)
     fit(first)
-    first.train_state.window = dict(old)
-    first.save()
     second = trainer(max_steps=2, log_every_steps=2)
     checkpoint = second.store.latest(pytest.fail)
     assert checkpoint is not None
+    checkpoint.state["progress"]["window"] = dict(old)
+    del checkpoint.state["progress"]["sorts_by_target"]
     second.resume(checkpoint)
-    assert second.train_state.window.keys() == old.keys()
+    assert second.train_state.window.keys() == {"tgt_positions", *old} - {"positions"}
     second._update(second.pairs_of_epoch(1, 0), second.plan(second.pairs_of_epoch(1, 0))[1:2])
     second._read()
     window, tokens = second.train_state.window, second.train_state.tokens - first.train_state.tokens
-    assert window.keys() == old.keys()
+    assert window.keys() == {"src_tokens", "src_positions", "tgt_positions", *old} - {"positions"}
     assert window["tokens"] == 10 + tokens
     assert second._measured()["train/loss"] == pytest.approx(window["loss"] / (10 + tokens))
     assert window["loss"] > 50
+
+
+def test_a_run_of_an_earlier_version_keeps_its_batches(trainer: Factory) -> None:
+    """In their old order, also after it was saved and resumed once more; several ranks deal their rows."""
+    first = trainer(max_steps=1, accumulate=2)
+    fit(first)
+    pairs = first.pairs_of_epoch(1, 0)
+    lengths = pairs.src_lengths, pairs.tgt_lengths
+    old = list(map(list, plan_epoch(*lengths, seed=1, epoch=1, max_tokens=40, by_target=True)))
+    assert list(map(list, first.plan(pairs))) != old
+    checkpoint = first.store.latest(pytest.fail)
+    assert checkpoint is not None
+    del checkpoint.state["progress"]["sorts_by_target"]
+    for _ in range(2):
+        later = trainer(max_steps=2, accumulate=2)
+        later.resume(checkpoint)
+        assert list(map(list, later.plan(pairs))) == old
+        assert later.gradients.accumulate == 1
+        checkpoint = dataclasses.replace(checkpoint, state=later.train_state.to_store())
 
 
 def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:

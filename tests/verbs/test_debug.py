@@ -135,7 +135,7 @@ def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest
     assert optimizer == pytest.approx(2 * weights, abs=0.2)
     assert "for the 5 that are kept" in lines["disk"]
     assert re.match(
-        r"usual: src \(\d+, \d+\), tgt \(\d+, \d+\), \d+% padding$",
+        r"usual: src \(\d+, \d+\), tgt \(\d+, \d+\), \d+% and \d+% padding$",
         re.findall(r"^batch +(.*)$", shown, re.M)[0],
     )
     assert lines["training"].startswith("70 updates (")
