@@ -108,7 +108,7 @@ class Gradients:
         """
         rows = indices[self.world.rank :: self.world.size]
         has_rows = len(rows) > 0  # a rank without rows takes part all the same, with a loss of weight 0
-        batch = collate(pairs, rows if has_rows else indices[:1], self.parallel_model.multiple)
+        batch = collate(pairs, rows if has_rows else indices[:1])
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
             loss, named = self.parallel_model(batch, step)
