@@ -22,7 +22,8 @@ def can_be_half(model: nn.Module) -> bool:
 def in_half(model: AnyModule, dtype: torch.dtype) -> AnyModule:
     """Return a copy of `model` in `dtype`, or `model` itself if it is one; tied weights stay tied.
 
-    Tables of positions are shared, and stay float32: what is computed from them is rounded once. For use without gradients, in eval mode.
+    Tables of positions are shared, and stay float32: what is computed from them is rounded once. For use
+    without gradients, in eval mode.
     """
     if next(model.parameters()).dtype is dtype:
         return model
