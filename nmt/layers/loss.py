@@ -229,7 +229,7 @@ def _agreement(
     rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else num_tokens)
     gradient = torch.empty_like(logits) if needs_gradient else logits.new_empty(0)
     sums = logits.new_zeros(3, dtype=torch.float32)
-    weights = sums.new_tensor(factors)  # (4,)
+    weights = torch.stack([sums.new_full((), factor) for factor in factors])  # (4,), not copied from the host
     for start in range(0, num_tokens, rows):
         part = slice(start, start + rows)
         chunk = targets[part, None]  # (rows, 1)
