@@ -21,6 +21,7 @@ from torch.utils import backend_registration
 from nmt import kernels
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.graph_search import Loops, contents, graph_search
+from nmt.layers.loss import VOCABULARY_MULTIPLE, projected_nll
 from nmt.layers.low_precision import in_low_precision
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -150,6 +151,22 @@ def test_gradients_stay_on_the_device(model: TranslationModel) -> None:
     loss, _ = loss_of_batch(LossModule(model.train(), cross_entropy(), compiled=False))
     torch.autograd.backward(loss)
     assert {x.device.type for p in model.parameters() for x in (p, p.grad) if x is not None} == {DEVICE}
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_loss_of_hidden_states_in_bf16_stays_on_the_device(
+    has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VOCABULARY_MULTIPLE, DEVICE, 64)
+    output, targets = nn.Linear(16, 33, bias=has_bias), torch.empty(20, dtype=torch.long, device=DEVICE)
+    move(output)
+    hidden = torch.empty(20, 16, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+    loss, nll = projected_nll(hidden, output, targets, 0.1)
+    torch.autograd.backward(loss)
+    gradients = [x.grad for x in output.parameters() if x.grad is not None]
+    assert len(gradients) == 1 + has_bias
+    assert {(x.dtype, x.device.type) for x in (loss, nll, *gradients)} == {(torch.float32, DEVICE)}
+    assert hidden.grad is not None
 
 
 @pytest.mark.parametrize("model", PLAIN[:1], indirect=True)

@@ -45,6 +45,7 @@ benchmarking = script("benchmarking")
 bench_train = script("bench_train")
 bench_decode = script("bench_decode")
 bench_peers = script("bench_peers")
+bench_gpu = script("bench_gpu")
 
 
 def runs(system: str, speeds: list[float], **more: Any) -> list[dict[str, Any]]:
@@ -281,3 +282,32 @@ def test_a_converted_model_is_the_same_function(run: Path, tmp_path: Path, syste
     assert "error" not in peer, peer
     # Beams may differ where one search goes on for longer than the other.
     assert peer["same_as_nmt"] >= (1.0 if search == "greedy" else 0.7)
+
+
+def test_every_mode_on_a_gpu_gets_a_verdict_beside_the_first() -> None:
+    def row(mode: str, **found: Any) -> dict[str, Any]:
+        made = {"kind": "train", "what": "train big", "mode": mode, **found}
+        return made | bench_gpu.verdict(made, results)
+
+    results: list[dict[str, Any]] = []
+    for mode, speed, loss in (("eager", 100.0, 6.0), ("compiled", 150.0, 6.01), ("fp16", 90.0, 7.0)):
+        results.append(row(mode, tokens_per_second=speed, loss=loss))
+    results.append(row("packed", error="exit code 1: out of memory"))
+    assert [one["verdict"] for one in results] == [
+        "ok",
+        "ok, 1.50 times eager",
+        "slower than eager, 0.90 times; loss 7.000 instead of 6.000",
+        "failed: exit code 1: out of memory",
+    ]
+    assert len(bench_gpu.table(results).splitlines()) == 2 + len(results)
+
+
+def test_rows_of_a_gpu_are_of_both_models_and_without_modes_that_do_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMT_BENCH_FOLDER", str(tmp_path))
+    rows = bench_gpu.rows(bench_gpu.parser().parse_args([]))
+    assert {one["model"] for one in rows} == {"", "transformer_base", "transformer_big"}
+    compiled = next(one for one in rows if one["mode"] == "compiled")
+    assert bench_gpu.config(compiled).runtime.compile
+    assert bench_gpu.config({**compiled, "overrides": ["trainer.no_such_key=1"]}) is None

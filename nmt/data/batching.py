@@ -183,21 +183,18 @@ def _cut(lengths: Lengths, max_tokens: int) -> Indices:
     return np.asarray(ends, np.int64)
 
 
-def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices, multiple: int = 1) -> Batch:
-    """Pad the pairs `indices` into one batch, whose lengths S and T are multiples of `multiple`."""
-    src, src_mask = pad(pairs.src.take(indices), multiple)
-    tgt_out, real = pad(pairs.tgt.take(indices), multiple)
+def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices) -> Batch:
+    """Pad the pairs `indices` into one batch."""
+    src, src_mask = pad(pairs.src.take(indices))
+    tgt_out, real = pad(pairs.tgt.take(indices))
     tgt_in = torch.cat([torch.full_like(tgt_out[:, :1], BOS_ID), tgt_out[:, :-1]], dim=1)
     return Batch(src, src_mask, tgt_in, tgt_out, rows=real.flatten().nonzero()[:, 0])
 
 
-def pad(
-    sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]], multiple: int = 1
-) -> tuple[Tensor, Tensor]:
-    """Return B sequences as padded ids (B, longest) and mask; `longest` is rounded up to a `multiple`."""
+def pad(sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
+    """Return B sequences as padded ids (B, longest) and mask."""
     lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
-    longest = -(-lengths.max() // multiple) * multiple
-    mask = np.arange(longest)[None, :] < lengths[:, None]
+    mask = np.arange(lengths.max())[None, :] < lengths[:, None]
     ids = np.full(mask.shape, PAD_ID, dtype=np.int64)
     ids[mask] = np.concatenate([np.asarray(sequence) for sequence in sequences])
     return torch.from_numpy(ids), torch.from_numpy(mask)

@@ -14,6 +14,8 @@ from nmt.errors import UserError, suggest
 from nmt.loading import Code
 from nmt.runtime_config import Precision
 
+BATCH_TOKENS_ON_CPU, BATCH_TOKENS_ON_GPU = 8192, 32_768
+
 
 @dataclass
 class DecodingConfig:
@@ -37,15 +39,16 @@ class DecodingConfig:
     """Words or phrases that no translation has."""
     n_best: int = 1
     """Hypotheses returned per sentence."""
-    batch_tokens: int = 8192
-    """Source tokens of a batch, with padding, times the hypotheses that are open per sentence."""
+    batch_tokens: int | None = None
+    """Source tokens of a batch, with padding, times the hypotheses that are open per sentence; null: 8,192,
+    on a GPU 32,768."""
     max_source_tokens: int = 1024
     """Longer source lines are cut here, with a warning; EOS included."""
-    precision: Precision = Precision.fp32
-    """fp32, bf16, fp16 or auto: the number format that linear maps multiply in.
+    precision: Precision | None = None
+    """fp32, bf16, fp16 or auto: the number format that linear maps multiply in; null: fp32, on a GPU auto.
 
     16 bits are faster on hardware made for them, but change some translations. auto chooses what suits the
-    device, so that results depend on the device.
+    device, so that results depend on the device. In bf16 on a GPU, everything but log probabilities is bf16.
     """
 
     def __post_init__(self) -> None:
@@ -66,6 +69,10 @@ class DecodingConfig:
     def rows_per_sentence(self) -> int:
         """Hypotheses of a sentence that are open at a time."""
         return self.n_best
+
+    def tokens_at_once(self, device_type: str) -> int:
+        """Return `batch_tokens`, or what suits the device."""
+        return self.batch_tokens or (BATCH_TOKENS_ON_CPU if device_type == "cpu" else BATCH_TOKENS_ON_GPU)
 
     @property
     def has_minimum(self) -> bool:

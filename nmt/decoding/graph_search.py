@@ -2,8 +2,8 @@
 
 A graph replays the very same work on the very same memory. So keys, values and ids are in windows that have
 room for the steps to come (`WindowBeams`, `WindowCache`: nothing else knows of windows), sentences that are
-done stay in the batch until half of it is done, and the numbers of sentences, source positions and columns
-are rounded up: graphs then serve batch after batch of a large file.
+done stay in the batch until half of it is done, which the host asks every few steps, and the numbers of
+sentences, source positions and columns are rounded up: graphs then serve batch after batch of a large file.
 The results are those of `nmt.decoding.beam_search`, but for the rounding of sums that shapes change.
 
 Shapes: B sentences of the batch, among them some that are done or only fill it up, K beams.
@@ -39,6 +39,10 @@ FEWEST_SENTENCES = 8
 MOST_LOOPS = 64
 """Most shapes whose graphs are kept. With one more, all graphs are deleted: a deleted graph takes along the
 workspace of matrix products, which the others need."""
+RUNS_BEFORE_RECORDING = 3
+"""Steps of each shape that are run as they are, as torch advises: libraries may try several ways at first."""
+STEPS_PER_QUESTION = 4
+"""Steps after which the host asks whether sentences are done; to ask, it waits for the device."""
 ALIGNMENT = 256
 """Bytes of whose multiples tensors begin in the memory of loops; enough for every kernel."""
 
@@ -111,15 +115,15 @@ class Graphs:
 
 
 class Graph:
-    """A step that is run as it is the first time, recorded the second time, and replayed from then on."""
+    """A step that is run as it is the first times, then recorded, and replayed from then on."""
 
     def __init__(self, shared: Graphs):
         self.shared = shared
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.has_run = False
+        self.num_runs = 0
 
     def __call__(self, step: Callable[[], None]) -> None:
-        if not self.has_run:
+        if self.num_runs < RUNS_BEFORE_RECORDING:
             self._run(step)
             return
         if self.graph is None:
@@ -135,7 +139,7 @@ class Graph:
                 step()
         finally:
             outside.wait_stream(stream)
-        self.has_run = True
+        self.num_runs += 1
 
     def _recorded(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph, shared = torch.cuda.CUDAGraph(), self.shared
@@ -154,31 +158,39 @@ class Loop:
     def __init__(self, beams: Beams, state: State, active: Tensor, newly_done: Tensor, replay: Replay):
         self.beams, self.state = beams, state
         self.active = active  # (B,) bool, still in search
-        self.newly_done = newly_done  # (B,) bool, done with the last step
+        self.newly_done = newly_done  # (B,) bool, done and not reported yet
         self.replay = replay
 
     def run(self, model: TranslationModel, num_steps: int, results: list[list[Hypothesis]]) -> Tensor:
         """Search for `num_steps`, or until half of the batch is done; return the sentences (B',) left."""
         size = len(self.active)
-        for _ in range(num_steps):
+        for number in range(1, num_steps + 1):
             self.replay(partial(self.step, model))
-            if self.newly_done.any():  # the one place in a step where the host waits for the device
+            if number % STEPS_PER_QUESTION and number < num_steps:
+                continue
+            # The one place where the host waits for the device.
+            num_active, num_done = torch.stack([self.active.sum(), self.newly_done.sum()]).tolist()
+            if num_done:
                 self.beams.report(self.newly_done, results)
-                self.active &= ~self.newly_done
-                num_active = int(self.active.sum())
-                if not num_active or (2 * num_active <= size and size > FEWEST_SENTENCES):
-                    break
+                self.newly_done.zero_()
+            if not num_active or (2 * num_active <= size and size > FEWEST_SENTENCES):
+                break
         return self.active.nonzero().squeeze(1)
 
     def step(self, model: TranslationModel) -> None:
         """Extend all hypotheses by one token, in the same memory.
 
         Length and position are counted up in place; everything else is computed, then copied to its place.
+        A sentence that is done goes on with the others, but what it has found stays as it is.
         """
         beams, state = copy.copy(self.beams), self.state.select(None)
         beams.grow(model, state)
         state = model.reorder(state, beams.rows())
-        self.newly_done.copy_(beams.done() & self.active)
+        pairs = zip(beams.finished, self.beams.finished, strict=True)
+        beams.finished = FinishedBeams(*(torch.where(rows(self.active, new), new, old) for new, old in pairs))
+        done = beams.done() & self.active
+        self.newly_done.logical_or_(done)
+        self.active.logical_and_(~done)
         for old, new in zip(contents(self.beams, self.state), contents(beams, state), strict=True):
             if new is not old:
                 old.copy_(new)
@@ -202,7 +214,7 @@ class Loops:
     def begin(self, model: TranslationModel, beams: Beams, state: State, num_active: int) -> Loop:
         """Return the loop that continues a search in a window, for its first `num_active` sentences."""
         active = torch.arange(len(beams.limits), device=self.device) < num_active
-        found = [*contents(beams, state), active, active]
+        found = [*contents(beams, state), active, torch.zeros_like(active)]
         key = repr(beams.cfg), prefix_of(state), tuple((x.shape, x.dtype) for x in found)
         weights = [x.detach() for x in (*model.parameters(), *model.buffers())]
         has_moved = [x.data_ptr() for x in weights] != [x.data_ptr() for x in self.weights]
@@ -227,6 +239,11 @@ class Loops:
         parts = torch.split(self.memory[: sum(sizes)], sizes)
         pairs = zip(parts, found, strict=True)
         return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in pairs]
+
+
+def rows(chosen: Tensor, like: Tensor) -> Tensor:
+    """Return `chosen` (B,) with as many dimensions as `like` (B, ...)."""
+    return chosen.view(-1, *(1 for _ in like.shape[1:]))
 
 
 def contents(beams: Beams, state: State) -> list[Tensor]:
@@ -310,6 +327,7 @@ def graph_search(
             prefix = prefix_of(state)
             num_columns = prefix + int(state.position)
             window = _rounded_up(num_columns + 1, COLUMNS)
+            most = int(beams.limits.max()) - int(beams.length)
             for table in model.modules():
                 if isinstance(table, PositionTable):
                     table(min(window, model.max_length or window))  # to have as many rows
@@ -317,7 +335,7 @@ def graph_search(
             beams = WindowBeams(beams, window - prefix)
             loop = loops.begin(model, beams, state, num_active)
             beams, state = copy.copy(loop.beams), loop.state
-            staying = loop.run(model, window - num_columns, results)
+            staying = loop.run(model, min(window - num_columns, most), results)
             del loop  # else the old memory would stay beside a larger one
     except BaseException:
         loops.clear()  # an interrupted recording is in an unknown state

@@ -97,9 +97,8 @@ def score(
         reason = f"a side has more than {longest} tokens, or {CHARS_PER_TOKEN * longest} characters"
         warn(_message(too_long, first_line, "too long", reason))
     scored = [i for i in range(len(targets)) if i not in blank | too_long]
-    found = score_ids(
-        [src_ids[i] for i in scored], [tgt_ids[i] for i in scored], model, cfg.batch_tokens, device=device
-    )
+    size = cfg.tokens_at_once(device.type)
+    found = score_ids([src_ids[i] for i in scored], [tgt_ids[i] for i in scored], model, size, device=device)
     scores = [PairScore() for _ in targets]
     first = 1 if sources is None else len(tokenizer.tgt_start)  # what is given, not predicted
     for i, log_probs in zip(scored, found, strict=True):

@@ -29,12 +29,13 @@ from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.decoding.requests import Request, Wishes
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
+from nmt.layers.half import can_be_half, in_half
 from nmt.layers.low_precision import in_low_precision
 from nmt.loading import loaded
 from nmt.models.base import TranslationModel
 from nmt.progress import told
 from nmt.runtime import resolve_precision
-from nmt.runtime_config import RuntimeConfig
+from nmt.runtime_config import Precision, RuntimeConfig
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""
@@ -107,7 +108,9 @@ def translate(
     translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
-    plan = plan_in_order(lengths, lengths, max_tokens=cfg.batch_tokens // cfg.rows_per_sentence)
+    plan = plan_in_order(
+        lengths, lengths, max_tokens=cfg.tokens_at_once(device.type) // cfg.rows_per_sentence
+    )
     batches = [places[batch].tolist() for batch in plan]
     found = []
     with evaluating(model):
@@ -244,7 +247,11 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
     """Return the model to search with: `model` itself, or a copy in `decoding.precision`."""
-    return in_low_precision(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
+    chosen = cfg.precision or (Precision.fp32 if device.type == "cpu" else Precision.auto)
+    precision = resolve_precision(RuntimeConfig(precision=chosen), device)
+    if precision is Precision.bf16 and device.type != "cpu" and can_be_half(model):
+        return in_half(model, torch.bfloat16)
+    return in_low_precision(model, precision)
 
 
 def _detokenised(

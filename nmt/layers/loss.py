@@ -8,6 +8,11 @@ Szegedy et al. 2016. Shapes: M target tokens, D width, V vocabulary.
 kernel of `nmt.kernels.fused` on CPUs with bf16 tiles, `smoothed_nll` in fp16, else a loop over some rows at a
 time. `projected_agreement` and `projected_imitation` take two distributions for each token, in the same loop.
 All compute gradients with the loss, since a second pass over the logits would cost more.
+
+On a GPU the time of a loss is that of reading and writing logits. There smoothing touches none of them: the
+smoothed loss is nll + smoothing * (z_target - mean z), and the mean of the logits z = W h + b is mean(W) h +
+mean(b), one vector for all tokens. `F.linear_cross_entropy` of torch 2.13 could be used in the same way, but
+in bf16 it adds up the loss and the gradient of W in bf16: both are off by percents over many chunks.
 """
 
 from __future__ import annotations
@@ -23,12 +28,15 @@ from nmt.kernels import fused
 
 LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_CPU = 1 << 26, 1 << 23
 """Most logits of one matrix product, so that a large vocabulary does not limit the batch."""
+VOCABULARY_MULTIPLE = {"cuda": 64}
+"""Numbers of logits that matrix products like: where there are fewer, logits of -inf are added for them."""
 CPU_CHUNK = 1 << 19
 """Logits handled at a time on CPU: their float32 copies then stay in the cache of a core."""
 
 Rule = Callable[[Tensor, slice, bool], tuple[Tensor, Tensor]]
 """A loss of logits (P, n, V), those of P passes over n target tokens, part of all M: returns sums over the n
-tokens, the loss first, and if wanted the gradient of the loss with respect to the logits."""
+tokens, the loss first, and if wanted the gradient of the loss with respect to the logits, which may lack the
+last columns where these are 0."""
 
 
 def projected_nll(
@@ -43,12 +51,42 @@ def projected_nll(
         return fused.projected_nll(hidden, output.weight, targets, smoothing)
     if fused.product_dtype(hidden) is torch.float16:  # gradients that are not scaled yet would be lost in it
         return smoothed_nll(output(hidden), targets, smoothing)
+    if hidden.device.type != "cpu":
+        return _identity_nll(hidden, output, targets, smoothing)
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
         sums = _sums(logits[0], targets[part], smoothing, needs_gradient=needs_gradient)
         return torch.stack([sums.loss(smoothing), sums.nll]), sums.gradient[None]
 
     loss, nll = _projected(hidden[None], output, rule, 2)
+    return loss, nll
+
+
+def _identity_nll(
+    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return `projected_nll` by the identity for GPUs, in which no logit is touched for the smoothing."""
+
+    def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
+        places, logits = targets[part, None], logits[0]
+        z = logits.gather(1, places)  # (n, 1), of the targets
+        log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        found = log_probs.gather(1, places)
+        sums = torch.stack([smoothing * z.sum(dtype=torch.float32) - found.sum(), -found.sum()])
+        if not needs_gradient:
+            return sums, logits
+        # Only the gradient at the target is a difference, which must be rounded no more than once.
+        gradient = torch.exp(log_probs, out=torch.empty_like(logits, dtype=dtype))
+        return sums, gradient.scatter_(1, places, (found.exp() - (1.0 - smoothing)).to(dtype))[None]
+
+    dtype = fused.product_dtype(hidden)
+    loss, nll = _projected(hidden[None], output, rule, 2)
+    if smoothing:
+        bias = cast("Tensor | None", output.bias)
+        with torch.autocast(hidden.device.type, enabled=False):
+            mean = hidden.sum(0, dtype=torch.float32) @ output.weight.mean(0, dtype=torch.float32)
+            mean = mean if bias is None else mean + len(hidden) * bias.mean(dtype=torch.float32)
+        loss = loss - smoothing * mean
     return loss, nll
 
 
@@ -73,6 +111,7 @@ def projected_agreement(
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
+        logits = logits[..., : len(output.weight)]
         return _agreement(logits, targets[part], smoothing, factors, needs_gradient=needs_gradient)
 
     loss, nll, kl = _projected(hidden, output, rule, 3)
@@ -95,8 +134,9 @@ def projected_imitation(
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
-        sums = _sums(logits[0], targets[part], smoothing, needs_gradient=needs_gradient)
-        log_probs = torch.log_softmax(logits[0], dim=-1, dtype=torch.float32)
+        logits = logits[0, :, : len(output.weight)]
+        sums = _sums(logits, targets[part], smoothing, needs_gradient=needs_gradient)
+        log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         teacher = taught(part)
         kl = (teacher.xlogy(teacher) - teacher * log_probs).sum()
         loss = (1.0 - weight) * sums.loss(smoothing) + weight * kl
@@ -189,7 +229,7 @@ def _agreement(
     rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else num_tokens)
     gradient = torch.empty_like(logits) if needs_gradient else logits.new_empty(0)
     sums = logits.new_zeros(3, dtype=torch.float32)
-    weights = sums.new_tensor(factors)  # (4,)
+    weights = torch.stack([sums.new_full((), factor) for factor in factors])  # (4,), not copied from the host
     for start in range(0, num_tokens, rows):
         part = slice(start, start + rows)
         chunk = targets[part, None]  # (rows, 1)
@@ -212,6 +252,14 @@ def _agreement(
     return sums, gradient
 
 
+def _logits(rows: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
+    """Return the logits (P, n, V) of hidden states (P, n, D); a GPU does not round them to bf16."""
+    if rows.device.type == "cpu" or rows.dtype is not torch.bfloat16:
+        return F.linear(rows, weights, biases)
+    logits = torch.mm(rows.flatten(0, 1), weights.T, out_dtype=torch.float32)
+    return (logits if biases is None else logits.add_(biases)).unflatten(0, rows.shape[:2])
+
+
 class _Projected(fused.OnceDifferentiable):
     """The loss of hidden states; computes the gradients with it, chunk by chunk, and keeps no logits."""
 
@@ -228,8 +276,12 @@ class _Projected(fused.OnceDifferentiable):
         dtype = fused.product_dtype(hidden)
         if dtype is torch.float16:  # gradients that are not scaled yet would be lost in it
             dtype = torch.float32
+        missing = -len(weight) % VOCABULARY_MULTIPLE.get(hidden.device.type, 1)
         inputs, weights = hidden.to(dtype), weight.to(dtype)
         biases = None if bias is None else bias.to(dtype)
+        if missing:
+            weights = F.pad(weights, (0, 0, 0, missing))
+            biases = None if biases is None else F.pad(biases, (0, missing))
         gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if needs_gradient and x is not None]
         sums = hidden.new_zeros(num_sums, dtype=torch.float32)
         most = LOGITS_AT_ONCE_ON_CPU if hidden.device.type == "cpu" else LOGITS_AT_ONCE
@@ -238,15 +290,18 @@ class _Projected(fused.OnceDifferentiable):
             for start in range(0, hidden.shape[1], size):
                 part = slice(start, start + size)
                 rows = inputs[:, part]  # (P, size, D)
-                chunk, gradient = rule(F.linear(rows, weights, biases), part, needs_gradient)
+                logits = _logits(rows, weights, biases)
+                if missing:
+                    logits[..., len(weight) :] = -torch.inf
+                chunk, gradient = rule(logits, part, needs_gradient)
                 sums += chunk
                 if needs_gradient:
                     gradient = gradient.to(dtype)  # that of a float32 teacher is more exact than the logits
-                    gradients[0][:, part] = gradient @ weights
+                    gradients[0][:, part] = gradient @ weights[: gradient.shape[2]]
                     flat = gradient.flatten(0, 1)
-                    gradients[1] += flat.T @ rows.flatten(0, 1)
+                    gradients[1] += (flat.T @ rows.flatten(0, 1))[: len(weight)]
                     for grad_bias in gradients[2:]:
-                        grad_bias += flat.sum(0, dtype=torch.float32)
+                        grad_bias += flat.sum(0, dtype=torch.float32)[: len(weight)]
         ctx.save_for_backward(*gradients)
         loss, *others = (x.clone() for x in sums)
         ctx.mark_non_differentiable(*others)

@@ -83,8 +83,8 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, start: int | Tensor = 0) -> Tensor:
         """Return (B, T, D) of ids (B, T) at the positions from `start` on."""
-        positions = self.positions.at(start, ids.shape[1])
-        return self.dropout(self.tokens(ids) + positions * self.position_scale)
+        x, positions = self.tokens(ids), self.positions.at(start, ids.shape[1])
+        return self.dropout(x + (positions * self.position_scale).to(x.dtype))
 
 
 class GatedConvolution(nn.Module):

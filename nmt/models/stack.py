@@ -119,7 +119,7 @@ class Embedding(nn.Module):
         """
         x = self.tokens(ids) * self.scale
         if self.positions is not None:
-            x = x + self.positions.at(start, ids.shape[1], padding)
+            x = x + self.positions.at(start, ids.shape[1], padding).to(x.dtype)
         return self.dropout(self.norm(x))
 
 

@@ -97,7 +97,7 @@ def _add_confidence(run: Run, search: DecodingConfig, candidates: Sequence[_Cand
     sources = [[piece.id for piece in one.src] for one in candidates]
     targets = [[*one.translation.ids, EOS_ID] for one in candidates]
     model = run.searched(search)
-    found = score_ids(sources, targets, model, search.batch_tokens, device=run.device)
+    found = score_ids(sources, targets, model, search.tokens_at_once(run.device.type), device=run.device)
     for one, log_probs in zip(candidates, found, strict=True):
         pairs = list(zip(run.tokenizer.decoded_pieces(one.translation.ids), log_probs, strict=True))
         if run.tokenizer.cfg.right_to_left:

@@ -161,7 +161,8 @@ class Batcher:
         search = first.request.question.search
         alike = [one for one in self._waiting if _may_share(one.request, first.request)]
         alike.sort(key=lambda one: (abs(one.tokens - first.tokens), one.turn))
-        longest, room, batch = 0, search.batch_tokens // search.rows_per_sentence, list[Waiting]()
+        room = search.tokens_at_once("cpu") // search.rows_per_sentence  # also on a GPU: answers are awaited
+        longest, batch = 0, list[Waiting]()
         for one in alike:
             longest = max(longest, one.tokens)
             if batch and longest * (len(batch) + 1) > room:

@@ -119,7 +119,7 @@ class Gradients:
         """
         has_rows = len(indices) > 0  # a rank without pairs takes part all the same, with a loss of weight 0
         self._current = indices if has_rows else np.zeros(1, np.int64)
-        batch = collate(pairs, self._current, self.parallel_model.multiple)
+        batch = collate(pairs, self._current)
         src_tokens = int(pairs.src_lengths[indices].sum())
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():

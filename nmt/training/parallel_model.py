@@ -26,13 +26,6 @@ from nmt.training.objective import LossModule, Objective
 from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.training.recomputation import recompute_layers, stack_layers
 
-ALIGNMENT = 8
-"""Lengths of compiled batches are multiples of this: bf16 matrices and masks then lie as tensor cores want.
-
-Nothing more is fixed. Batches are cut by tokens, so that their number of sentences varies with the lengths,
-and a graph for each shape would be compiled over and over; one graph for all of them is compiled once.
-"""
-
 OF_OBJECTIVE, OF_TRAINED = "objective/", "trained/"
 """Prefixes of names among the optimizer's tensors in a checkpoint: the tensors of the objective, and the
 weights that the optimizer updates where those of the checkpoint are their moving average."""
@@ -60,8 +53,6 @@ class ParallelModel:
         """Wrap the model; with `recompute` its layers are computed again in backward."""
         cfg, device = cfg or RuntimeConfig(), device or torch.device("cpu")
         self.is_sharded = world.size > 1 and cfg.parallel is Parallel.fsdp
-        fits = not (model.max_length or 0) % ALIGNMENT  # or padding might need a position too many
-        self.multiple = ALIGNMENT if cfg.compile and fits else 1  # of S and T
         self.model = model
         self.objective = objective
         self.trained = copy.deepcopy(model) if self.is_sharded or ema_decay else model

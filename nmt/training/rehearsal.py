@@ -57,7 +57,7 @@ def update(
     phases = phases or Phases(amp_step.device)
     seed_everything(trainer.seed, step)
     with phases.phase("data"):
-        batch = collate(pairs, indices, model.multiple).to(amp_step.device)
+        batch = collate(pairs, indices).to(amp_step.device)
     with phases.phase("forward"), amp_step.autocast():
         loss, named = model(batch, step)
     with phases.phase("backward"):
@@ -173,7 +173,7 @@ def _activations(trainer: Trainer, pairs: EncodedPairs, indices: Indices) -> int
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    batch = collate(pairs, indices, model.multiple).to(amp_step.device)
+    batch = collate(pairs, indices).to(amp_step.device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), amp_step.autocast():
         loss, _ = model(batch, 1)
     del loss

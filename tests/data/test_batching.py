@@ -239,16 +239,6 @@ def test_collate_pads_and_shifts() -> None:
     assert batch.to(torch.device("cpu")) is batch
 
 
-def test_lengths_are_multiples_where_asked_for() -> None:
-    pairs = encoded([[11, 12, EOS_ID], [13, EOS_ID]], [[21, EOS_ID], [22, 23, 24, 25, EOS_ID]])
-    plain, padded = (collate(pairs, [0, 1], multiple) for multiple in (1, 4))
-    assert (padded.src.shape, padded.tgt_out.shape) == ((2, 4), (2, 8))
-    assert torch.equal(padded.src_mask[:, :3], plain.src_mask)
-    assert not padded.src_mask[:, 3:].any()
-    assert padded.real(padded.tgt_out).tolist() == plain.real(plain.tgt_out).tolist()
-    assert padded.real(padded.tgt_in).tolist() == plain.real(plain.tgt_in).tolist()
-
-
 sentence = st.lists(st.integers(EOS_ID + 1, 1000), max_size=8).map(lambda ids: [*ids, EOS_ID])
 
 

@@ -114,6 +114,22 @@ def test_batches_shrink_and_windows_grow(
     }
 
 
+@pytest.mark.parametrize("make_model", MODELS)
+def test_what_is_found_does_not_depend_on_how_often_the_host_asks(
+    make_model: Callable[[], TranslationModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to some steps after a sentence is done, when more of its hypotheses may have ended."""
+    model, (src, src_mask) = make_model(), sentences(20, longest=12)
+    cfg, num_steps = BeamConfig(beam_size=4, n_best=3), []
+    expected = beam_search(model, src, src_mask, cfg)
+    for steps in (1, 3, 1000):
+        monkeypatch.setattr(module, "STEPS_PER_QUESTION", steps)
+        recorder = Recorder()
+        assert_same(graph_search(model, src, src_mask, cfg, in_loops(recorder)), expected)
+        num_steps.append(sum(recorder.num_steps))
+    assert num_steps == sorted(num_steps)
+
+
 @pytest.mark.parametrize("num", [1, 7, 8, 9, 33])
 def test_any_number_of_sentences(num: int) -> None:
     model, loops = tiny_transformer(), in_loops(Recorder())

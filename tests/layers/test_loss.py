@@ -10,7 +10,14 @@ from torch.testing import assert_close
 
 import nmt.layers.loss
 from nmt import kernels
-from nmt.layers.loss import projected_nll, smoothed_nll
+from nmt.layers.loss import (
+    VOCABULARY_MULTIPLE,
+    Agreement,
+    projected_agreement,
+    projected_imitation,
+    projected_nll,
+    smoothed_nll,
+)
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
@@ -147,6 +154,48 @@ def test_projected_by_parts(
     for actual, wanted in zip(gradients, torch.autograd.grad(3.0 * expected, rounded), strict=True):
         assert actual.dtype is torch.float32
         assert_close(actual.double(), wanted, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_a_sum_of_hidden_states_smooths(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, has_bias: bool, smoothing: float
+) -> None:
+    """Three rows at a time, with three logits too many; the plain definition is expected."""
+    monkeypatch.setattr(nmt.layers.loss, "LOGITS_AT_ONCE_ON_CPU", 40)
+    monkeypatch.setitem(VOCABULARY_MULTIPLE, "cpu", 16)
+    output, hidden = nn.Linear(5, 13, bias=has_bias), torch.randn(7, 5, requires_grad=True)
+    targets, inputs = torch.randint(13, (7,)), [hidden, *output.parameters()]
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        loss, nll = nmt.layers.loss._identity_nll(hidden, output, targets, smoothing)
+        with torch.no_grad():
+            alone = nmt.layers.loss._identity_nll(hidden, output, targets, smoothing)
+    expected_loss, expected_nll = smoothed_nll(output(hidden), targets, smoothing)
+    tolerance = 3 * TOLERANCE[dtype]
+    for actual, expected in ((loss, expected_loss), (nll, expected_nll)):
+        assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    assert_close(torch.stack(alone), torch.stack([loss.detach(), nll]))
+    pairs = (torch.autograd.grad(3.0 * x, inputs) for x in (loss, expected_loss))
+    for actual, expected in zip(*pairs, strict=True):
+        assert_close(actual, expected, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("kind", ["agreement", "imitation"])
+def test_logits_that_are_added_for_a_gpu_change_no_loss_of_two_distributions(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    output, hidden = nn.Linear(5, 13), torch.randn(2, 7, 5, requires_grad=True)
+    targets, teacher = torch.randint(13, (7,)), torch.rand(7, 13).softmax(-1)
+    found = []
+    for multiple in (1, 16):
+        monkeypatch.setitem(VOCABULARY_MULTIPLE, "cpu", multiple)
+        if kind == "agreement":
+            sums = projected_agreement(hidden, output, targets, 0.1, Agreement(0.5, 0.4, 0.3, 0.2))
+        else:
+            sums = projected_imitation(hidden[0], output, targets, 0.1, 0.6, lambda part: teacher[part])
+        found.append((*sums, *torch.autograd.grad(sums[0], [hidden, *output.parameters()])))
+    assert_close(found[1], found[0])
 
 
 def test_projected_by_parts_without_gradient_and_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
