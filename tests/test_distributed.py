@@ -34,7 +34,7 @@ from nmt.files import read_json, write_lines
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import AttentionScore, RnnConfig
-from nmt.runtime import MixedPrecisionStep, seed_everything
+from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
@@ -142,7 +142,8 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         optimizer = build_optimizer(ADAM, parallel_model.trained)
 
         def validate(step: int) -> dict[str, float]:
-            return {"valid/loss": validation_loss(parallel_model.model, batches, device=CPU, world=world)}
+            own = world.shard(batches)
+            return {"valid/loss": validation_loss(parallel_model.model, own, device=CPU, world=world)}
 
         return Trainer(
             cfg,
@@ -164,7 +165,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
 def outcome(trainer: Trainer) -> dict[str, Any]:
     """Weights, moments and progress, without the time."""
     weights, state = trainer.parallel_model.tensors(trainer.amp_step.optimizer)
-    tensors = {**weights, **state}
+    tensors = {**weights, **{name: whole(x) for name, x in state.items()}}
     progress = {k: v for k, v in vars(trainer.train_state).items() if "seconds" not in k and k != "window"}
     window = {k: v for k, v in trainer.train_state.window.items() if k not in ("seconds", "positions")}
     return {
@@ -607,6 +608,33 @@ def test_no_rank_updates_its_weights_when_one_has_a_loss_that_is_not_finite(
     losses = [batch["loss"] for rank in report["ranks"] for batch in rank["batches"]]
     assert losses[0] > 0
     assert losses[1] == "nan"
+
+
+def test_weights_that_have_drifted_apart_are_noticed_at_the_next_validation(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path
+) -> None:
+    def fit(world: World) -> int:
+        made = trainer(world, save_every_steps=2, eval_every_steps=3)
+        update = made._update
+
+        def update_otherwise(*arguments: Any) -> None:
+            update(*arguments)
+            if world.rank == 1 and made.train_state.step == 2:
+                next(iter(made.parameters.values())).data[4, 0] += 1e-6
+
+        made._update = update_otherwise
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker, StopRequest() as stop:
+            made.fit(tracker, stop)
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [4, 4]
+    assert re.fullmatch(
+        r"error: step 3: rank 1 has other weights than rank 0 in .* such as \S+, though all ranks make "
+        r"the same updates\. The last checkpoint is that of step 2\. Leave out a machine with other hardware, other "
+        r"libraries or faulty memory; the same command then goes on\n",
+        processes.text("stderr"),
+    )
 
 
 @pytest.mark.fault(20)

@@ -118,14 +118,14 @@ class ParallelModel:
         """Return the weights for evaluation, and the other tensors of the training, by name.
 
         These are the state of optimizer and objective, and the weights that the optimizer updates where the
-        others are their average. All ranks must call this.
+        others are their average. All ranks must call this. With FSDP each rank has its parts of these other
+        tensors, of which `whole` gathers one.
         """
         self.refresh()
         state = {OF_OBJECTIVE + name: x for name, x in self.objective.tensors.items()}
         if self.average:
             state |= {OF_TRAINED + name: x.detach() for name, x in self.trained.named_parameters()}
-        state |= optimizer_tensors(optimizer, self.trained)
-        return self.model.state_dict(), {name: whole(x) for name, x in state.items()}
+        return self.model.state_dict(), state | optimizer_tensors(optimizer, self.trained)
 
     @torch.no_grad()
     def load(
