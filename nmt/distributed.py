@@ -89,6 +89,14 @@ class World:
         dist.all_gather(parts, own, group=self.control)
         return [json.loads(part.numpy().tobytes()) for part in parts]
 
+    def all_gather_rows(self, x: Tensor) -> Tensor:
+        """Return the `x` (M,) of every rank as rows (size, M), on the device of `x`; all have the same M."""
+        if self.size == 1:
+            return x[None]
+        rows = torch.empty(self.size, len(x), dtype=x.dtype, device=x.device)
+        dist.all_gather_into_tensor(rows.view(torch.uint8).view(-1), x.view(torch.uint8))
+        return rows
+
     def broadcast(self, value: T) -> T:
         """Return the `value` (JSON) of rank 0; the `value` of any other rank is ignored."""
         return value if self.size == 1 else self.all_gather(value if self.is_main else None)[0]  # type: ignore[return-value]

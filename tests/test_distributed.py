@@ -44,6 +44,7 @@ from nmt.training.configs import (
     AdamConfig,
     ConstantConfig,
     CrossEntropyConfig,
+    MuonConfig,
     OnNonfinite,
     SimCutConfig,
     Teacher,
@@ -354,6 +355,27 @@ def test_translations_are_those_of_one_process(
     assert results_of_two(translated, tmp_path) == [alone, alone]
 
 
+def test_processes_that_share_the_work_of_muon_update_as_one(
+    tiny_model: Callable[..., TranslationModel], tmp_path: Path
+) -> None:
+    """Bit for bit, for matrices of several shapes, some of them packed."""
+
+    def updated(world: World) -> list[Any]:
+        seed_everything(1)
+        model = tiny_model(d_ff=36, d_k=4, encoder_layers=1)
+        optimizer = build_optimizer(MuonConfig(weight_decay=0.1), model, world)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+        return [x.flatten().tolist() for x in model.parameters()]
+
+    alone = updated(ALONE)
+    assert results_of_two(updated, tmp_path) == [alone, alone]
+
+
 def test_what_is_dealt_comes_back_in_order(tmp_path: Path) -> None:
     def pass_around(world: World) -> list[Any]:
         rank, dealt = world.rank, list(world.shard(range(5)))
@@ -631,8 +653,8 @@ def test_weights_that_have_drifted_apart_are_noticed_at_the_next_validation(
     assert processes.exit_codes() == [4, 4]
     assert re.fullmatch(
         r"error: step 3: rank 1 has other weights than rank 0 in .* such as \S+, though all ranks make "
-        r"the same updates\. The last checkpoint is that of step 2\. Leave out a machine with other hardware, other "
-        r"libraries or faulty memory; the same command then goes on\n",
+        r"the same updates\. The last checkpoint is that of step 2\. Leave out a machine with other "
+        r"hardware, other libraries or faulty memory; the same command then goes on\n",
         processes.text("stderr"),
     )
 

@@ -91,7 +91,7 @@ def validation_loss(
 ) -> float:
     """Return the mean negative log-likelihood in nats per target token, EOS counted, without smoothing.
 
-    `batches` are those of this rank, as `World.shard` deals them; the sum is that of one process, bit for bit.
+    `batches` are those of this rank, dealt by `World.shard`; the sum is that of one process, bit for bit.
     """
     return validation_values(model, batches, device=device, world=world)["loss"]
 
