@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nmt import cli
+from nmt import cli, kernels
 from nmt.data.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.pairs import ParallelText
@@ -130,12 +130,13 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         parallel: Parallel = Parallel.ddp,
         folder: str = "run",
         objective: Objective | None = None,
+        precision: Precision = Precision.fp32,
         **fields: Any,
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
         cfg = TrainerConfig(**(plain | {"best_metric": "loss"} | fields))
         seed_everything(1)
-        runtime = RuntimeConfig(parallel=parallel)
+        runtime = RuntimeConfig(parallel=parallel, precision=precision)
         parallel_model = ParallelModel(
             tiny_model(), objective or cross_entropy(), runtime, world=world, ema_decay=cfg.ema_decay
         )
@@ -151,7 +152,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             RATE,
             ScheduleContext(d_model=16),
             parallel_model=parallel_model,
-            amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
+            amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=precision, clip_norm=1.0),
             pairs_of_epoch=lambda epoch, *stage: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
@@ -205,6 +206,34 @@ def test_two_processes_compute_the_gradients_of_one(
     first, second = results_of_two(update, tmp_path)
     assert first == second
     assert_same(alone, first)
+
+
+def test_layers_are_gathered_in_bf16_and_gradients_summed_in_fp32(trainer: Any, tmp_path: Path) -> None:
+    """The embeddings stay in fp32, and so do the weights that the optimizer updates."""
+
+    def update(world: World) -> list[Any]:
+        with kernels.disabled():
+            made, kinds = trainer(world, Parallel.fsdp, precision=Precision.bf16), dict[str, str]()
+            model = made.parallel_model.trained
+            for name in ("encoder.0", "src_embedding"):
+                module = model.get_submodule(name)
+                weight = next(iter(dict(module.named_parameters())))
+
+                def note(called: Any, *_: Any, name: str = name, weight: str = weight) -> None:
+                    kinds[name] = str(called.get_parameter(weight).dtype)
+
+                module.register_forward_pre_hook(note)
+            made.gradients.add(made.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 21)], 1)
+            gradients = {name: whole(x.grad) for name, x in model.named_parameters()}
+        types = {str(x.dtype) for x in [*gradients.values(), *model.parameters()]}
+        return [kinds, sorted(types), {name: x.flatten().tolist() for name, x in gradients.items()}]
+
+    _, types, alone = update(ALONE)
+    first, second = results_of_two(update, tmp_path)
+    assert first == second
+    assert first[:2] == [{"encoder.0": "torch.bfloat16", "src_embedding": "torch.float32"}, types]
+    assert types == ["torch.float32"]
+    assert_same(alone, first[2], tolerance=3e-2)
 
 
 def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path: Path) -> None:
