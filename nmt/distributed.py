@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -67,11 +67,16 @@ class World:
 
     def all_reduce_max(self, value: float) -> float:
         """Return the largest `value` of all ranks."""
+        return self.all_reduce_maxima([value])[0]
+
+    def all_reduce_maxima(self, values: Sequence[float]) -> list[float]:
+        """Return the largest of each of the `values` of all ranks, in one exchange."""
         if self.size == 1:
-            return value
-        x = torch.tensor(value, dtype=torch.float64)
+            return list(values)
+        x = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self.control)
-        return float(x)
+        maxima: list[float] = x.tolist()
+        return maxima
 
     def all_gather(self, value: T) -> list[T]:
         """Return the `value` (JSON) of every rank, in the order of the ranks."""
@@ -83,6 +88,14 @@ class World:
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own, group=self.control)
         return [json.loads(part.numpy().tobytes()) for part in parts]
+
+    def all_gather_rows(self, x: Tensor) -> Tensor:
+        """Return the `x` (M,) of every rank as rows (size, M), on the device of `x`; all have the same M."""
+        if self.size == 1:
+            return x[None]
+        rows = torch.empty(self.size, len(x), dtype=x.dtype, device=x.device)
+        dist.all_gather_into_tensor(rows.view(torch.uint8).view(-1), x.view(torch.uint8))
+        return rows
 
     def broadcast(self, value: T) -> T:
         """Return the `value` (JSON) of rank 0; the `value` of any other rank is ignored."""

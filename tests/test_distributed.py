@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nmt import cli
+from nmt import cli, kernels
 from nmt.data.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.pairs import ParallelText
@@ -34,7 +34,7 @@ from nmt.files import read_json, write_lines
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import AttentionScore, RnnConfig
-from nmt.runtime import MixedPrecisionStep, seed_everything
+from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
@@ -44,6 +44,7 @@ from nmt.training.configs import (
     AdamConfig,
     ConstantConfig,
     CrossEntropyConfig,
+    MuonConfig,
     OnNonfinite,
     SimCutConfig,
     Teacher,
@@ -129,12 +130,13 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         parallel: Parallel = Parallel.ddp,
         folder: str = "run",
         objective: Objective | None = None,
+        precision: Precision = Precision.fp32,
         **fields: Any,
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
         cfg = TrainerConfig(**(plain | {"best_metric": "loss"} | fields))
         seed_everything(1)
-        runtime = RuntimeConfig(parallel=parallel)
+        runtime = RuntimeConfig(parallel=parallel, precision=precision)
         parallel_model = ParallelModel(
             tiny_model(), objective or cross_entropy(), runtime, world=world, ema_decay=cfg.ema_decay
         )
@@ -142,14 +144,15 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         optimizer = build_optimizer(ADAM, parallel_model.trained)
 
         def validate(step: int) -> dict[str, float]:
-            return {"valid/loss": validation_loss(parallel_model.model, batches, device=CPU, world=world)}
+            own = world.shard(batches)
+            return {"valid/loss": validation_loss(parallel_model.model, own, device=CPU, world=world)}
 
         return Trainer(
             cfg,
             RATE,
             ScheduleContext(d_model=16),
             parallel_model=parallel_model,
-            amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=Precision.fp32, clip_norm=1.0),
+            amp_step=MixedPrecisionStep(optimizer, device=CPU, precision=precision, clip_norm=1.0),
             pairs_of_epoch=lambda epoch, *stage: pairs,
             validate=validate,
             store=CheckpointStore(tmp_path / folder / "checkpoints"),
@@ -164,7 +167,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
 def outcome(trainer: Trainer) -> dict[str, Any]:
     """Weights, moments and progress, without the time."""
     weights, state = trainer.parallel_model.tensors(trainer.amp_step.optimizer)
-    tensors = {**weights, **state}
+    tensors = {**weights, **{name: whole(x) for name, x in state.items()}}
     progress = {k: v for k, v in vars(trainer.train_state).items() if "seconds" not in k and k != "window"}
     padded = ("seconds", "src_positions", "tgt_positions")
     window = {k: v for k, v in trainer.train_state.window.items() if k not in padded}
@@ -204,6 +207,34 @@ def test_two_processes_compute_the_gradients_of_one(
     first, second = results_of_two(update, tmp_path)
     assert first == second
     assert_same(alone, first)
+
+
+def test_layers_are_gathered_in_bf16_and_gradients_summed_in_fp32(trainer: Any, tmp_path: Path) -> None:
+    """The embeddings stay in fp32, and so do the weights that the optimizer updates."""
+
+    def update(world: World) -> list[Any]:
+        with kernels.disabled():
+            made, kinds = trainer(world, Parallel.fsdp, precision=Precision.bf16), dict[str, str]()
+            model = made.parallel_model.trained
+            for name in ("encoder.0", "src_embedding"):
+                module = model.get_submodule(name)
+                weight = next(iter(dict(module.named_parameters())))
+
+                def note(called: Any, *_: Any, name: str = name, weight: str = weight) -> None:
+                    kinds[name] = str(called.get_parameter(weight).dtype)
+
+                module.register_forward_pre_hook(note)
+            made.gradients.add(made.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 21)], 1)
+            gradients = {name: whole(x.grad) for name, x in model.named_parameters()}
+        types = {str(x.dtype) for x in [*gradients.values(), *model.parameters()]}
+        return [kinds, sorted(types), {name: x.flatten().tolist() for name, x in gradients.items()}]
+
+    _, types, alone = update(ALONE)
+    first, second = results_of_two(update, tmp_path)
+    assert first == second
+    assert first[:2] == [{"encoder.0": "torch.bfloat16", "src_embedding": "torch.float32"}, types]
+    assert types == ["torch.float32"]
+    assert_same(alone, first[2], tolerance=3e-2)
 
 
 def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path: Path) -> None:
@@ -352,6 +383,27 @@ def test_translations_are_those_of_one_process(
 
     alone = translated(ALONE)
     assert results_of_two(translated, tmp_path) == [alone, alone]
+
+
+def test_processes_that_share_the_work_of_muon_update_as_one(
+    tiny_model: Callable[..., TranslationModel], tmp_path: Path
+) -> None:
+    """Bit for bit, for matrices of several shapes, some of them packed."""
+
+    def updated(world: World) -> list[Any]:
+        seed_everything(1)
+        model = tiny_model(d_ff=36, d_k=4, encoder_layers=1)
+        optimizer = build_optimizer(MuonConfig(weight_decay=0.1), model, world)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+        return [x.flatten().tolist() for x in model.parameters()]
+
+    alone = updated(ALONE)
+    assert results_of_two(updated, tmp_path) == [alone, alone]
 
 
 def test_what_is_dealt_comes_back_in_order(tmp_path: Path) -> None:
@@ -608,6 +660,33 @@ def test_no_rank_updates_its_weights_when_one_has_a_loss_that_is_not_finite(
     losses = [batch["loss"] for rank in report["ranks"] for batch in rank["batches"]]
     assert losses[0] > 0
     assert losses[1] == "nan"
+
+
+def test_weights_that_have_drifted_apart_are_noticed_at_the_next_validation(
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path
+) -> None:
+    def fit(world: World) -> int:
+        made = trainer(world, save_every_steps=2, eval_every_steps=3)
+        update = made._update
+
+        def update_otherwise(*arguments: Any) -> None:
+            update(*arguments)
+            if world.rank == 1 and made.train_state.step == 2:
+                next(iter(made.parameters.values())).data[4, 0] += 1e-6
+
+        made._update = update_otherwise
+        with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker, StopRequest() as stop:
+            made.fit(tracker, stop)
+        return 0
+
+    processes = Processes(launched(fit, monkeypatch), tmp_path)
+    assert processes.exit_codes() == [4, 4]
+    assert re.fullmatch(
+        r"error: step 3: rank 1 has other weights than rank 0 in .* such as \S+, though all ranks make "
+        r"the same updates\. The last checkpoint is that of step 2\. Leave out a machine with other "
+        r"hardware, other libraries or faulty memory; the same command then goes on\n",
+        processes.text("stderr"),
+    )
 
 
 @pytest.mark.fault(20)

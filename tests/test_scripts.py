@@ -11,6 +11,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+
+from nmt.config.compose import compose
+from nmt.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
 FAKE_PYTHON = """#!/usr/bin/env bash
@@ -183,3 +187,28 @@ def test_the_test_script_ends_with_the_first_failure(clone: Path, stage: str, be
     code, out, _ = call(clone, "test", BREAKS=stage)
     assert code == 3
     assert out.count("\n== ") == before
+
+
+def test_the_kubernetes_job_is_whole() -> None:
+    """What the operator, the cluster and nmt would refuse, and the times that have to follow each other."""
+    job = yaml.safe_load((ROOT / "scripts" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert list(replicas) == ["Master", "Worker"]
+    assert replicas["Master"]["replicas"] == 1
+    assert replicas["Master"]["template"] == replicas["Worker"]["template"]
+    pod = replicas["Master"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["name"] == "pytorch"  # the operator looks for it
+    assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
+    assert job["spec"]["nprocPerNode"] == gpus
+    assert container["command"][-3:] == ["-m", "nmt", "train"]
+    [trial] = compose(VERBS["train"], container["args"])
+    cfg, run = trial.to_training()
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    shared = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}["shared"]
+    assert Path(variables["NMT_CACHE"]).is_relative_to(shared)
+    assert run.is_relative_to(shared)
+    launcher = float(variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert cfg.runtime.grace_seconds < launcher < pod["terminationGracePeriodSeconds"]

@@ -56,8 +56,12 @@ def evaluate_text(
     require_computable(metrics, tgt_lang, scoring or ScoringConfig())
     translations = translate(text.src, model, tokenizer, cfg, device=device, world=world)
     hyps = [translation.text for translation in translations]
+    if not world.is_main:  # rank 0 scores for all: a metric may be a model, and take memory and threads
+        return Scores(*world.broadcast(({}, {})), hyps)
     sources, more = list(untagged(text.src)), text.references
-    return score_text(sources, hyps, text.tgt, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
+    scores = score_text(sources, hyps, text.tgt, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
+    world.broadcast((scores.values, scores.signatures))
+    return scores
 
 
 def score_text(
@@ -87,7 +91,7 @@ def validation_loss(
 ) -> float:
     """Return the mean negative log-likelihood in nats per target token, EOS counted, without smoothing.
 
-    Each rank of `world` takes its part of `batches`; the sum is that of one process, bit for bit.
+    `batches` are those of this rank, dealt by `World.shard`; the sum is that of one process, bit for bit.
     """
     return validation_values(model, batches, device=device, world=world)["loss"]
 
@@ -100,13 +104,13 @@ def validation_values(
     world: World = ALONE,
     accuracy: bool = False,
 ) -> dict[str, float]:
-    """Return the `validation_loss` and, if asked for, the accuracy.
+    """Return the `validation_loss` of the `batches` of all ranks and, if asked for, the accuracy.
 
     That is the share of the target tokens, EOS counted, that the model finds more likely than any other.
     """
     sums, counts, right = [torch.zeros(0, device=device)], [], [torch.zeros(0, device=device)]
     with evaluating(model):
-        for batch in (batch.to(device) for batch in world.shard(batches)):
+        for batch in (batch.to(device) for batch in batches):
             hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
             targets = batch.real(batch.tgt_out)
             sums.append(model.nll(hidden, targets)[None])

@@ -77,6 +77,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
     """Return the norm of the rows of `x`, in the type of `x` or, with `feeds_product`, of matrix products."""
     dtype = product_dtype(x) if feeds_product else x.dtype
     if not kernels.usable_in_training(x) or dtype is torch.float16:
+        if x.dtype is torch.float32:  # FSDP may gather the weights in bf16
+            weight, bias = weight.float(), bias.float()
         return F.layer_norm(x, weight.shape, weight, bias, eps)
     return _LayerNorm.apply(x, weight, bias, eps, dtype)
 

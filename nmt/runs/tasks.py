@@ -34,9 +34,9 @@ class Evaluation:
 
     def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> Scores:
         """Return the loss in nats per target token, perplexity, and the scores of the task."""
-        plan = told(list(self.plan), "computing the loss", "pairs")
-        batches = (collate(self.pairs, indices) for indices in plan)
         model, device, world = self.trained.model, self.trained.device, self.trained.world
+        own = world.shard(told(list(self.plan), "computing the loss", "pairs"))
+        batches = (collate(self.pairs, indices) for indices in own)
         measured = self.task.measures_accuracy
         values = validation_values(model, batches, device=device, world=world, accuracy=measured)
         scores = self.task.outputs(self.trained, self.text, decoding, metrics)

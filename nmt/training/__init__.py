@@ -24,6 +24,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     train_state         Progress of a training, as checkpoints store it.
     memory              Batches that do not fit into memory, and what is tried instead.
     auto_batch          Number of tokens in a batch that suits the memory and the speed of the machine.
+    saving              Checkpoints written by a thread while the training goes on.
+    agreement           What several processes agree on between updates, and whether they train one model.
     recovery            What follows a loss, a gradient or weights that are not finite.
     gradients           The gradients of an update: batch by batch, in parts where memory ends.
     trainer             The update; when to validate, save and stop.

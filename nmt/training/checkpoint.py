@@ -305,8 +305,7 @@ def _pack_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     for name, tensor in tensors.items():
-        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        owner = owners.setdefault(memory, name)
+        owner = owners.setdefault(memory_of(tensor), name)
         if owner == name:
             stored[name] = tensor.detach()
         else:
@@ -323,6 +322,11 @@ def _pack_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield len(text).to_bytes(8, "little") + text
     for name in order:
         yield stored[name].cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def memory_of(tensor: Tensor) -> tuple[object, ...]:
+    """Return what is equal for tensors that are the same memory seen in the same way."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:

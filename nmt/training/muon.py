@@ -9,6 +9,9 @@ gated feed-forward block and the gates of a recurrent cell lie packed in one par
 Embeddings, the output layer, biases, norms, maps to a single number and weight-normalised matrices (whose
 length and direction are parameters of their own) are Adam's.
 
+Several processes, each of which holds all weights, orthogonalise a share of the matrices each and exchange
+the results.
+
 Muon: Jordan et al. 2024, with the coefficients given there. Weight decay is decoupled throughout.
 """
 
@@ -16,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nmt.distributed import ALONE, World
 from nmt.kernels.fused import Linear
 from nmt.runtime import resolve_precision
 from nmt.runtime_config import Precision, RuntimeConfig
@@ -69,6 +73,20 @@ def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
     return matrices
 
 
+def dealt(shapes: Sequence[torch.Size], num_ranks: int) -> list[list[int]]:
+    """Return the numbers of the matrices of each rank, in ascending order: about the same work for all.
+
+    The matrix that takes longest goes first, to the rank that has the least to do.
+    """
+    works = [max(shape) * min(shape) ** 2 for shape in shapes]
+    loads, shares = [0] * num_ranks, [list[int]() for _ in range(num_ranks)]
+    for number in sorted(range(len(works)), key=lambda number: (-works[number], number)):
+        rank = loads.index(min(loads))
+        loads[rank] += works[number]
+        shares[rank].append(number)
+    return [sorted(share) for share in shares]
+
+
 class Muon(torch.optim.Optimizer):
     """Muon over `matrices`, as `packed_matrices` returns them, and fused AdamW over the groups `others`.
 
@@ -79,6 +97,8 @@ class Muon(torch.optim.Optimizer):
 
     found_inf: Tensor | None = None
     """A scalar on the device; where it is 1.0, `step` changes nothing, as in torch's fused optimizers."""
+    world: World = ALONE
+    """The processes that share the work; all of them call `step`, with the same gradients."""
 
     def __init__(
         self,
@@ -96,6 +116,7 @@ class Muon(torch.optim.Optimizer):
         self.momentum = momentum
         self.rms = rms
         self.iterations = iterations
+        self._dtype: torch.dtype | None = None
         self.adam = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
         first: dict[str, Any] = {"params": list(matrices), "weight_decay": weight_decay}
         super().__init__([first, *self.adam.param_groups], {"lr": 0.0})
@@ -122,23 +143,36 @@ class Muon(torch.optim.Optimizer):
         directions = self._directions(parameters)
         taken = 1.0 if self.found_inf is None else 1.0 - self.found_inf
         torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"] * taken)
-        batches: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for parameter, direction in zip(parameters, directions, strict=True):
-            rows = self.packed[parameter]
-            for weight, part in zip(torch.split(parameter, rows), torch.split(direction, rows), strict=True):
-                batches[part.shape].append((weight, part))
-
-        precision = resolve_precision(RuntimeConfig(), parameters[0].device)
-        dtype = torch.bfloat16 if precision is Precision.bf16 else torch.float32
-        for shape, pairs in batches.items():
-            weights, parts = zip(*pairs, strict=True)
-            batch = torch.stack(parts)  # (N, R, C)
-            batch.div_(batch.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM))
-            updates = orthogonalised(batch.to(dtype), self.iterations).float() * taken
-            # Singular values of 1 are a root mean square of 1 / sqrt(the longer side).
-            torch._foreach_add_(
-                weights, updates.unbind(), alpha=-group["lr"] * self.rms * math.sqrt(max(shape))
+        matrices = [
+            pair
+            for parameter, direction in zip(parameters, directions, strict=True)
+            for pair in zip(
+                *(torch.split(x, self.packed[parameter]) for x in (parameter, direction)), strict=True
             )
+        ]
+        shares = dealt([direction.shape for _, direction in matrices], self.world.size)
+        longest = max(sum(matrices[number][1].numel() for number in share) for share in shares)
+        own = parameters[0].new_zeros(longest, dtype=self._number_format(parameters[0].device))
+        self._orthogonalise([matrices[number][1] for number in shares[self.world.rank]], own)
+        for share, row in zip(shares, self.world.all_gather_rows(own), strict=True):
+            weights = [matrices[number][0] for number in share]
+            _add(weights, row.float() * taken, -group["lr"] * self.rms)
+
+    def _number_format(self, device: torch.device) -> torch.dtype:
+        """Return the number format of the matrix products, that of rank 0 on all ranks."""
+        if self._dtype is None:
+            precision = self.world.broadcast(resolve_precision(RuntimeConfig(), device).value)
+            self._dtype = torch.bfloat16 if precision == Precision.bf16.value else torch.float32
+        return self._dtype
+
+    def _orthogonalise(self, matrices: Sequence[Tensor], flat: Tensor) -> None:
+        """Write `matrices`, orthogonalised, into `flat` one after the other; all of a shape are a batch."""
+        places = flat.split([x.numel() for x in matrices] + [len(flat) - sum(x.numel() for x in matrices)])
+        for shape, numbers in _by_shape(matrices).items():
+            batch = torch.stack([matrices[number] for number in numbers])  # (N, R, C)
+            batch.div_(batch.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM))
+            found = orthogonalised(batch.to(flat.dtype), self.iterations)
+            torch._foreach_copy_([places[number].view(shape) for number in numbers], found.unbind())
 
     def _directions(self, parameters: list[Tensor]) -> list[Tensor]:
         """Update the momentum by the gradients and return the momentum one step ahead (Nesterov)."""
@@ -152,3 +186,24 @@ class Muon(torch.optim.Optimizer):
             gradients = [torch.where(self.found_inf > 0, momentum, gradient) for gradient, momentum in pairs]
         torch._foreach_lerp_(momenta, gradients, 1.0 - self.momentum)
         return list(torch._foreach_lerp(gradients, momenta, self.momentum))
+
+
+def _by_shape(matrices: Sequence[Tensor]) -> dict[torch.Size, list[int]]:
+    """Return the numbers of the matrices of each shape."""
+    numbers: dict[torch.Size, list[int]] = defaultdict(list)
+    for number, matrix in enumerate(matrices):
+        numbers[matrix.shape].append(number)
+    return numbers
+
+
+def _add(weights: Sequence[Tensor], flat: Tensor, alpha: float) -> None:
+    """Add the orthogonal matrices in `flat` to `weights`, scaled to a root mean square of `alpha`."""
+    sizes = [weight.numel() for weight in weights]
+    updates = flat.split([*sizes, len(flat) - sum(sizes)])
+    for shape, numbers in _by_shape(weights).items():
+        # Singular values of 1 are a root mean square of 1 / sqrt(the longer side).
+        torch._foreach_add_(
+            [weights[number] for number in numbers],
+            [updates[number].view(shape) for number in numbers],
+            alpha=alpha * math.sqrt(max(shape)),
+        )

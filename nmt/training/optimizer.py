@@ -15,6 +15,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from nmt.distributed import ALONE, World
 from nmt.errors import UserError
 from nmt.loading import loaded
 from nmt.training.checkpoint import require_match
@@ -79,13 +80,17 @@ def build_sgd(cfg: SgdConfig, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=True)
 
 
-def build_optimizer(cfg: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(cfg: OptimizerConfig, model: nn.Module, world: World = ALONE) -> torch.optim.Optimizer:
     """Return the optimizer of `model`; its learning rate is 0 until `MixedPrecisionStep.step` sets one.
+
+    The ranks of `world` share the work of Muon; each of them updates all weights that it holds.
 
     Raises:
         UserError: the model has no matrix that Muon could update.
     """
     made: torch.optim.Optimizer = loaded(OPTIMIZERS[cfg.name][1])(cfg, model)
+    if isinstance(made, Muon):
+        made.world = world
     return made
 
 

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt import kernels
 from nmt.data.batching import Batch
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
-from nmt.runtime import whole
-from nmt.runtime_config import Parallel, RuntimeConfig
+from nmt.runtime import resolve_precision, whole
+from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.training.checkpoint import require_match
 from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule, Objective
@@ -61,7 +62,7 @@ class ParallelModel:
         average = model if ema_decay else None
         self.module: nn.Module = LossModule(self.trained, objective, compiled=cfg.compile, average=average)
         if self.is_sharded:
-            _shard(self.module, world, device)
+            _shard(self.module, world, device, resolve_precision(cfg, device))
         elif world.size > 1:
             ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
             tables = [name for name, _ in self.module.named_buffers()]  # each rank extends its own positions
@@ -109,14 +110,14 @@ class ParallelModel:
         """Return the weights for evaluation, and the other tensors of the training, by name.
 
         These are the state of optimizer and objective, and the weights that the optimizer updates where the
-        others are their average. All ranks must call this.
+        others are their average. All ranks must call this. With FSDP each rank has its parts of these other
+        tensors, of which `whole` gathers one.
         """
         self.refresh()
         state = {OF_OBJECTIVE + name: x for name, x in self.objective.tensors.items()}
         if self.average:
             state |= {OF_TRAINED + name: x.detach() for name, x in self.trained.named_parameters()}
-        state |= optimizer_tensors(optimizer, self.trained)
-        return self.model.state_dict(), {name: whole(x) for name, x in state.items()}
+        return self.model.state_dict(), state | optimizer_tensors(optimizer, self.trained)
 
     @torch.no_grad()
     def load(
@@ -152,17 +153,23 @@ def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
-def _shard(module: nn.Module, world: World, device: torch.device) -> None:
+def _shard(module: nn.Module, world: World, device: torch.device, precision: Precision) -> None:
     """Split every layer of the stacks by itself, so that few layers are whole at a time, then the rest.
 
     Layers that are stepped through belong to the rest: by themselves they would be gathered for every token.
+    In bf16 the layers are gathered in bf16, to which products round their weights anyway; gradients are
+    summed in fp32. The rest stays in fp32: what the embeddings give is the sum that all layers add to. So do
+    layers on CPU whose weights are read by kernels, which take fp32.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(device.type, (world.size,))
+    is_rounded = precision is Precision.bf16 and (device.type != "cpu" or not kernels.load())
+    dtype = torch.bfloat16 if is_rounded else None
+    of_layers = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     for layer in reversed(stack_layers(module)):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=of_layers)
     fully_shard(module, mesh=mesh)
 
 

@@ -17,6 +17,7 @@ import signal
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import NoReturn
 
 import torch
@@ -29,6 +30,7 @@ from nmt.files import misfits, write_json
 from nmt.runtime import MixedPrecisionStep, whole
 from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
+from nmt.training.agreement import Agreement, drift
 from nmt.training.auto_batch import Room, Trial, search
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.configs import (
@@ -43,6 +45,7 @@ from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import LOSSES, RolledBack, cause, diverges, explosion, go_back
+from nmt.training.saving import Saves, copied, has_room
 from nmt.training.schedules import ScheduleContext, rate
 from nmt.training.statistics import (
     Fault,
@@ -57,8 +60,6 @@ from nmt.training.status_line import validation_line
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
 
-FAILED_SAVES = 3
-"""Checkpoints in a row that cannot be written before the training stops."""
 ROOM = 2.5
 """Checkpoints that the disk must have room for before the first step."""
 
@@ -115,7 +116,10 @@ class Trainer:
             world=world,
         )
         self.log: Log = warn
-        self._failed_saves = 0  # in a row
+        self.saves = Saves(world)
+        self.agreement = Agreement(world)
+        self._stop = StopRequest()  # of no signal, until `fit` gets that of the command
+        self._agreed_signal = 0
         self._batches_in_epoch = 1
         self._started = time.perf_counter()
         self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
@@ -143,7 +147,8 @@ class Trainer:
             TrainingStopped: a loss is not finite or explodes, a batch does not fit into memory, or a
                 checkpoint cannot be written. `RolledBack` asks for another trainer, which resumes.
         """
-        self.log = self.gradients.log = tracker.message
+        self.log = self.gradients.log = self.saves.log = tracker.message
+        self._stop = stop
         self.parallel_model.module.train()
         self._started = time.perf_counter() - self.train_state.seconds
         if scores := self.train_state.scores:  # of a run that resumes
@@ -153,8 +158,9 @@ class Trainer:
             weights = num_bytes(self.parallel_model.model.state_dict().values())
             # The optimizer has two moments of each, and keeps the weights that the average follows.
             self.store.require_space(int(ROOM * (4 if self.parallel_model.average else 3) * weights))
-        with stop.deferred():
+        with stop.deferred(), closing(self.saves):
             if self._lacks_score():  # a signal has kept the interrupted run from that
+                self._agree()
                 self._validate_and_save(tracker, stop)
             while not self.finished():
                 pairs = self._pairs(stop)
@@ -179,7 +185,8 @@ class Trainer:
     def _pairs(self, stop: StopRequest) -> EncodedPairs:
         """Return the pairs of the current epoch, unless a signal arrives while they are encoded."""
         pairs = stop.unless_stopped(lambda: self.pairs_of_epoch(self.train_state.epoch, self.stage))
-        if self._stopping(stop) or pairs is None:
+        self._agree()
+        if self._stopping or pairs is None:
             self._save_and_leave(stop)
         return pairs
 
@@ -320,6 +327,7 @@ class Trainer:
         `step` is the one that made the weights. The checkpoint is the newest that an uninterrupted run has,
         so that an interrupted one goes back to the same.
         """
+        self.saves.finish()
         train_state, most = self.train_state, self.cfg.max_recoveries
         saved = selected_steps(AverageOf.last, 1, self.store.steps(), train_state, self.cfg)
         if self.cfg.on_nonfinite is OnNonfinite.rollback and saved and train_state.rollbacks < most:
@@ -339,7 +347,8 @@ class Trainer:
         )
 
     def _last_checkpoint(self) -> str:
-        """Return a sentence that names the last checkpoint."""
+        """Return a sentence that names the last checkpoint, for which all ranks wait."""
+        self.saves.finish()
         steps = self.store.steps()
         return f"The last checkpoint is that of step {steps[-1]}. " if steps else "There is no checkpoint. "
 
@@ -349,6 +358,15 @@ class Trainer:
         if not whole(weight_norm(Update(self.parameters, torch.zeros(())))).isfinite():
             step = self.train_state.step
             self._give_up(f"step {step}: weights are not finite after the update", step)
+
+    def _require_one_model(self) -> None:
+        """Raise `TrainingStopped` if the weights of the ranks, which DDP keeps the same, have parted."""
+        is_whole = self.world.size > 1 and not self.parallel_model.is_sharded
+        if is_whole and (found := drift(self.world, self.parallel_model.trained)):
+            raise TrainingStopped(
+                f"step {self.train_state.step}: {found}. {self._last_checkpoint()}Leave out a machine with "
+                "other hardware, other libraries or faulty memory; the same command then goes on"
+            )
 
     def _require_sanity(self, loss: float) -> None:
         """Raise `TrainingStopped` when the logged losses explode, of which `loss` is the newest."""
@@ -405,18 +423,23 @@ class Trainer:
             self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0
         if ends_stage:
             self.gradients.has_tried = False  # the next stage may have larger batches
-        self._take_time()
+        if self.agreement.is_due(self.train_state.step):
+            self._agree()
 
-    def _take_time(self) -> None:
-        """Set the time of training to that of the slowest rank, so that all ranks end at the same step."""
-        self.train_state.seconds = self.world.all_reduce_max(time.perf_counter() - self._started)
+    def _agree(self) -> None:
+        """Learn from all ranks the time of the slowest, a signal to any of them, and the end of a save."""
+        seconds, number = time.perf_counter() - self._started, int(self._stop.signal or 0)
+        agreed = self.agreement.reach(self.train_state.step, seconds, number, self.saves.is_over)
+        self.train_state.seconds, self._agreed_signal = agreed.seconds, agreed.signal
+        if agreed.signal:
+            self._stop.signal = signal.Signals(agreed.signal)
+        if agreed.save_is_over:
+            self.saves.finish()
 
-    def _stopping(self, stop: StopRequest) -> bool:
-        """Return whether a signal has reached any rank, and hand it to all ranks."""
-        number = int(self.world.all_reduce_max(stop.signal or 0))
-        if number:
-            stop.signal = signal.Signals(number)
-        return bool(number)
+    @property
+    def _stopping(self) -> bool:
+        """Whether a signal has reached any rank, as far as all ranks know."""
+        return self._stop.requested if self.world.size == 1 else bool(self._agreed_signal)
 
     def _save_and_leave(self, stop: StopRequest) -> NoReturn:
         """Save the last update, if there is one, and raise `Interrupted`."""
@@ -431,11 +454,11 @@ class Trainer:
         The signal also ends a validation, which the resumed run makes anew.
         """
         step = self.train_state.step
-        stopping = self._stopping(stop)
+        stopping = self._stopping
         is_due = step % self.cfg.save_every_steps == 0
         if self._lacks_score() and not stopping:
             self._take_score(tracker, stop)
-            stopping = self._stopping(stop)
+            stopping = self._stopping
             is_due |= step in self.train_state.best_steps()[: self.cfg.keep_best]
             # A signal has saved the step without its score, which the next to resume would take again.
             is_due |= self.world.broadcast(step in self.store.steps())
@@ -449,6 +472,7 @@ class Trainer:
         is_new = str(self.train_state.step) not in self.train_state.scores
         if is_new:
             self._take_score(tracker, stop)
+        self.saves.finish()
         if is_new or not self.world.broadcast(self.train_state.step in self.store.steps()):
             self.save()
 
@@ -459,6 +483,7 @@ class Trainer:
         """
         train_state = self.train_state
         self._settle()
+        self._require_one_model()
         self.parallel_model.refresh()
         if self.world.size > 1:
             values: dict[str, float] | None = self.validate(train_state.step)
@@ -466,7 +491,7 @@ class Trainer:
             values = stop.unless_stopped(lambda: self.validate(train_state.step))
         if values is None:
             return
-        self._take_time()
+        self._agree()
         tracker.log(train_state.step, values)
         score = self.sign * values[self.score_name]
         gained = score > max(train_state.scores.values(), default=-math.inf)
@@ -489,28 +514,31 @@ class Trainer:
     def save(self, *, must: bool = True) -> None:
         """Write a checkpoint of this step, then remove those that `kept_steps` does not name.
 
-        A checkpoint that need not be written (`must`) and cannot be, as on a full disk, is left to the next
-        save: what was saved before is intact, and a training that goes on from there repeats the same steps.
+        A checkpoint that need not be written (`must`) is written by a thread, from a copy of the state, while
+        the training goes on. If it cannot be written, as on a full disk, it is left to the next save: what
+        was saved before is intact, and a training that goes on from there repeats the same steps.
 
         Raises:
             TrainingStopped: the checkpoint cannot be written, on any rank alike.
         """
         self._settle()
+        self.saves.finish()
         weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
-        failure = self.world.broadcast(self._write(weights, optimizer) if self.world.is_main else None)
-        self._failed_saves = self._failed_saves + 1 if failure else 0  # no rank is here before the save ends
-        if failure and (must or self._failed_saves == FAILED_SAVES):
-            raise TrainingStopped(failure)
-        if failure:
-            left = FAILED_SAVES - self._failed_saves
-            self.log(f"error: {failure}. Training goes on; it stops after {left} more failures in a row")
-
-    def _write(self, weights: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> str | None:
-        """Save and prune; return why that failed, or None."""
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
+        in_parts = self.parallel_model.is_sharded
+        in_thread = not must and (in_parts or has_room(num_bytes([*weights.values(), *optimizer.values()])))
+        if in_thread or in_parts:
+            keep = self.world.is_main
+            weights, optimizer = copied(weights, keep=keep), copied(optimizer, keep=keep)
+        checkpoint = Checkpoint(self.train_state.step, weights, optimizer, state)
+        self.saves.begin(lambda: self._write(checkpoint), must=must, in_thread=in_thread)
+
+    def _write(self, checkpoint: Checkpoint) -> str | None:
+        """Save and prune; return why that failed, or None."""
+        then = TrainState.stored_in(checkpoint.state)
         try:
-            self.store.save(Checkpoint(self.train_state.step, weights, optimizer, state))
-            self.store.prune(kept_steps(self.store.steps(), self.train_state, self.cfg))
+            self.store.save(checkpoint)
+            self.store.prune(kept_steps(self.store.steps(), then, self.cfg))
         except TrainingStopped as error:
             return str(error)
         return None

@@ -196,7 +196,7 @@ def _trainer(
         ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps),
         parallel_model=parallel_model,
         amp_step=runtime.MixedPrecisionStep(
-            build_optimizer(cfg.optimizer, parallel_model.trained),
+            build_optimizer(cfg.optimizer, parallel_model.trained, world),
             device=device,
             precision=runtime.resolve_precision(cfg.runtime, device),
             clip_norm=cfg.optimizer.clip_norm,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+import yaml
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,11 +26,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def torchrun(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `nmt ARGUMENTS` in two processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "nmt"]
+def torchrun(
+    environment: dict[str, str], *arguments: str, processes: int = 2
+) -> subprocess.CompletedProcess[str]:
+    """Run `nmt ARGUMENTS` in several processes."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m", "nmt"]
     return subprocess.run(
-        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
+        [*launch, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -84,14 +88,18 @@ def workers(launcher: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.fault(40)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("processes", [2, 8])
 def test_a_killed_process_is_restarted_and_the_end_is_the_same(
-    tiny: list[str], environment: dict[str, str], tmp_path: Path
+    tiny: list[str], environment: dict[str, str], tmp_path: Path, processes: int
 ) -> None:
-    options = [*tiny, "trainer.max_steps=40", "trainer.save_every_steps=10", "model.dropout=0.1"]
-    straight = torchrun(environment, "train", f"run={tmp_path}/straight", *options)
+    """Also between two validations, with Muon, whose work the processes share."""
+    limits = ["trainer.max_steps=40", "trainer.save_every_steps=10", "trainer.eval_every_steps=15"]
+    options = [*tiny, *limits, "model.dropout=0.1", "optimizer=muon"]
+    straight = torchrun(environment, "train", f"run={tmp_path}/straight", *options, processes=processes)
     assert straight.returncode == 0, straight.stderr
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    launch += ["--max-restarts", "1"]
     process = subprocess.Popen(
         [*launch, "-m", "nmt", "train", f"run={tmp_path}/run", *options],
         env=environment,
@@ -169,6 +177,52 @@ def test_a_link_that_is_down_ends_the_training_which_then_goes_on(
     for name in ("model.safetensors", "optimizer.safetensors"):
         file = Path("checkpoints", "step_00000060", name)
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.fault(16)
+@pytest.mark.timeout(600)
+def test_the_pods_of_a_kubernetes_job_save_when_they_are_deleted_and_go_on(
+    tiny: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Both containers run as the operator starts them, on one machine, with a process each."""
+    job = yaml.safe_load((ROOT / "scripts" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    names = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    counts = {"WORLD_SIZE": "2", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "1"}
+    limits = ["trainer.max_steps=300", "trainer.eval_every_steps=300", "trainer.log_every_steps=1"]
+    run = tmp_path / "run"
+
+    def pod(rank: int, replica: str) -> subprocess.Popen[str]:
+        [container] = job["spec"]["pytorchReplicaSpecs"][replica]["template"]["spec"]["containers"]
+        given = [text for text in container["args"] if not text.startswith(("experiment=", "run="))]
+        command = [*container["command"], *given, f"run={run}", *tiny, *limits]
+        assert command[0] == "torchrun"
+        variables = {one["name"]: one["value"] for one in container["env"] if one["name"] != "NMT_CACHE"}
+        own = {"RANK": str(rank), "PET_NODE_RANK": str(rank)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *command[1:]],
+            env={**environment, **variables, **names, **counts, **own},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    pods, metrics = [pod(0, "Master"), pod(1, "Worker")], run / "metrics.jsonl"
+    while pods[0].poll() is None and not (metrics.is_file() and metrics.read_text()):
+        time.sleep(0.1)
+    for process in pods:
+        process.terminate()
+    errors = ended(pods[0])
+    ended(pods[1])
+    assert "stopped by SIGTERM after step" in errors, errors
+    pods = [pod(0, "Master"), pod(1, "Worker")]
+    errors = ended(pods[0])
+    assert ended(pods[1]) is not None
+    assert [process.returncode for process in pods] == [0, 0], errors
+    assert "going on after step" in errors
+    assert json.loads((run / "results.json").read_text())["step"] == 300
 
 
 SLURM = {

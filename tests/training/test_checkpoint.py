@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -166,6 +167,7 @@ def run_until_call(action: Callable[[], None], nth: int, calls: Collection[str] 
     if child == 0:
         code = 1
         try:
+            threading.setprofile(count_calls)
             sys.setprofile(count_calls)
             action()
             code = 0

@@ -18,7 +18,7 @@ from nmt.models.configs import Cell, ConvolutionalConfig, ModelConfig, RnnConfig
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
 from nmt.training.configs import MuonConfig
-from nmt.training.muon import COEFFICIENTS, Muon, orthogonalised, packed_matrices
+from nmt.training.muon import COEFFICIENTS, Muon, dealt, orthogonalised, packed_matrices
 from nmt.training.optimizer import build_optimizer
 
 CPU = torch.device("cpu")
@@ -66,6 +66,12 @@ def test_a_batch_is_its_matrices_one_by_one() -> None:
     matrices = torch.randn(5, 8, 12) / 10.0
     one_by_one = torch.cat([orthogonalised(matrix[None], 5) for matrix in matrices])
     torch.testing.assert_close(orthogonalised(matrices, 5), one_by_one, rtol=1e-4, atol=1e-5)
+
+
+def test_matrices_are_dealt_by_their_work() -> None:
+    shapes = [torch.Size(shape) for shape in [(8, 8), (2, 64), (16, 16), (8, 8), (64, 2), (8, 8), (8, 8)]]
+    assert dealt(shapes, 3) == [[2], [0, 1, 5], [3, 4, 6]]  # the largest has a rank of its own
+    assert dealt(shapes[:1], 3) == [[0], [], []]
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from nmt.training.checkpoint import Checkpoint, CheckpointStore
 from nmt.training.configs import AverageOf, PlateauConfig, TrackingConfig, TrainerConfig
 from nmt.training.objective import Objective
 from nmt.training.optimizer import optimizer_tensors
+from nmt.training.saving import Saves
 from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer, kept_steps, selected_steps
@@ -142,13 +145,14 @@ SAVING = {"max_steps": 10, "eval_every_steps": 100, "save_every_steps": 2, "keep
 
 @pytest.fixture
 def full_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function of a trainer, steps and an error of the system, which fsync then raises at a step."""
+    """Return a function of steps and an error of the system, which fsync then raises for their files."""
 
-    def fail(made: Trainer, steps: Sequence[int], number: int = errno.ENOSPC) -> None:
+    def fail(steps: Sequence[int], number: int = errno.ENOSPC) -> None:
         fsync = os.fsync
 
         def refusing(descriptor: int) -> None:
-            if made.train_state.step in steps:
+            file = os.readlink(f"/proc/self/fd/{descriptor}")
+            if any(f"step_{step:08d}" in file for step in steps):
                 raise OSError(number, os.strerror(number))
             fsync(descriptor)
 
@@ -198,7 +202,7 @@ def test_a_failed_save_does_not_end_the_training(
 ) -> None:
     straight, interrupted = trainer(folder="straight", **SAVING), trainer(**SAVING)
     fit(straight)
-    full_at(interrupted, (4, 6), number)
+    full_at((4, 6), number)
     fit(interrupted)
     assert interrupted.store.steps() == [2, 8, 10]
     assert sorted(path.name[0] for path in interrupted.store.directory.iterdir()) == ["s"] * 3  # no .tmp-*
@@ -218,7 +222,7 @@ def test_repeated_failures_to_save_end_the_training_which_then_goes_on(
 ) -> None:
     straight, stopped = trainer(folder="straight", **SAVING), trainer(**SAVING)
     fit(straight)
-    full_at(stopped, range(4, 100))
+    full_at(range(4, 100))
     with pytest.raises(
         TrainingStopped, match=r"^cannot write checkpoint .*step_00000008: No space left"
     ) as raised:
@@ -241,7 +245,7 @@ def test_a_save_that_nothing_follows_must_succeed(
 ) -> None:
     """One that a signal asks for, and the last one."""
     made = trainer(**SAVING)
-    full_at(made, steps)
+    full_at(steps)
     stop = StopRequest()
     update = made._update
 
@@ -282,6 +286,42 @@ def test_a_disk_without_room_for_checkpoints_is_noticed_before_the_first_step(
     assert fit(again, TrackingConfig(sinks=[])).step == 12
 
 
+def test_a_checkpoint_is_that_of_its_step_while_the_training_goes_on(trainer: Factory) -> None:
+    """The disk is so slow that two more updates change weights, moments, average and progress meanwhile."""
+    fields = {"max_steps": 5, "save_every_steps": 3, "keep_last": 9, "ema_decay": 0.9}
+    straight, made = trainer(folder="straight", **fields | {"max_steps": 3}), trainer(**fields)
+    fit(straight)
+    gone_on, update, write = threading.Event(), made._update, made.store.save
+
+    def update_and_tell(*arguments: Any) -> None:
+        update(*arguments)
+        if made.train_state.step == 5:
+            gone_on.set()
+
+    def write_late(checkpoint: Checkpoint) -> None:
+        assert gone_on.wait(60)
+        write(checkpoint)
+
+    made._update, made.store.save = update_and_tell, write_late  # type: ignore[method-assign]
+    fit(made)
+    assert made.store.steps() == [3, 5]
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        found, expected = (one.store.folder(3) / file for one in (made, straight))
+        assert found.read_bytes() == expected.read_bytes()
+    assert TrainState.stored_in(made.store.load(3).state).step == 3
+
+
+def test_an_error_of_a_save_that_no_user_made_is_raised(trainer: Factory) -> None:
+    made = trainer(**SAVING)
+
+    def broken(checkpoint: Checkpoint) -> NoReturn:
+        raise KeyError(checkpoint.step)
+
+    made.store.save = broken  # type: ignore[method-assign]
+    with pytest.raises(KeyError, match="2"):
+        fit(made)
+
+
 class Told(World):
     """Rank 1 of two, as rank 0 tells it that a checkpoint cannot be written."""
 
@@ -294,14 +334,17 @@ class Told(World):
 def test_all_ranks_decide_alike_about_a_failed_save(trainer: Factory) -> None:
     made = trainer(**SAVING)
     made._update(made.pairs_of_epoch(1, 0), made.plan(made.pairs_of_epoch(1, 0))[:1])
-    made.world = Told(rank=1, size=2)
+    made.saves = Saves(Told(rank=1, size=2))
     lines: list[str] = []
-    made.log = lines.append
-    for _ in range(2):
+    made.saves.log = lines.append
+    for _ in range(3):
         made.save(must=False)
     with pytest.raises(TrainingStopped, match=r"^cannot write it$"):
-        made.save(must=False)
+        made.saves.finish()
     assert len(lines) == 2
+    made.saves = Saves(Told(rank=1, size=2))
+    with pytest.raises(TrainingStopped, match=r"^cannot write it$"):
+        made.save()
     assert made.store.steps() == []
 
 
@@ -316,12 +359,17 @@ def test_killed_at_any_call_of_a_save_a_training_ends_the_same(trainer: Factory,
     first.save()
     second = resumed(trainer(folder="first", **plain))
     update(second, 2)
+
+    def save_in_thread() -> None:
+        second.save(must=False)
+        second.saves.finish()
+
     nth, ends, killed = 0, {}, True
     while killed:
         nth += 1
         folder = shutil.copytree(tmp_path / "first", tmp_path / f"run{nth}")
         second.store = CheckpointStore(folder / "checkpoints")
-        killed = run_until_call(second.save, nth, CALLS - {"write"})  # there is one of each tensor
+        killed = run_until_call(save_in_thread, nth, CALLS - {"write"})  # there is one of each tensor
         second.store.clean()
         newest = second.store.latest(pytest.fail)
         assert newest is not None
@@ -358,7 +406,7 @@ def test_the_best_are_those_of_the_highest_score_that_are_saved() -> None:
 SCORES = {4: 5.0, 8: 6.0, 12: 4.0, 16: 4.5, 20: 1.0, 21: 2.0}
 """The score of each validation; a plateau, and steps that are not among the best."""
 INTERRUPTED = {"validation": 12, "encoding": 16, "update": 9, "save": 7, "end": 21}
-"""What a signal meets, and the step that it leaves saved: the next one when it meets a save.
+"""What a signal meets, and the step that it leaves saved: the next one when a thread is saving.
 
 Step 16 ends an epoch; it is validated, but no run saves it that is not interrupted."""
 
@@ -366,7 +414,7 @@ Step 16 ends an epoch; it is validated, but no run saves it that is not interrup
 def signalled(made: Trainer, phase: str) -> Trainer:
     """Make `phase` send a signal in a trainer that does as any other does."""
     pairs_of_epoch, add_gradients, write = made.pairs_of_epoch, made.gradients.add, made.store.save
-    due = {"validation": 12, "end": 21}.get(phase, 0)
+    due, arrived = {"validation": 12, "end": 21}.get(phase, 0), threading.Event()
 
     def send(happens: bool) -> None:
         if happens:
@@ -383,11 +431,16 @@ def signalled(made: Trainer, phase: str) -> Trainer:
         return pairs_of_epoch(epoch, stage)
 
     def add(*arguments: Any) -> Sequence[Indices]:
+        while phase == "save" and made.train_state.step == 6 and not made._stop.requested:
+            time.sleep(0.001)
+        arrived.set()
         send(phase == "update" and made.train_state.step == 8)
         return add_gradients(*arguments)
 
     def save(checkpoint: Checkpoint) -> None:
-        send(phase == "save" and checkpoint.step == 6)
+        if phase == "save" and checkpoint.step == 6:
+            send(True)
+            assert arrived.wait(60)
         write(checkpoint)
 
     made.validate, made.pairs_of_epoch = validate, encode
