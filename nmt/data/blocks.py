@@ -1,9 +1,9 @@
 """The epochs of large corpora, part by part: blocks of consecutive pairs in random order, read in sequence.
 
-A large corpus lies on disk in random order (see `nmt.data.shards`). An epoch takes its blocks of `BLOCK_PAIRS`
-pairs in an order of its own and cuts them into parts. A part is read into memory whole, in one piece a block,
-and is planned as if it were a corpus; a thread reads the next part meanwhile. So the memory of a process and
-the time between two epochs do not depend on the size of the corpora.
+A large corpus lies on disk in random order (see `nmt.data.shards`). An epoch takes its blocks, each of
+`BLOCK_PAIRS` pairs, in an order of its own and cuts them into parts. A part is read into memory whole, in one
+piece a block, and is planned as if it were a corpus; a thread reads the next part meanwhile. So the memory of
+a process and the time between two epochs do not depend on the size of the corpora.
 
 A part is a pure function of the corpora, their shares, the seed, and the numbers of epoch and part. Corpora
 that together are not large are one part, in the order in which they were read. Text is unknown here.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.encoded_pairs import EncodedPairs, InParts, RaggedIds, joined
+from nmt.data.encoded_pairs import EncodedPairs, Ids, InParts, RaggedIds, joined
 from nmt.runtime import derive_seed
 
 LARGE_PAIRS = 1_000_000
@@ -131,7 +131,7 @@ def _num_bytes(pairs: EncodedPairs) -> int:
 
 
 def _in_blocks(order: NDArray[np.int64], size: int, start: int, stop: int) -> list[slice]:
-    """Return pairs number `start` to `stop` - 1 of all blocks in an `order`, as slices in the order on disk."""
+    """Return pairs `start` to `stop` - 1 of all blocks in an `order`, as slices in the order on disk."""
     ends = np.cumsum(np.minimum(BLOCK_PAIRS, size - order * BLOCK_PAIRS))
     first, last = np.searchsorted(ends, [start, stop - 1], side="right")
     slices = []
@@ -148,9 +148,13 @@ def _read(pieces: Sequence[_Piece]) -> RaggedIds:
     total, end = int(lengths.sum(dtype=np.int64)), 0
     ids = np.empty(total, np.result_type(*{side.ids[0:0].dtype for side, _ in pieces}))
     for side, rows in pieces:
-        slices = [(side.start(rows.start), side.start(rows.stop))] if isinstance(rows, slice) else None
-        found = [side.ids[a:b] for a, b in slices] if slices else side.take(rows)
-        for part in found:
-            ids[end : end + len(part)] = part
-            end += len(part)
+        for found in _ids(side, rows):
+            ids[end : end + len(found)] = found
+            end += len(found)
     return RaggedIds(ids, lengths)
+
+
+def _ids(side: RaggedIds, rows: slice | NDArray[np.int64]) -> list[Ids]:
+    if isinstance(rows, slice):
+        return [side.ids[side.start(rows.start) : side.start(rows.stop)]]
+    return side.take(rows)

@@ -54,7 +54,7 @@ class FileIds:
 
 
 class InParts(Protocol):
-    """The pairs of an epoch in one part, or in several that are planned and trained on one after the other."""
+    """The pairs of an epoch in one part, or in several that are planned and trained on one by one."""
 
     @property
     def num_parts(self) -> int: ...

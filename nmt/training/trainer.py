@@ -330,7 +330,9 @@ class Trainer:
             what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
             self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
             self.world.barrier()  # all ranks have seen the same checkpoints
-            if bisect_right(self.stage_ends, saved[-1]) != self.stage and (train_state.part or train_state.batch):
+            if bisect_right(self.stage_ends, saved[-1]) != self.stage and (
+                train_state.part or train_state.batch
+            ):
                 self._begin_epoch()  # no epoch spans two stages
             if self.world.is_main:
                 go_back(self.store, saved[-1], train_state)
@@ -402,7 +404,7 @@ class Trainer:
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_part: int) -> None:
-        """Count `num_batches` of the plan as done; begin the next part or, where all or a stage end, epoch."""
+        """Count `num_batches` of the plan as done; where it ends, begin the next part, or the next epoch."""
         train_state, self._batches_in_part = self.train_state, batches_in_part
         train_state.batch += num_batches
         ends_stage = train_state.step in self.stage_ends
@@ -415,7 +417,11 @@ class Trainer:
         self._take_time()
 
     def _begin_epoch(self) -> None:
-        self.train_state.epoch, self.train_state.part, self.train_state.batch = self.train_state.epoch + 1, 0, 0
+        self.train_state.epoch, self.train_state.part, self.train_state.batch = (
+            self.train_state.epoch + 1,
+            0,
+            0,
+        )
 
     def _take_time(self) -> None:
         """Set the time of training to that of the slowest rank, so that all ranks end at the same step."""
