@@ -186,7 +186,7 @@ class Shards:
                 for arrays in self._shuffled(entries, sizes, bucket):
                     layout.add(*arrays)
         for side, kind in (("src", self.encoder.types[1]), ("tgt", self.encoder.types[3])):
-            _write_starts(draft / f"{side}_starts", np.memmap(draft / f"{side}_lengths", kind, "r"))
+            write_starts(draft / f"{side}_starts", np.memmap(draft / f"{side}_lengths", kind, "r"))
         return layout.metadata(report)
 
     def _shuffled(
@@ -222,7 +222,7 @@ def _gathered(side: RaggedIds, rows: NDArray[np.int64]) -> NDArray[Any]:
     return found
 
 
-def _write_starts(file: Path, lengths: NDArray[Any]) -> None:
+def write_starts(file: Path, lengths: NDArray[Any]) -> None:
     """Write `starts_of` the lengths, a few at a time."""
     total, step = 0, STRIDE * GATHERED_PAIRS
     with file.open("wb") as opened_file:
