@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from sentencepiece import SentencePieceProcessor
 
+from nmt import runtime
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.data.batching import Plan, collate, plan_epoch
@@ -183,6 +184,7 @@ def train(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
         [f"trainer.batch_tokens={BATCH_TOKENS}", "runtime.device=cpu", "runtime.kernels=false"],
     )
     cfg = composed.to_config(TrainConfig)
+    runtime.prepare(cfg.runtime)
     cfg.trainer.max_steps, cfg.trainer.keep_best = 4, 0
     text = demo_text()
     tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache_dir())
