@@ -1,12 +1,16 @@
 """Cost of a large corpus: time of the first start and of later starts, memory, and speed of batches.
 
     python scripts/bench_data.py 29000 10000000
+    python scripts/bench_data.py --generated 29000 100000000
 
-For each number of pairs a corpus of recombined words is written to a temporary folder, read for the first
-time (`pass`) and opened again by a process of its own (`start`). One JSON object per line; times are in
+For each number of pairs a corpus of recombined words is written to a temporary folder, prepared (`pass`) and
+opened again by a process of its own (`start`). With `--generated`, ids drawn at random are written in place
+of what preparing a corpus makes, so that only the start is measured. One JSON object per line; times are in
 seconds, `cpu_seconds` the sum over all threads, memory in MB. Memory is that of the process minus its memory
-before the corpus was opened: `peak_mb` at most, `resident_mb` at the end, after some batches were read.
-`encoding_to_sentencepiece` is the speed of encoding as a share of the speed of SentencePiece alone.
+before the corpus was opened: `peak_mb` at most, pages of mapped files included, and `private_mb` at the end,
+what no other process shares, after batches were read, an epoch was changed and a small model was updated on
+both sides of the end of an epoch. `encoding_to_sentencepiece` is the speed of encoding as a share of the
+speed of SentencePiece alone.
 """
 
 from __future__ import annotations
@@ -21,25 +25,49 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.batching import collate, plan_epoch
-from nmt.data.encode import EncodingOptions, encode_stream
+from nmt import runtime
+from nmt.config.compose import compose
+from nmt.config.roots import TrainConfig
+from nmt.data.batching import Plan, collate, plan_epoch
+from nmt.data.blocks import epochs_of
+from nmt.data.encode import FILES, opened
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.examples import SentencePairs
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
 from nmt.data.pairs import Split
+from nmt.data.shards import write_starts
 from nmt.data.sources import DemoData, load, stream
 from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.data.training_split import TrainingText, scan, train_tokenizer
+from nmt.data.training_split import (
+    PairsOfEpoch,
+    TrainingData,
+    TrainingText,
+    scan,
+    train_tokenizer,
+)
+from nmt.disk_cache import cache_dir
+from nmt.distributed import ALONE
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import initial_model
+from nmt.runs.task import TrainedModel
+from nmt.signals import StopRequest
+from nmt.training.configs import TrackingConfig
+from nmt.training.tracking import TrackedRun, Tracker
+from nmt.verbs import VERBS
+from nmt.verbs.train import _trainer
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500
+NUM_PARTS = 10
 TOKENIZER = TokenizerConfig(vocab_size=1000, max_sentences=50_000)
 
 
@@ -63,20 +91,45 @@ def measured(facts: dict[str, Any], name: str) -> Iterator[None]:
     facts[f"{name}_cpu_seconds"] = round(time.process_time() - cpu, 3)
 
 
-def opened(kind: str, folder: Path, facts: dict[str, Any]) -> EncodedPairs:
-    """Prepare a corpus as `nmt train` does, and return its ids."""
-    cfg, cache = FilesData(train=str(folder / "train")), folder / "cache"
+def write_ids(folder: Path, size: int) -> None:
+    """Write the ids of `size` pairs of 4 to 50 tokens a side, in blocks, as preparing a corpus does."""
+    rng, types = np.random.default_rng(1), ["<u2"] * 4
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
+        for first in range(0, size, 500_000):
+            for ids, lengths in (files[:2], files[2:]):
+                sizes = rng.integers(4, 51, min(500_000, size - first)).astype("<u2")
+                lengths.write(sizes.data)
+                ids.write(rng.integers(4, 1000, int(sizes.sum(dtype=np.int64)), "<u2").data)
+    for side in ("src", "tgt"):
+        write_starts(folder / f"{side}_starts", np.memmap(folder / f"{side}_lengths", "<u2", "r"))
+    report = {"read": size, "dropped": {}}
+    (folder / "facts.json").write_text(json.dumps({"report": report, "types": types, "digest": "generated"}))
+
+
+def opened_ids(folder: Path, facts: dict[str, Any]) -> PairsOfEpoch:
+    """Open what `write_ids` wrote."""
+    with measured(facts, "opening"):
+        pairs, _ = opened(folder, json.loads((folder / "facts.json").read_text()))
+        of_epoch = epochs_of([pairs], [1.0], 1)
+    facts["pairs"] = len(pairs)
+    return lambda epoch, stage: of_epoch(epoch)
+
+
+def prepared(kind: str, folder: Path, facts: dict[str, Any]) -> PairsOfEpoch:
+    """Prepare a corpus as `nmt train` does, and return the pairs of each epoch."""
+    cfg, cache = FilesData(train=str(folder / "train")), cache_dir()
     with measured(facts, "scan"):
         text = TrainingText({"": scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache)}, [1.0])
     with measured(facts, "tokenizer"):
         tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache)
     with measured(facts, "encoding"):
-        pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, EncodingOptions(256, True), cache)
-    facts["pairs"] = len(pairs)
+        pairs_of_epoch = SentencePairs(cfg, 1).epochs(text, tokenizer, lambda line: None)
+    facts["pairs"] = len(text)
     if kind == "pass":
         tokenizer.save(folder)
         encode_alone(text, folder / "tokenizer.model", facts)
-    return pairs
+    return pairs_of_epoch
 
 
 def encode_alone(text: TrainingText, model: Path, facts: dict[str, Any]) -> None:
@@ -90,21 +143,74 @@ def encode_alone(text: TrainingText, model: Path, facts: dict[str, Any]) -> None
 
 
 def memory() -> tuple[float, float]:
-    """Return the resident memory of this process in MB, now and at most so far."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, peak
+    """Return the private memory of this process in MB now, and the resident memory at most so far."""
+    rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    private = sum(int(line.split()[1]) for line in rollup if line.startswith("Private"))
+    return private / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def read_batches(pairs: EncodedPairs, facts: dict[str, Any]) -> None:
-    """Plan an epoch, and make the first batches of the plan."""
+def plan_of(pairs: EncodedPairs, epoch: int) -> Plan:
+    """Plan the batches of a part."""
+    return plan_epoch(pairs.src_lengths, pairs.tgt_lengths, seed=1, epoch=epoch, max_tokens=BATCH_TOKENS)
+
+
+def read_batches(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
+    """Plan a part of an epoch, make the first batches of the plan, and begin the next epoch."""
+    with measured(facts, "first_part"):
+        pairs = pairs_of_epoch(1, 0).part(0)
     with measured(facts, "plan"):
-        plan = plan_epoch(pairs.src_lengths, pairs.tgt_lengths, seed=1, epoch=1, max_tokens=BATCH_TOKENS)
-    tokens = 0
+        plan = plan_of(pairs, 1)
+    tokens, batches = 0, plan[:NUM_BATCHES]
     with measured(facts, "batches"):
-        for indices in plan[:NUM_BATCHES]:
+        for indices in batches:
             tokens += collate(pairs, indices).num_tokens
     facts["tokens_per_cpu_second"] = round(tokens / facts["batches_cpu_seconds"])
+    epoch = pairs_of_epoch(1, 0)
+    facts["parts"] = epoch.num_parts
+    tokens = 0
+    with measured(facts, "parts"):
+        for number in range(min(NUM_PARTS, epoch.num_parts)):
+            tokens += len(epoch.part(number).tgt.ids)
+    facts["read_tokens_per_second"] = round(tokens / max(facts["parts_seconds"], 1e-3))
+    epoch.part(epoch.num_parts - 1)
+    with measured(facts, "epoch_change"):
+        plan_of(pairs_of_epoch(2, 0).part(0), 2)
+
+
+def train(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
+    """Update a small model on the last two batches of an epoch and on the first two of the next."""
+    (composed,) = compose(
+        VERBS["train"],
+        [f"trainer.batch_tokens={BATCH_TOKENS}", "runtime.device=cpu", "runtime.kernels=false"],
+    )
+    cfg = composed.to_config(TrainConfig)
+    runtime.prepare(cfg.runtime)
+    cfg.trainer.max_steps, cfg.trainer.keep_best = 4, 0
+    text = demo_text()
+    tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache_dir())
+    model = initial_model(cfg, tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory(Path(folder) / "run")
+        run.path.mkdir()
+        trained = TrainedModel(cfg, tokenizer, model, torch.device("cpu"), world=ALONE)
+        data = TrainingData(text, tokenizer, pairs_of_epoch)
+        trainer = _trainer(trained, data, run, lambda step: {"valid/bleu": 0.0, "valid/loss": 1.0})
+        epoch = pairs_of_epoch(1, 0)
+        state = trainer.train_state
+        state.part = epoch.num_parts - 1
+        pairs = epoch.part(state.part)
+        state.batch, state.digest = len(trainer.plan(pairs)) - 2, pairs.digest
+        del pairs
+        with measured(facts, "updates"), Tracker(TrackedRun(run.path), TrackingConfig(sinks=[])) as tracker:
+            done = trainer.fit(tracker, StopRequest())
+    assert (done.step, done.epoch, done.part, done.batch) == (4, 2, 0, 2), done
+
+
+def demo_text() -> TrainingText:
+    """Return the text of the bundled demo."""
+    cfg = DemoData()
+    text = scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache_dir())
+    return TrainingText({"": text}, [1.0])
 
 
 def run(kind: str, folder: Path) -> None:
@@ -113,11 +219,12 @@ def run(kind: str, folder: Path) -> None:
     collate(EncodedPairs(one, one), np.arange(1))  # so that the set-up of torch comes before the measurement
     before = memory()[0]
     facts: dict[str, Any] = {"kind": kind}
-    pairs = opened(kind, folder, facts)
-    if kind == "start":
-        read_batches(pairs, facts)
-    resident, peak = memory()
-    facts |= {"resident_mb": round(resident - before, 1), "peak_mb": round(peak - before, 1)}
+    pairs_of_epoch = opened_ids(folder, facts) if kind == "generated" else prepared(kind, folder, facts)
+    if kind != "pass":
+        read_batches(pairs_of_epoch, facts)
+        train(pairs_of_epoch, facts)
+    private, peak = memory()
+    facts |= {"private_mb": round(private - before, 1), "peak_mb": round(peak - before, 1)}
     print(json.dumps(facts), flush=True)
 
 
@@ -125,6 +232,7 @@ def main() -> None:
     """Measure each size in processes of their own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("sizes", type=int, nargs="*", default=[29_000, 10_000_000], help="pairs")
+    parser.add_argument("--generated", action="store_true", help="write random ids instead of text")
     parser.add_argument("--run", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -132,9 +240,11 @@ def main() -> None:
         return
     for size in arguments.sizes:
         with tempfile.TemporaryDirectory(prefix="nmt-bench-") as folder:
-            write_corpus(Path(folder), size)
-            for kind in ("pass", "start"):
-                subprocess.run([sys.executable, __file__, "--run", kind, folder], check=True)
+            (write_ids if arguments.generated else write_corpus)(Path(folder), size)
+            environment = {**os.environ, "NMT_CACHE": str(Path(folder) / "cache")}
+            for kind in ("generated",) if arguments.generated else ("pass", "start"):
+                command = [sys.executable, __file__, "--run", kind, folder]
+                subprocess.run(command, check=True, env=environment)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     examples = TASKS[cfg.task].examples(cfg)
     text = training_text(cfg.data, examples.filter, {}, warn, cfg.trainer.max_steps)
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
-    pairs = examples.epochs(text, tokenizer, warn)(1, 0)
+    pairs = examples.epochs(text, tokenizer, warn)(1, 0).part(0)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.tokens_per_batch)
     arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}

@@ -31,6 +31,7 @@ from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import Parallel, RuntimeConfig
 from nmt.training.configs import (
     AUTO,
+    AdafactorConfig,
     DecayConfig,
     MuonConfig,
     ObjectiveConfig,
@@ -354,9 +355,9 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "trainer.gradient_checkpointing=true is for layers as they are, but runtime.compile=true makes "
             "other code of them; set one of the two to false"
         )
-    if isinstance(cfg.optimizer, MuonConfig) and cfg.runtime.parallel is Parallel.fsdp:
+    if isinstance(cfg.optimizer, MuonConfig | AdafactorConfig) and cfg.runtime.parallel is Parallel.fsdp:
         yield (
-            "optimizer=muon needs whole matrices, but runtime.parallel=fsdp splits them; "
+            f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "
             "set runtime.parallel=ddp, or optimizer=adamw"
         )
     if cfg.objective.needs_average and not cfg.trainer.ema_decay:

@@ -17,10 +17,12 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
+    blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
     tokenizer           Text to ids and ids to text.
     adaptation          A tokenizer for new text, made from that of a trained model.
     encode              Text to ids, chunk by chunk, cached by content.
+    shards              A large corpus encoded shard by shard, by several processes, in random order.
     streaming           Training pairs that are read during training.
     training_split      Prepare the training data of a run: text, tokenizer and the pairs of each epoch.
     examples            The training examples of each task: sentence pairs, or windows of one long text.

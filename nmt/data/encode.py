@@ -11,8 +11,9 @@ import hashlib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -32,6 +33,9 @@ FORMAT_VERSION = 5
 """Increased when the format of a cache entry changes."""
 IN_MEMORY_BYTES = 1 << 26
 """The ids of one side are held in memory up to this size; beyond it a batch reads what it needs."""
+
+MAPPED_BYTES = 1 << 21
+"""Lengths are held in memory up to this size; larger files are mapped."""
 
 FILES = ("src_ids", "src_lengths", "tgt_ids", "tgt_lengths")
 SHORT = 1 << 16
@@ -54,11 +58,75 @@ class EncodingOptions(NamedTuple):
 UNLIMITED = EncodingOptions()
 
 
+@dataclass(frozen=True)
+class Encoder:
+    """The way from text to ids, as one process can hand it to another."""
+
+    tokenizer: Tokenizer
+    options: EncodingOptions = UNLIMITED
+    alpha: float = 0.0
+    """Above 0, segmentations are sampled, by the seed and the numbers of epoch and pair."""
+    seed: int = 0
+    epoch: int = 0
+
+    def __call__(self, text: ParallelText, first: int) -> tuple[RaggedIds, RaggedIds]:
+        """Return the ids of both sides of pairs from pair number `first` on, none left out."""
+        if not self.alpha:
+            return self.tokenizer.flat_src(text.src), self.tokenizer.flat_tgt(text.tgt)
+        src_seed, tgt_seed = (derive_seed(side, self.seed, self.epoch) for side in ("src", "tgt"))
+        src = self.tokenizer.sample_src(text.src, alpha=self.alpha, seed=src_seed, first=first)
+        return src, self.tokenizer.sample_tgt(text.tgt, alpha=self.alpha, seed=tgt_seed, first=first)
+
+    def of_all(self, chunks: Iterable[ParallelText]) -> Iterator[tuple[RaggedIds, RaggedIds]]:
+        """Yield the ids of all pairs, chunk by chunk."""
+        first = 0
+        for chunk in chunks:
+            yield self(chunk, first)
+            first += len(chunk)
+
+    def entry_name(self, kind: str, *parts: object) -> str:
+        """Return the name of an entry of the cache that depends on this encoder and on `parts`."""
+        versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
+        return entry_name(kind, *versions, *parts, self.tokenizer.fingerprint, tuple(self.options))
+
+    @property
+    def types(self) -> list[str]:
+        """The types of the numbers in `FILES`."""
+        longest = 2 * (self.options.max_tokens or SHORT) + 1
+        vocabularies = self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size
+        return [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
+
+
+class Counts(NamedTuple):
+    """The numbers of pairs that were read, that are empty to the tokenizer, and that are kept."""
+
+    read: int = 0
+    empty: int = 0
+    kept: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums."""
+        return Counts(*map(sum, zip(self, other, strict=True)))
+
+    def report(self, options: EncodingOptions) -> FilterReport:
+        """Return the account of the pairs; raise `UserError` when none is left."""
+        dropped = {"empty to the tokenizer": self.empty} if options.drop_empty else {}
+        if options.max_tokens:
+            dropped[f"over {options.max_tokens} pieces"] = self.read - self.empty - self.kept
+        report = FilterReport(self.read, dropped)
+        if self.read and not self.kept:
+            way_out = "raise data.max_tokens or model.max_positions"
+            if self.empty:
+                way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
+            raise UserError(f"no pair is left: {report}; {way_out}")
+        return report
+
+
 def encode_pairs(
     text: ParallelText, tokenizer: Tokenizer, options: EncodingOptions = UNLIMITED
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a split that is in memory."""
-    return _encode_uncached(_encoded(_chunks(text), tokenizer), tokenizer, options)
+    return _encode_uncached(_chunks(text), Encoder(tokenizer, options))
 
 
 def encode_stream(
@@ -68,15 +136,15 @@ def encode_stream(
 
     A cache that cannot be written is not used.
     """
-    versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
-    entry = cache / entry_name("ids", *versions, content, tokenizer.fingerprint, tuple(options))
+    encoder = Encoder(tokenizer, options)
+    entry = cache / encoder.entry_name("ids", content)
     metadata = open_entry(entry)
     if metadata is None:
-        write_entry(entry, lambda draft: _lay_out(_encoded(chunks(), tokenizer), tokenizer, options, draft))
+        write_entry(entry, lambda draft: _lay_out(chunks(), encoder, draft))
         metadata = open_entry(entry)
     if metadata is None:
-        return _encode_uncached(_encoded(chunks(), tokenizer), tokenizer, options)
-    return _opened(entry, metadata)
+        return _encode_uncached(chunks(), encoder)
+    return opened(entry, metadata)
 
 
 def sample_pairs(
@@ -87,22 +155,7 @@ def sample_pairs(
     The segmentation of a side depends on its text, `alpha`, `seed`, `epoch`, the number of the pair and the
     side alone, and not on the size of chunks.
     """
-    src_seed, tgt_seed = (derive_seed(side, seed, epoch) for side in ("src", "tgt"))
-
-    def sampled() -> Iterator[tuple[RaggedIds, RaggedIds]]:
-        first = 0
-        for chunk in chunks():
-            src = tokenizer.sample_src(chunk.src, alpha=alpha, seed=src_seed, first=first)
-            tgt = tokenizer.sample_tgt(chunk.tgt, alpha=alpha, seed=tgt_seed, first=first)
-            first += len(chunk)
-            yield src, tgt
-
-    return _encode_uncached(sampled(), tokenizer, options)
-
-
-def _encoded(chunks: Iterable[ParallelText], tokenizer: Tokenizer) -> Iterator[tuple[RaggedIds, RaggedIds]]:
-    for chunk in chunks:
-        yield tokenizer.flat_src(chunk.src), tokenizer.flat_tgt(chunk.tgt)
+    return _encode_uncached(chunks(), Encoder(tokenizer, options, alpha, seed, epoch))
 
 
 def _chunks(text: ParallelText) -> Iterator[ParallelText]:
@@ -110,54 +163,64 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
         yield ParallelText(text.src[first : first + CHUNK_PAIRS], text.tgt[first : first + CHUNK_PAIRS])
 
 
-def _encode_uncached(
-    encoded: Iterable[tuple[RaggedIds, RaggedIds]], tokenizer: Tokenizer, options: EncodingOptions
-) -> tuple[EncodedPairs, FilterReport]:
+def _encode_uncached(chunks: Iterable[ParallelText], encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
     with temporary_folder() as folder:
-        return _opened(folder, _lay_out(encoded, tokenizer, options, folder))
+        return opened(folder, _lay_out(chunks, encoder, folder))
 
 
-def _lay_out(
-    encoded: Iterable[tuple[RaggedIds, RaggedIds]],
-    tokenizer: Tokenizer,
-    options: EncodingOptions,
-    folder: Path,
-) -> Metadata:
-    """Write ids and lengths into `folder`, without pairs that `options` leave out; return the metadata."""
-    vocabularies = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
-    longest = 2 * (options.max_tokens or SHORT) + 1
-    types = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
-    num_read = num_empty = num_kept = 0
-    hashes = [hashlib.sha256() for _ in FILES]
+class Layout:
+    """The files of encoded pairs, while they are written, and their hash."""
+
+    def __init__(self, folder: Path, encoder: Encoder, files: ExitStack):
+        """Open the files, which `files` closes."""
+        self._types = encoder.types
+        self._files = [files.enter_context((folder / name).open("wb")) for name in FILES]
+        self._hashes = [hashlib.sha256() for _ in FILES]
+
+    def add(self, *arrays: NDArray[Any]) -> None:
+        """Add ids and lengths of both sides, in the order of `FILES`."""
+        for file, hashed, array, kind in zip(self._files, self._hashes, arrays, self._types, strict=True):
+            content = array.astype(kind, copy=False).data
+            file.write(content)
+            hashed.update(content)
+
+    def metadata(self, report: FilterReport) -> Metadata:
+        """Return the metadata of the entry of the cache."""
+        digest = hashlib.sha256(b"".join(hashed.digest() for hashed in self._hashes)).hexdigest()
+        return {"report": dataclasses.asdict(report), "types": self._types, "digest": digest}
+
+
+def _lay_out(chunks: Iterable[ParallelText], encoder: Encoder, folder: Path) -> Metadata:
+    """Write ids and lengths into `folder`, without pairs that are left out; return the metadata."""
+    counts = Counts()
     with ExitStack() as stack:
-        files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
-        for src, tgt in encoded:
-            shorter, longer = np.minimum(src.lengths, tgt.lengths), np.maximum(src.lengths, tgt.lengths)
-            kept = shorter > 1 if options.drop_empty else np.ones(len(shorter), bool)
-            num_read, num_empty = num_read + len(kept), num_empty + int((~kept).sum())
-            if options.max_tokens is not None:
-                kept &= longer <= options.max_tokens
-            num_kept += int(kept.sum())
-            sides = _only(src, kept), _only(tgt, kept)
-            if options.joined:
-                sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
-            arrays = [array for side in sides for array in (side.ids, side.lengths)]
-            for file, hashed, array, kind in zip(files, hashes, arrays, types, strict=True):
-                content = array.astype(kind).data
-                file.write(content)
-                hashed.update(content)
-    dropped = {"empty to the tokenizer": num_empty} if options.drop_empty else {}
-    if options.max_tokens:
-        dropped[f"over {options.max_tokens} pieces"] = num_read - num_empty - num_kept
-    report = FilterReport(num_read, dropped)
-    if num_read and not num_kept:
-        way_out = "raise data.max_tokens or model.max_positions"
-        if num_empty:
-            way_out += ", or see tokenizer.strip_punctuation and tokenizer.normalization"
-        raise UserError(f"no pair is left: {report}; {way_out}")
-    digest = hashlib.sha256(b"".join(hashed.digest() for hashed in hashes)).hexdigest()
-    return {"report": dataclasses.asdict(report), "types": types, "digest": digest}
+        layout = Layout(folder, encoder, stack)
+        for src, tgt in encoder.of_all(chunks):
+            kept, of_chunk = chosen(src, tgt, encoder.options)
+            counts = counts.plus(of_chunk)
+            layout.add(*laid_out(src, tgt, kept, encoder.options))
+    return layout.metadata(counts.report(encoder.options))
+
+
+def chosen(src: RaggedIds, tgt: RaggedIds, options: EncodingOptions) -> tuple[NDArray[np.bool_], Counts]:
+    """Return which pairs are kept, and their numbers."""
+    shorter, longer = np.minimum(src.lengths, tgt.lengths), np.maximum(src.lengths, tgt.lengths)
+    kept = shorter > 1 if options.drop_empty else np.ones(len(shorter), bool)
+    num_empty = int((~kept).sum())
+    if options.max_tokens is not None:
+        kept &= longer <= options.max_tokens
+    return kept, Counts(len(kept), num_empty, int(kept.sum()))
+
+
+def laid_out(
+    src: RaggedIds, tgt: RaggedIds, kept: NDArray[np.bool_], options: EncodingOptions
+) -> list[NDArray[Any]]:
+    """Return the arrays of the pairs that are kept, in the order of `FILES`."""
+    sides = _only(src, kept), _only(tgt, kept)
+    if options.joined:
+        sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
+    return [array for side in sides for array in (side.ids, side.lengths)]
 
 
 def _type(largest: int) -> str:
@@ -180,12 +243,22 @@ def _joined(src: RaggedIds, tgt: RaggedIds) -> RaggedIds:
     return RaggedIds(ids, lengths)
 
 
-def _opened(folder: Path, metadata: Metadata) -> tuple[EncodedPairs, FilterReport]:
+def opened(folder: Path, metadata: Metadata) -> tuple[EncodedPairs, FilterReport]:
+    """Open the files of encoded pairs, which may be deleted then."""
     ids_and_lengths = dict(zip(FILES, metadata["types"], strict=True))
     sides = []
     for side in ("src", "tgt"):
         file, kind = folder / f"{side}_ids", ids_and_lengths[f"{side}_ids"]
         large = file.stat().st_size > IN_MEMORY_BYTES
-        lengths = np.fromfile(folder / f"{side}_lengths", ids_and_lengths[f"{side}_lengths"])
-        sides.append(RaggedIds(FileIds(file, kind) if large else np.fromfile(file, kind), lengths))
+        lengths = _array(folder / f"{side}_lengths", ids_and_lengths[f"{side}_lengths"])
+        known = folder / f"{side}_starts"
+        starts = _array(known, "<i8") if known.exists() else None
+        sides.append(RaggedIds(FileIds(file, kind) if large else np.fromfile(file, kind), lengths, starts))
     return EncodedPairs(*sides, digest=metadata["digest"]), FilterReport(**metadata["report"])
+
+
+def _array(file: Path, kind: str) -> NDArray[Any]:
+    """Return the numbers in a file: in memory or, if they are many, mapped."""
+    if file.stat().st_size > MAPPED_BYTES:
+        return np.asarray(np.memmap(file, kind, "r"))
+    return np.fromfile(file, kind)

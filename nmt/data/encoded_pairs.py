@@ -1,8 +1,8 @@
 """The ids of many sentences, in memory or in files; of a file, only the ids of each batch are read.
 
 A corpus is two flat arrays per side: all ids end to end, and the length of each sentence. Where a sentence
-begins is computed from the lengths, so that a corpus of any size takes little more memory than its lengths.
-Files are read, not mapped: pages of a mapped file would count as memory of the process. Text is unknown here.
+begins is computed from the lengths, or is in a file, too. Ids in files are read, not mapped; lengths and
+beginnings in files are mapped, so that the processes of a machine share their pages. Text is unknown here.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ class FileIds:
         return np.frombuffer(os.pread(self._file, (stop - start) * size, start * size), self._type)
 
 
+class InParts(Protocol):
+    """The pairs of an epoch in one part, or in several that are planned and trained on one by one."""
+
+    @property
+    def num_parts(self) -> int: ...
+
+    def part(self, number: int, /) -> EncodedPairs: ...
+
+
 class JoinedIds:
     """The ids of several corpora, end to end; a slice must lie within one corpus."""
 
@@ -73,9 +82,11 @@ class JoinedIds:
 class RaggedIds:
     """The ids of many sentences, such as one side of a corpus: all of them end to end, and their lengths."""
 
-    def __init__(self, ids: IdsLike, lengths: Lengths):
+    def __init__(self, ids: IdsLike, lengths: Lengths, starts: NDArray[np.int64] | None = None):
+        """Hold the ids of all sentences; `starts` are those of `starts_of`, where they are known."""
         self.ids: Any = ids
         self.lengths = lengths
+        self._known_starts = starts
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[int]]) -> RaggedIds:
@@ -85,13 +96,17 @@ class RaggedIds:
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """The index of the first id of every `STRIDE`th sentence."""
-        sums = np.add.reduceat(self.lengths, np.arange(0, len(self.lengths), STRIDE), dtype=np.int64)
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sums)])
+        known = self._known_starts
+        return starts_of(self.lengths) if known is None else known
 
     def __getitem__(self, i: int) -> Ids:
         """Return the ids of sentence `i`."""
         return self.take([i])[0]
+
+    def start(self, row: int) -> int:
+        """Return the index of the first id of sentence `row`, or of the end of all ids."""
+        near = row // STRIDE
+        return int(self._starts[near]) + int(self.lengths[near * STRIDE : row].sum(dtype=np.int64))
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> list[Ids]:
         """Return the ids of the sentences `indices`."""
@@ -118,6 +133,12 @@ class RaggedIds:
         return RaggedIds(np.insert(self.ids, np.cumsum(lengths) - lengths, first), lengths + 1)
 
 
+def starts_of(lengths: Lengths) -> NDArray[np.int64]:
+    """Return the index of the first id of every `STRIDE`th sentence, and the number of ids."""
+    sums = np.add.reduceat(lengths, np.arange(0, len(lengths), STRIDE), dtype=np.int64)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sums)])
+
+
 class SampleCounts(NamedTuple):
     """The number of pairs of a corpus that an epoch takes."""
 
@@ -128,7 +149,9 @@ class SampleCounts(NamedTuple):
 
 
 class EncodedPairs:
-    """The ids of sentence pairs, EOS included."""
+    """The ids of sentence pairs, EOS included; an epoch of them is one part."""
+
+    num_parts = 1
 
     def __init__(
         self, src: RaggedIds, tgt: RaggedIds, *, draws: Sequence[SampleCounts] = (), digest: str = ""
@@ -142,6 +165,10 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.tgt.lengths)
+
+    def part(self, number: int) -> EncodedPairs:
+        """Return all pairs."""
+        return self
 
     @property
     def src_lengths(self) -> Lengths:

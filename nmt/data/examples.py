@@ -7,18 +7,20 @@ epoch. Batches are unknown here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nmt.data.encode import Chunks, EncodingOptions, encode_pairs, encode_stream, sample_pairs
-from nmt.data.encoded_pairs import EncodedPairs, joined, windows
+from nmt.data.blocks import LARGE_PAIRS, epochs_of
+from nmt.data.encode import Chunks, Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, targets_alone
 from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import Examples, PairsOfEpoch, TrainingText
+from nmt.data.training_split import CorpusText, Examples, PairsOfEpoch, TrainingText
 from nmt.disk_cache import cache_dir
 from nmt.errors import Log
 from nmt.runtime import derive_seed
@@ -56,34 +58,51 @@ class SentencePairs(Examples):
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
         if self.sampling_alpha:
 
-            def sampled(epoch: int, stage: int) -> EncodedPairs:
+            def sampled(epoch: int, stage: int) -> InParts:
                 shares = self.cfg.shares(list(map(len, text.parts)), stage)
                 both = zip(text.parts, shares, strict=True)
-                read = enumerate(part.chunks if share else _nothing for part, share in both)
-                encoded = [self._sample(chunks, tokenizer, epoch, corpus) for corpus, chunks in read]
-                return self._joined(_reported(encoded, f"segmented for epoch {epoch}", log), stage)
+                encoded = [
+                    self._sampled(part if share else None, tokenizer, epoch, corpus)
+                    for corpus, (part, share) in enumerate(both)
+                ]
+                corpora = _reported(encoded, f"segmented for epoch {epoch}", log)
+                return self._epochs(corpora, stage)(epoch)
 
             return sampled
-        encoded = [
-            encode_stream(part.chunks, part.sha256, tokenizer, self.options, cache_dir())
-            for part in text.parts
-        ]
-        corpora = _reported(encoded, "encoded", log)
-        of_stage = functools.lru_cache(1)(lambda stage: self._joined(corpora, stage))
-        return lambda epoch, stage: of_stage(stage)
+        encoder = Encoder(tokenizer, self.options)
+        known = all(is_encoded(part.sha256, encoder, cache_dir()) for part in text.parts)
+        encoded = [self._encoded(part, encoder) for part in text.parts]
+        corpora = _reported(encoded, "found in the cache, encoded" if known else "encoded", log)
+        of_stage = functools.lru_cache(1)(lambda stage: self._epochs(corpora, stage))
+        return lambda epoch, stage: of_stage(stage)(epoch)
+
+    def _encoded(self, part: CorpusText, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+        if len(part) > LARGE_PAIRS:
+            return encode_shards(part.chunks, part.sha256, len(part), encoder, cache_dir(), self.workers)
+        return encode_stream(part.chunks, part.sha256, encoder.tokenizer, encoder.options, cache_dir())
+
+    def _sampled(
+        self, part: CorpusText | None, tokenizer: Tokenizer, epoch: int, corpus: int
+    ) -> tuple[EncodedPairs, FilterReport]:
+        """Segment a corpus anew for an epoch, or nothing in place of one that is not read."""
+        if part is not None and len(part) > LARGE_PAIRS:
+            seed = derive_seed(self.seed, corpus)
+            encoder = Encoder(tokenizer, self.options, self.sampling_alpha, seed, epoch)
+            return sample_shards(part.chunks, len(part), encoder)
+        return self._sample(part.chunks if part else _nothing, tokenizer, epoch, corpus)
 
     def _sample(
         self, chunks: Chunks, tokenizer: Tokenizer, epoch: int, corpus: int = 0
     ) -> tuple[EncodedPairs, FilterReport]:
-        """Segment a corpus anew for an epoch; the same pair in another corpus is segmented otherwise."""
+        """Segment pairs anew for an epoch; the same pair in another corpus is segmented otherwise."""
         seed = derive_seed(self.seed, corpus)
         return sample_pairs(
             chunks, tokenizer, self.options, alpha=self.sampling_alpha, seed=seed, epoch=epoch
         )
 
-    def _joined(self, corpora: Sequence[EncodedPairs], stage: int) -> EncodedPairs:
-        """Join the corpora that a stage reads, each with its share."""
-        return joined(corpora, self.cfg.shares(list(map(len, corpora)), stage))
+    def _epochs(self, corpora: Sequence[EncodedPairs], stage: int) -> Callable[[int], InParts]:
+        """Return the function that gives the epochs of a stage: of each corpus its share."""
+        return epochs_of(corpora, self.cfg.shares(list(map(len, corpora)), stage), self.seed)
 
     def _encode_buffer(
         self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
@@ -109,7 +128,7 @@ def _reported(
     """Return the pairs of the corpora, and log what was `done`."""
     corpora = [pairs for pairs, _ in encoded]
     report = sum((report for _, report in encoded), FilterReport(0))
-    tokens = sum(int(pairs.tgt_lengths.sum()) for pairs in corpora)
+    tokens = sum(len(pairs.tgt.ids) for pairs in corpora)
     log(f"{done}: {report}, {tokens:,} target tokens")
     return corpora
 
@@ -134,11 +153,11 @@ class TextWindows(Examples):
         """Return the function that gives the windows of an epoch."""
         assert isinstance(text, TrainingText)  # a stream is refused with this task
         pairs, _ = encode_stream(text.chunks, text.sha256, tokenizer, EncodingOptions(), cache_dir())
-        log(f"encoded: {len(text):,} lines, {pairs.tgt_lengths.sum():,} tokens")
+        log(f"encoded: {len(text):,} lines, {len(pairs.tgt.ids):,} tokens")
         length = self.cfg.max_tokens
 
-        def shifted(epoch: int, stage: int) -> EncodedPairs:
+        def shifted(epoch: int, stage: int) -> InParts:
             first = np.random.default_rng(derive_seed("windows", self.seed, epoch)).integers(length)
-            return windows(pairs, length, int(first))
+            return epochs_of([windows(pairs, length, int(first))], [1.0], self.seed)(epoch)
 
         return shifted

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.data.filters import FilterReport
 from nmt.data.mixture import mean_shares
 from nmt.data.pairs import ParallelText, concatenated
@@ -153,7 +153,7 @@ class StreamBuffers:
 
 
 @contextmanager
-def closed(pairs_of_epoch: Callable[[int, int], EncodedPairs]) -> Iterator[None]:
+def closed(pairs_of_epoch: Callable[[int, int], InParts]) -> Iterator[None]:
     """End the thread that reads a stream, if there is one, at the end of the block."""
     try:
         yield

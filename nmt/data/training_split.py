@@ -26,7 +26,7 @@ import sentencepiece
 
 from nmt.data import sources, stages
 from nmt.data.adaptation import Inherited, extended
-from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.encoded_pairs import InParts
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.mixture import mean_shares
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
@@ -152,12 +152,15 @@ class _Digest:
         return hashlib.sha256(b"".join(digest.digest() for digest in self._sides)).hexdigest()
 
 
-PairsOfEpoch = Callable[[int, int], EncodedPairs]
+PairsOfEpoch = Callable[[int, int], InParts]
 """A function of the number of an epoch, from 1, and of that of its stage, from 0: a pure one."""
 
 
 class Examples(ABC):
     """The training examples of a task; see `nmt.data.examples`."""
+
+    workers: int = 1
+    """Processes that encode a large corpus; one encodes in threads."""
 
     @abstractmethod
     def view(self, text: ParallelText) -> ParallelText:

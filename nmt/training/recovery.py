@@ -109,8 +109,8 @@ def go_back(store: CheckpointStore, to: int, now: TrainState) -> None:
     """
     checkpoint = store.load(to)
     state = TrainState.stored_in(checkpoint.state)
-    state = replace(state, epoch=now.epoch, batch=now.batch, digest=now.digest, seconds=now.seconds)
-    state.rollbacks = now.rollbacks + 1
+    place = {name: getattr(now, name) for name in ("epoch", "part", "batch", "digest")}
+    state = replace(state, **place, seconds=now.seconds, rollbacks=now.rollbacks + 1)
     store.prune({step for step in store.steps() if step <= to})
     store.save(replace(checkpoint, state={**checkpoint.state, **state.to_store()}))
 

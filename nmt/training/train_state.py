@@ -19,8 +19,10 @@ class TrainState:
 
     step: int = 0
     epoch: int = 1
+    part: int = 0
+    """Parts of this epoch already trained on; most epochs have one, those of large corpora more."""
     batch: int = 0
-    """Batches of this epoch already trained on."""
+    """Batches of this part already trained on."""
     digest: str = ""
     """`EncodedPairs.digest` of this epoch."""
     sorts_by_target: bool = False

@@ -23,11 +23,11 @@ from typing import NoReturn
 import torch
 
 from nmt.data.batching import Indices, Plan, groups, plan_epoch
-from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, TrainingStopped, UserError, warn
 from nmt.files import misfits, write_json
-from nmt.runtime import MixedPrecisionStep, whole
+from nmt.runtime import MixedPrecisionStep, derive_seed, whole
 from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
 from nmt.training.agreement import Agreement, drift
@@ -75,7 +75,7 @@ class Trainer:
         *,
         parallel_model: ParallelModel,
         amp_step: MixedPrecisionStep,
-        pairs_of_epoch: Callable[[int, int], EncodedPairs],
+        pairs_of_epoch: Callable[[int, int], InParts],
         validate: Callable[[int], dict[str, float]],
         store: CheckpointStore,
         seed: int,
@@ -120,7 +120,8 @@ class Trainer:
         self.agreement = Agreement(world)
         self._stop = StopRequest()  # of no signal, until `fit` gets that of the command
         self._agreed_signal = 0
-        self._batches_in_epoch = 1
+        self._epoch: InParts | None = None
+        self._batches_in_part = 1
         self._started = time.perf_counter()
         self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
 
@@ -183,12 +184,17 @@ class Trainer:
         return bisect_right(self.stage_ends, self.train_state.step)
 
     def _pairs(self, stop: StopRequest) -> EncodedPairs:
-        """Return the pairs of the current epoch, unless a signal arrives while they are encoded."""
-        pairs = stop.unless_stopped(lambda: self.pairs_of_epoch(self.train_state.epoch, self.stage))
+        """Return the pairs of the current part, unless a signal arrives while the epoch is encoded."""
+        train_state = self.train_state
+        if self._epoch is None or not train_state.part:
+            self._epoch = stop.unless_stopped(lambda: self.pairs_of_epoch(train_state.epoch, self.stage))
         self._agree()
-        if self._stopping or pairs is None:
+        if self._stopping or self._epoch is None:
             self._save_and_leave(stop)
-        return pairs
+        if train_state.part >= self._epoch.num_parts:
+            done = f"part {train_state.part} of {self._epoch.num_parts}"
+            raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
+        return self._epoch.part(train_state.part)
 
     def _lacks_score(self) -> bool:
         """Return whether this step is to be validated, and is not yet."""
@@ -199,14 +205,15 @@ class Trainer:
     def _require_same(self, pairs: EncodedPairs, num_batches: int) -> None:
         """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
         train_state = self.train_state
+        has_begun = train_state.part or train_state.batch
         if pairs.digest != self.world.broadcast(pairs.digest):
             raise UserError(
                 f"rank {self.world.rank} reads other training data than rank 0; give all ranks the same data"
             )
-        if train_state.batch and not train_state.digest:
+        if has_begun and not train_state.digest:
             # A version without digests began the epoch; its sampled pairs may have made more batches.
             train_state.batch = min(train_state.batch, num_batches - 1)
-        elif train_state.batch and pairs.digest != train_state.digest:
+        elif has_begun and pairs.digest != train_state.digest:
             raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
         elif train_state.batch >= num_batches > 0:
             done = f"batch {train_state.batch} of {num_batches}"
@@ -214,11 +221,12 @@ class Trainer:
         train_state.digest = pairs.digest
 
     def plan(self, pairs: EncodedPairs, max_tokens: int | None = None) -> Plan:
-        """Return the batches of the current epoch, of `max_tokens` instead of those of the config."""
+        """Return the batches of the current part, of `max_tokens` instead of those of the config."""
+        part = self.train_state.part
         return plan_epoch(
             pairs.src_lengths,
             pairs.tgt_lengths,
-            seed=self.seed,
+            seed=derive_seed(self.seed, "part", part) if part else self.seed,
             epoch=self.train_state.epoch,
             max_tokens=max_tokens or self.cfg.tokens_per_batch,
             draws=pairs.draws,
@@ -270,7 +278,7 @@ class Trainer:
 
         The trainer is not to be used for anything else. The smallest number is that of its config.
         """
-        pairs, on_cpu = self.pairs_of_epoch(1, 0), self.amp_step.device.type == "cpu"
+        pairs, on_cpu = self.pairs_of_epoch(1, 0).part(0), self.amp_step.device.type == "cpu"
         room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
 
         def trial(size: int) -> Trial:
@@ -334,8 +342,10 @@ class Trainer:
             what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
             self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
             self.world.barrier()  # all ranks have seen the same checkpoints
-            if bisect_right(self.stage_ends, saved[-1]) != self.stage and train_state.batch:
-                train_state.epoch, train_state.batch = train_state.epoch + 1, 0  # no epoch spans two stages
+            if bisect_right(self.stage_ends, saved[-1]) != self.stage and (
+                train_state.part or train_state.batch
+            ):
+                self._begin_epoch()  # no epoch spans two stages
             if self.world.is_main:
                 go_back(self.store, saved[-1], train_state)
             self.world.barrier()
@@ -402,7 +412,8 @@ class Trainer:
         """Return the means over the window, under the names of metrics.jsonl."""
         train_state, window = self.train_state, self.train_state.window
         values = means(window) | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
-        epoch = train_state.epoch - 1 + train_state.batch / self._batches_in_epoch
+        done = train_state.part + train_state.batch / self._batches_in_part
+        epoch = train_state.epoch - 1 + done / (self._epoch.num_parts if self._epoch else 1)
         values |= {"lr": self.learning_rate(train_state.step), "epoch": epoch, "tokens": train_state.tokens}
         values["seconds"] = round(train_state.seconds, 3)
         values |= gpu_memory(self.amp_step.device)
@@ -414,13 +425,15 @@ class Trainer:
         values |= {name: count for name, count in counts.items() if count}
         return {f"train/{name}": value for name, value in values.items()}
 
-    def _move_on(self, num_batches: int, batches_in_epoch: int) -> None:
-        """Count `num_batches` of the plan as done; where it or a stage ends, begin the next epoch."""
-        self._batches_in_epoch = batches_in_epoch
-        self.train_state.batch += num_batches
-        ends_stage = self.train_state.step in self.stage_ends
-        if self.train_state.batch == batches_in_epoch or ends_stage:
-            self.train_state.epoch, self.train_state.batch = self.train_state.epoch + 1, 0
+    def _move_on(self, num_batches: int, batches_in_part: int) -> None:
+        """Count `num_batches` of the plan as done; where it ends, begin the next part, or the next epoch."""
+        train_state, self._batches_in_part = self.train_state, batches_in_part
+        train_state.batch += num_batches
+        ends_stage = train_state.step in self.stage_ends
+        if train_state.batch == batches_in_part:
+            train_state.part, train_state.batch = train_state.part + 1, 0
+        if ends_stage or train_state.part == (self._epoch.num_parts if self._epoch else 1):
+            self._begin_epoch()
         if ends_stage:
             self.gradients.has_tried = False  # the next stage may have larger batches
         if self.agreement.is_due(self.train_state.step):
@@ -435,6 +448,10 @@ class Trainer:
             self._stop.signal = signal.Signals(agreed.signal)
         if agreed.save_is_over:
             self.saves.finish()
+
+    def _begin_epoch(self) -> None:
+        self.train_state.epoch += 1
+        self.train_state.part = self.train_state.batch = 0
 
     @property
     def _stopping(self) -> bool:

@@ -7,6 +7,7 @@ import order:
     configs             The root configs of verbs; no torch.
     file_job            The work of a model on lines: a stream, or a large file with several workers.
     train               Train a model, or resume its training, and score it.
+    prepare             Read, filter and encode the data of a training ahead of it.
     debug               Train, or show in seconds whether a training would work.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
@@ -67,6 +68,20 @@ _ROWS = (
         opens_run=False,
         short={"init": "init.run"},
         shared=True,
+    ),
+    Verb(
+        name="prepare",
+        summary="read, filter and encode the data of a training ahead of it; the same command goes on",
+        config="nmt.verbs.configs.PrepareConfig",
+        code="nmt.verbs.prepare.run",
+        groups=_TRAIN_GROUPS,
+        examples=(
+            "nmt prepare data=wmt19 tokenizer=bpe model=transformer_big   # what nmt train will be told",
+            "nmt prepare experiment=wmt14_en_de prepare.workers=32        # processes that encode",
+        ),
+        first_keys=_FIRST_KEYS,
+        opens_run=False,
+        short={"init": "init.run"},
     ),
     Verb(
         name="distil",

@@ -61,6 +61,33 @@ class TrainVerbConfig(TrainConfig):
 
 
 @dataclass
+class PrepareOptions:
+    """The way in which data is prepared; the result does not depend on it."""
+
+    workers: int = 0
+    """Processes that encode a corpus of more than a million pairs; 0: one per CPU core."""
+
+    def __post_init__(self) -> None:
+        not_negative(self, "prepare", "workers")
+
+
+@dataclass
+class PrepareConfig(TrainConfig):
+    """Prepare the data of a training: all keys of nmt train, so that the training finds what it needs."""
+
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+    """Processes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data.streaming:
+            raise UserError(
+                "data.streaming=true reads the pairs during the training and stores nothing, so that there "
+                "is nothing to prepare; set it to false"
+            )
+
+
+@dataclass
 class EvaluateConfig(RunConfig):
     """Score a trained model; data, decoding, metrics and runtime start from those of its run."""
 

@@ -346,5 +346,5 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
         log(frozen)
     trainer = train._trainer(trained, data, run, lambda step: {})
     with closed(data.pairs_of_epoch):
-        pairs = data.pairs_of_epoch(1, 0)
+        pairs = data.pairs_of_epoch(1, 0).part(0)
         yield Session(trainer, pairs, trainer.plan(pairs))

@@ -1,0 +1,289 @@
+"""Encode a large corpus shard by shard, in several processes if asked, and lay its pairs out in random order.
+
+    CACHE/shards-HASH/00017/    the pairs of a shard, bucket by bucket, in the order of the text
+    CACHE/blocks-HASH/          all pairs in random order; the shards are removed then
+
+Each pair belongs to a bucket that is drawn at random; every shard is encoded by itself, and finished ones
+outlive a process that is killed. In the end the pairs of each bucket are collected from all shards and
+shuffled in memory. So any order of the pairs is as probable as any other, memory does not grow with the
+corpus, and the result depends on text and tokenizer alone. Batches are unknown here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nmt.data.encode import FILES, Chunks, Counts, Encoder, Layout, chosen, laid_out, opened
+from nmt.data.encoded_pairs import STRIDE, EncodedPairs, RaggedIds, starts_of
+from nmt.data.filters import FilterReport
+from nmt.data.pairs import ParallelText
+from nmt.disk_cache import Metadata, open_entry, write_entry
+from nmt.errors import TrainingStopped, UserError
+from nmt.progress import told
+from nmt.runtime import derive_seed
+from nmt.signals import when_orphaned
+from nmt.temporary import temporary_folder
+
+SHARD_PAIRS = 1 << 17
+"""Pairs of the text that are encoded together."""
+BUCKET_PAIRS = 1 << 19
+"""Pairs that are shuffled in memory, on average."""
+GATHERED_PAIRS = 1 << 16
+"""Pairs that are copied at a time."""
+BYTES_PER_PAIR = 240
+"""Usual size of the ids of a pair, in its shard and in random order."""
+
+
+def is_encoded(content: str, encoder: Encoder, cache: Path) -> bool:
+    """Return whether `cache` has the pairs of a corpus, large or not, or seems to."""
+    names = (encoder.entry_name(kind, content) for kind in ("ids", "blocks"))
+    return any((cache / name / "entry.json").is_file() for name in names)
+
+
+def encode_shards(
+    chunks: Chunks, content: str, num_pairs: int, encoder: Encoder, cache: Path, workers: int = 1
+) -> tuple[EncodedPairs, FilterReport]:
+    """Encode a stream of `num_pairs` pairs in random order, or open the entry of an earlier call in `cache`.
+
+    `content` is a hash of the text. A cache that cannot be written is not used.
+
+    Raises:
+        UserError: there is no room for the ids, neither in the cache nor in the temporary folder.
+    """
+    entry = cache / encoder.entry_name("blocks", content)
+    metadata = open_entry(entry)
+    if metadata is None:
+        folder = cache / encoder.entry_name("shards", content)
+        shards = Shards(folder, content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
+        if shards.make(chunks(), workers) and write_entry(entry, shards.merge):
+            metadata = open_entry(entry)
+            shutil.rmtree(shards.folder, ignore_errors=True)
+    return opened(entry, metadata) if metadata else _uncached(chunks, content, num_pairs, encoder)
+
+
+def sample_shards(chunks: Chunks, num_pairs: int, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+    """Encode a stream with an encoder that samples, into files that are deleted at once."""
+    return _uncached(chunks, f"{encoder.seed}/{encoder.epoch}", num_pairs, encoder)
+
+
+def _uncached(
+    chunks: Chunks, content: str, num_pairs: int, encoder: Encoder
+) -> tuple[EncodedPairs, FilterReport]:
+    with temporary_folder() as folder:
+        shards = Shards(folder / "shards", content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
+        files = folder / "blocks"
+        made = shards.make(chunks(), 1) and write_entry(files, shards.merge)
+        metadata = open_entry(files) if made else None
+        if metadata is None:
+            raise UserError(
+                f"the ids of {num_pairs:,} training pairs need about {num_pairs * BYTES_PER_PAIR / 1e9:,.1f} "
+                f"GB of disk for a while, and {folder.parent.parent} has less; free some, or set NMT_CACHE "
+                "or TMPDIR to a folder on a larger disk"
+            )
+        return opened(files, metadata)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one corpus, made or to be made."""
+
+    folder: Path
+    content: str
+    num_pairs: int
+    encoder: Encoder
+    shard_pairs: int
+    bucket_pairs: int
+
+    @property
+    def num_buckets(self) -> int:
+        """The number of buckets: a function of the text alone."""
+        return -(-self.num_pairs // self.bucket_pairs)
+
+    def entry(self, number: int) -> Path:
+        """Return the folder of a shard."""
+        return self.folder / f"{number:05d}"
+
+    def make(self, chunks: Iterable[ParallelText], workers: int) -> bool:
+        """Make the shards that are missing; return whether all are there, and False for lack of room."""
+        texts = enumerate(_in_shards(chunks, self.shard_pairs))
+        missing = ((number, text) for number, text in texts if open_entry(self.entry(number)) is None)
+        if workers <= 1:
+            return all(self.write(number, text) for number, text in missing)
+        with _pool(self, workers) as submit:
+            pending = {submit(*work) for work in itertools.islice(missing, workers + 1)}
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                if not all(future.result() for future in done):
+                    return False
+                pending |= {submit(*work) for work in itertools.islice(missing, len(done))}
+        return True
+
+    def write(self, number: int, text: ParallelText) -> bool:
+        """Encode the pairs of a shard and write its files; return False when they cannot be written."""
+
+        def fill(draft: Path) -> Metadata:
+            src, tgt = self.encoder(text, number * self.shard_pairs)
+            kept, counts = chosen(src, tgt, self.encoder.options)
+            rng = np.random.default_rng(derive_seed("buckets", self.content, number))
+            buckets = rng.integers(self.num_buckets, size=len(kept))[kept]
+            arrays = laid_out(src, tgt, kept, self.encoder.options)
+            index = self._write_records(draft / "records", arrays, buckets)
+            index.tofile(draft / "index")
+            return {"counts": list(counts)}
+
+        return write_entry(self.entry(number), fill)
+
+    def _write_records(
+        self, file: Path, arrays: Sequence[NDArray[Any]], buckets: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Write the pairs of each bucket as one record; return the sizes of its four arrays, (buckets, 4)."""
+        order, kinds = np.argsort(buckets, kind="stable"), self.encoder.types
+        src, tgt = RaggedIds(*arrays[:2]), RaggedIds(*arrays[2:])
+        sizes = np.bincount(buckets, minlength=self.num_buckets)
+        index, rows = (
+            np.zeros((self.num_buckets, len(FILES)), np.int64),
+            np.split(order, np.cumsum(sizes)[:-1]),
+        )
+        with file.open("wb") as records:
+            for bucket, own in enumerate(rows):
+                parts = [part for side in (src, tgt) for part in (_gathered(side, own), side.lengths[own])]
+                for place, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
+                    records.write(part.astype(kind).data)
+                    index[bucket, place] = len(part)
+        return index
+
+    def merge(self, draft: Path) -> Metadata:
+        """Write all pairs, bucket by bucket, each shuffled, into `draft`; return the metadata."""
+        entries = [self.entry(number) for number in range(-(-self.num_pairs // self.shard_pairs))]
+        counts = Counts()
+        for entry in entries:
+            facts = open_entry(entry)
+            if facts is None:
+                raise OSError(f"{entry} has vanished")  # another process has finished
+            counts = counts.plus(Counts(*facts["counts"]))
+        report = counts.report(self.encoder.options)
+        shape = len(entries), self.num_buckets, len(FILES)
+        sizes = np.concatenate([np.fromfile(entry / "index", np.int64) for entry in entries]).reshape(shape)
+        with ExitStack() as stack:
+            layout = Layout(draft, self.encoder, stack)
+            numbers = list(range(self.num_buckets))
+            for bucket in told(numbers, "shuffling the training data", "parts", lambda _: 1):
+                for arrays in self._shuffled(entries, sizes, bucket):
+                    layout.add(*arrays)
+        for side, kind in (("src", self.encoder.types[1]), ("tgt", self.encoder.types[3])):
+            write_starts(draft / f"{side}_starts", np.memmap(draft / f"{side}_lengths", kind, "r"))
+        return layout.metadata(report)
+
+    def _shuffled(
+        self, entries: Sequence[Path], sizes: NDArray[np.int64], bucket: int
+    ) -> Iterator[list[NDArray[Any]]]:
+        """Yield the arrays of all pairs of a bucket in random order, a few at a time."""
+        kinds = [np.dtype(kind) for kind in self.encoder.types]
+        widths = np.array([kind.itemsize for kind in kinds])
+        parts: list[list[NDArray[Any]]] = [[] for _ in FILES]
+        for entry, own in zip(entries, sizes, strict=True):
+            with (entry / "records").open("rb") as records:
+                records.seek(int((own[:bucket] * widths).sum()))
+                content, at = records.read(int((own[bucket] * widths).sum())), 0
+            for part, kind, size in zip(parts, kinds, own[bucket].tolist(), strict=True):
+                part.append(np.frombuffer(content, kind, size, at))
+                at += size * kind.itemsize
+        joined = [np.concatenate(part) for part in parts]
+        src, tgt = RaggedIds(*joined[:2]), RaggedIds(*joined[2:])
+        rng = np.random.default_rng(derive_seed("order", self.content, bucket))
+        order = rng.permutation(len(src.lengths))
+        for first in range(0, len(order), GATHERED_PAIRS):
+            rows = order[first : first + GATHERED_PAIRS]
+            yield [part for side in (src, tgt) for part in (_gathered(side, rows), side.lengths[rows])]
+
+
+def _gathered(side: RaggedIds, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the ids of the sentences `rows`, end to end."""
+    lengths = np.asarray(side.lengths, np.int64)
+    starts, sizes = np.cumsum(lengths) - lengths, lengths[rows]
+    ends = np.cumsum(sizes)
+    places = np.repeat(starts[rows] - (ends - sizes), sizes) + np.arange(sizes.sum())
+    found: NDArray[Any] = side.ids[places]
+    return found
+
+
+def write_starts(file: Path, lengths: NDArray[Any]) -> None:
+    """Write `starts_of` the lengths, a few at a time."""
+    total, step = 0, STRIDE * GATHERED_PAIRS
+    with file.open("wb") as opened_file:
+        for first in range(0, len(lengths), step):
+            starts = starts_of(lengths[first : first + step]) + total
+            total = int(starts[-1])
+            opened_file.write(starts[:-1].astype("<i8").data)
+        opened_file.write(np.array([total], "<i8").data)
+
+
+def _in_shards(chunks: Iterable[ParallelText], size: int) -> Iterator[ParallelText]:
+    """Cut the pairs of all chunks into shards of `size` pairs, and a last one of fewer."""
+    rest = ParallelText()
+    for chunk in chunks:
+        rest = ParallelText(rest.src + chunk.src, rest.tgt + chunk.tgt)
+        while len(rest) >= size:
+            yield ParallelText(rest.src[:size], rest.tgt[:size])
+            rest = ParallelText(rest.src[size:], rest.tgt[size:])
+    if len(rest):
+        yield rest
+
+
+# Several processes
+
+_SHARDS: list[Shards] = []
+"""The shards that this worker makes."""
+
+
+@contextmanager
+def _pool(shards: Shards, workers: int) -> Iterator[Callable[[int, ParallelText], Future[bool]]]:
+    """Start processes that write shards, and yield the function that hands them one; end all at the end."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (shards,))
+
+    def submit(number: int, text: ParallelText) -> Future[bool]:
+        # Ctrl-C reaches every process of a terminal. Workers ignore it, by inheritance; this process answers.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return pool.submit(_write, number, text)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+    before = set(multiprocessing.active_children())
+    try:
+        yield submit
+    except BrokenProcessPool:
+        raise TrainingStopped(
+            "a worker has ended, perhaps for lack of memory; what is encoded is kept, and the same command "
+            "goes on; fewer prepare.workers=... need less memory"
+        ) from None
+    finally:
+        for process in {*multiprocessing.active_children()} - before:
+            process.kill()  # perhaps in the middle of a shard
+        pool.shutdown()
+
+
+def _begin(shards: Shards) -> None:
+    """Set this worker up; it ends when the parent process ends."""
+    when_orphaned(lambda: os._exit(1))
+    torch.set_num_threads(1)
+    _SHARDS.append(shards)
+
+
+def _write(number: int, text: ParallelText) -> bool:
+    return _SHARDS[0].write(number, text)

@@ -1,0 +1,72 @@
+"""The wiring of `nmt prepare`: what the first start of a training does with its data, ahead of the training.
+
+All of it goes to the cache, where `nmt train` with the same data, tokenizer and seed finds it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from nmt.config.compose import Composed
+from nmt.config.roots import TrainConfig
+from nmt.data.training_split import prepare
+from nmt.disk_cache import cache_dir, entry_name, write_entry
+from nmt.errors import UserError
+from nmt.runs.directory import RunDirectory
+from nmt.runs.scored_sets import keep_sets
+from nmt.runs.start import opened_start
+from nmt.runs.tasks import TASKS
+from nmt.signals import StopRequest
+from nmt.temporary import temporary_folder
+from nmt.training.configs import TrackingConfig
+from nmt.training.tracking import TrackedRun, Tracker
+from nmt.verbs.configs import PrepareConfig
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Fill the cache with all that a training with this config needs of its data."""
+    workers = trial.to_config(PrepareConfig).prepare.workers
+    cfg, _ = trial.to_training()
+    with StopRequest(cfg.runtime.grace_seconds):
+        prepare_data(cfg, workers or len(os.sched_getaffinity(0)))
+    print(f"prepared    {cache_dir()}")
+    return {}
+
+
+def prepare_data(cfg: TrainConfig, workers: int) -> None:
+    """Do what `nmt train` does before the first update; a large corpus is encoded by `workers` processes.
+
+    Raises:
+        UserError: the data cannot be read, or the cache cannot be written.
+    """
+    if not write_entry(cache_dir() / entry_name("writable"), lambda draft: {}):
+        raise UserError(f"the cache {cache_dir()} cannot be written; set NMT_CACHE to a folder that can be")
+    if cfg.runtime.threads:
+        torch.set_num_threads(cfg.runtime.threads)
+    start = opened_start(cfg)
+    with (
+        temporary_folder() as folder,
+        Tracker(TrackedRun(folder), TrackingConfig(sinks=["display"])) as tracker,
+    ):
+        directory, examples = RunDirectory(folder / "run"), TASKS[cfg.task].examples(cfg)
+        directory.path.mkdir()
+        examples.workers = workers
+        prepare(
+            cfg.data,
+            cfg.tokenizer,
+            examples,
+            directory,
+            seed=cfg.seed,
+            log=tracker.message,
+            max_steps=cfg.trainer.max_steps,
+            inherited=start.inherited if start else None,
+        )
+        keep_sets(directory, cfg, tracker.message)
+        if cfg.tokenizer.sampling_alpha:
+            tracker.message(
+                f"tokenizer.sampling_alpha={cfg.tokenizer.sampling_alpha:g} segments the pairs anew for each "
+                "epoch, during the training: no ids are prepared"
+            )

@@ -1,0 +1,158 @@
+"""Large corpora on disk: encoded shard by shard, by one process or several, and in random order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.data import shards
+from nmt.data.encode import Encoder, EncodingOptions, encode_pairs
+from nmt.data.encoded_pairs import EncodedPairs, starts_of
+from nmt.data.filters import FilterReport
+from nmt.data.pairs import ParallelText
+from nmt.data.shards import encode_shards, is_encoded, sample_shards
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.errors import UserError
+
+WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
+
+
+def _text() -> ParallelText:
+    rng = random.Random(1)
+    sides = [[" ".join(rng.choices(WORDS, k=rng.randint(0, 12))) for _ in range(1000)] for _ in range(2)]
+    return ParallelText(sides[0], sides[1])
+
+
+TEXT = _text()
+TOKENIZER = Tokenizer.train(TokenizerConfig(vocab_size=28), TEXT)
+ENCODER = Encoder(TOKENIZER, EncodingOptions(20, drop_empty=True))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_PAIRS", 128)
+    monkeypatch.setattr(shards, "BUCKET_PAIRS", 300)
+    monkeypatch.setattr(shards, "GATHERED_PAIRS", 70)
+
+
+class Reader:
+    """The text in chunks; a count of the chunks that were read, and perhaps a signal in the middle."""
+
+    def __init__(self, size: int = 90, most: int = 1000):
+        self.size, self.most, self.read = size, most, 0
+
+    def __call__(self) -> Iterator[ParallelText]:
+        for first in range(0, len(TEXT), self.size):
+            if self.read == self.most:
+                raise KeyboardInterrupt
+            self.read += 1
+            part = slice(first, first + self.size)
+            yield ParallelText(TEXT.src[part], TEXT.tgt[part])
+
+
+def encoded(cache: Path, reader: Reader, workers: int = 1) -> tuple[EncodedPairs, FilterReport]:
+    return encode_shards(reader, "TEXT", len(TEXT), ENCODER, cache, workers)
+
+
+def as_lists(pairs: EncodedPairs) -> list[tuple[list[int], list[int]]]:
+    return [(pairs.src[i].tolist(), pairs.tgt[i].tolist()) for i in range(len(pairs))]
+
+
+def test_all_pairs_are_there_in_another_order_and_with_the_same_account(tmp_path: Path) -> None:
+    plain, report = encode_pairs(TEXT, TOKENIZER, ENCODER.options)
+    pairs, same = encoded(tmp_path, Reader())
+    assert same == report
+    assert report.kept < len(TEXT)
+    assert as_lists(pairs) != as_lists(plain)
+    assert sorted(as_lists(pairs)) == sorted(as_lists(plain))
+    assert pairs.src._starts.tolist() == starts_of(pairs.src.lengths).tolist()
+    assert [path.name[:6] for path in tmp_path.iterdir()] == ["blocks"]  # the shards are gone
+
+
+def test_pairs_that_were_neighbours_are_anywhere(tmp_path: Path) -> None:
+    text = ParallelText([f"{'dog ' * (i // 100)}cat" for i in range(1000)], ["cat"] * 1000)
+    options = EncodingOptions()
+    pairs, _ = encode_shards(lambda: iter([text]), "", 1000, Encoder(TOKENIZER, options), tmp_path)
+    lengths = np.asarray(pairs.src_lengths, np.float64)
+    assert abs(np.corrcoef(lengths, np.arange(1000))[0, 1]) < 0.1
+    assert abs(np.corrcoef(lengths[1:], lengths[:-1])[0, 1]) < 0.1
+
+
+def test_the_order_depends_neither_on_chunks_nor_on_processes(tmp_path: Path) -> None:
+    first, _ = encoded(tmp_path / "one", Reader())
+    other, _ = encoded(tmp_path / "other", Reader(333))
+    assert as_lists(first) == as_lists(other)
+    assert first.digest == other.digest != encode_pairs(TEXT, TOKENIZER, ENCODER.options)[0].digest
+
+
+@pytest.mark.slow
+def test_several_processes_write_the_same_files(tmp_path: Path) -> None:
+    first, _ = encoded(tmp_path / "one", Reader())
+    other, _ = encoded(tmp_path / "other", Reader(333), workers=2)
+    assert as_lists(first) == as_lists(other)
+    assert first.digest == other.digest
+
+
+def test_a_second_call_reads_no_text(tmp_path: Path) -> None:
+    assert not is_encoded("TEXT", ENCODER, tmp_path)
+    first, _ = encoded(tmp_path, Reader())
+    assert is_encoded("TEXT", ENCODER, tmp_path)
+    again, _ = encoded(tmp_path, Reader(most=0))
+    assert as_lists(again) == as_lists(first)
+
+
+@pytest.mark.fault(1)
+def test_shards_that_are_done_outlive_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = encoded(tmp_path / "whole", Reader())
+    with pytest.raises(KeyboardInterrupt):
+        encoded(tmp_path, Reader(most=6))
+    made = list[int]()
+    plain = Encoder.__call__
+
+    def counted(encoder: Encoder, text: ParallelText, first: int) -> object:
+        made.append(first)
+        return plain(encoder, text, first)
+
+    monkeypatch.setattr(Encoder, "__call__", counted)
+    again, _ = encoded(tmp_path, Reader())
+    assert made == [512, 640, 768, 896]
+    assert again.digest == whole.digest
+
+
+def test_sampled_pairs_are_those_of_a_small_corpus(tmp_path: Path) -> None:
+    encoder = Encoder(TOKENIZER, ENCODER.options, alpha=0.1, seed=3, epoch=2)
+    pairs, report = sample_shards(Reader(), len(TEXT), encoder)
+    src, tgt = encoder(TEXT, 0)
+    kept = (np.minimum(src.lengths, tgt.lengths) > 1) & (np.maximum(src.lengths, tgt.lengths) <= 20)
+    wanted = [(src[i].tolist(), tgt[i].tolist()) for i in np.flatnonzero(kept)]
+    assert sorted(as_lists(pairs)) == sorted(wanted)
+    assert report.kept == len(wanted)
+
+
+def test_no_pair_is_left(tmp_path: Path) -> None:
+    encoder = Encoder(TOKENIZER, EncodingOptions(1, drop_empty=True))
+    with pytest.raises(UserError, match=r"no pair is left: 1,000 pairs read, .*raise data.max_tokens"):
+        encode_shards(Reader(), "TEXT", len(TEXT), encoder, tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert encoded(tmp_path / "file", Reader())[0].digest == encoded(tmp_path, Reader())[0].digest
+    monkeypatch.setattr(shards, "write_entry", lambda *_: False)
+    with pytest.raises(UserError) as caught:
+        encode_shards(Reader(), "OTHER", len(TEXT), ENCODER, tmp_path)
+    assert str(caught.value).startswith(
+        "the ids of 1,000 training pairs need about 0.0 GB of disk for a while, and /"
+    )
+    assert str(caught.value).endswith(
+        " has less; free some, or set NMT_CACHE or TMPDIR to a folder on a larger disk"
+    )

@@ -1,0 +1,78 @@
+"""Epochs in parts: every pair once, and the same updates after an interruption anywhere in the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from nmt.data import blocks
+from nmt.data.blocks import epochs_of
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.errors import UserError
+from nmt.signals import StopRequest
+from nmt.training.configs import TrackingConfig
+from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.train_state import TrainState
+from nmt.training.trainer import Trainer
+
+Factory = Callable[..., Trainer]
+
+
+@pytest.fixture
+def parted(trainer: Factory, pairs: EncodedPairs, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trainer]:
+    """Return a function that returns a trainer whose epochs have three parts."""
+    size = len(pairs)
+    for name, value in (("LARGE_PAIRS", size - 1), ("BLOCK_PAIRS", 4), ("PART_PAIRS", -(-size // 3))):
+        monkeypatch.setattr(blocks, name, value)
+
+    def build(folder: str = "run", seed: int = 1, **fields: object) -> Trainer:
+        made = trainer(folder=folder, **fields)
+        of_epoch = epochs_of([pairs], [1.0], seed)
+        made.pairs_of_epoch = lambda epoch, stage: of_epoch(epoch)
+        return made
+
+    return build
+
+
+def fit(made: Trainer) -> TrainState:
+    with Tracker(TrackedRun(made.store.directory.parent), TrackingConfig(sinks=[])) as tracker:
+        return made.fit(tracker, StopRequest())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_an_epoch_in_parts_uses_every_token_once(
+    parted: Factory, pairs: EncodedPairs, accumulate: int
+) -> None:
+    train_state = fit(parted(max_steps=None, max_epochs=2, accumulate=accumulate))
+    assert train_state.tokens == 2 * int(pairs.tgt_lengths.sum())
+    assert (train_state.epoch, train_state.part, train_state.batch) == (3, 0, 0)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_wherever_it_stops(parted: Factory) -> None:
+    whole = parted("whole", max_steps=None, max_epochs=1)
+    last, places = fit(whole).step, set()
+    for stop in range(1, last, 3):
+        fit(parted(f"run{stop}", max_steps=stop))
+        resumed = parted(f"run{stop}", max_steps=None, max_epochs=1)
+        checkpoint = resumed.store.latest(print)
+        assert checkpoint is not None
+        resumed.resume(checkpoint)
+        places.add(resumed.train_state.part)
+        fit(resumed)
+        for name, x in whole.parameters.items():
+            assert torch.equal(x, resumed.parameters[name]), (stop, name)
+    assert places == {0, 1, 2}
+
+
+def test_a_part_of_other_pairs_is_refused(parted: Factory, pairs: EncodedPairs) -> None:
+    fit(parted(max_steps=1))
+    for state, message in (
+        (TrainState(step=1, part=1, digest="other"), "the training data has changed since step 1"),
+        (TrainState(step=1, part=3), r"state.json of the checkpoint is after part 3 of \d of an epoch"),
+    ):
+        resumed = parted("other", max_steps=2)
+        resumed.train_state = state
+        with pytest.raises(UserError, match=message):
+            fit(resumed)

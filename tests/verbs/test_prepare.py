@@ -1,0 +1,86 @@
+"""`nmt prepare`: the training that follows reads no text."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import main
+from nmt.data import examples, shards
+
+WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the arguments for a corpus that counts as large."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(examples, "LARGE_PAIRS", 100)
+    monkeypatch.setattr(shards, "SHARD_PAIRS", 64)
+    for split, size in (("train", 300), ("dev", 5)):
+        for side in ("en", "de"):
+            lines = [f"{WORDS[i % 10]} {WORDS[i // 10 % 10]} {WORDS[i // 100]} {split}" for i in range(size)]
+            Path(f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    return [
+        *("data=files", "data.train=train", "data.validation=dev", "data.scored_split=validation"),
+        *("tokenizer.vocab_size=24", "prepare.workers=1"),
+    ]
+
+
+def test_the_same_command_again_finds_everything(
+    data: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["prepare", *data]) == 0
+    first = capsys.readouterr()
+    cache = Path(os.environ["NMT_CACHE"])
+    assert first.out == f"prepared    {cache}\n"
+    assert "\nencoded: 300 pairs read, 300 kept" in first.err
+    kinds = sorted({path.name.split("-")[0] for path in cache.iterdir()})
+    assert {"blocks", "split", "text", "tokenizer"} <= {*kinds}
+    assert "shards" not in kinds
+    monkeypatch.setattr(shards, "encode_shards", None)
+    assert main(["prepare", *data]) == 0
+    assert "\nfound in the cache, encoded: 300 pairs read, 300 kept" in capsys.readouterr().err
+
+
+def test_what_cannot_be_prepared_is_said(
+    data: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["prepare", *data, "data.streaming=true"]) == 2
+    assert "error: data.streaming=true reads the pairs during the training" in capsys.readouterr().err
+    assert main(["prepare", *data, "prepare.workers=-1"]) == 2
+    assert "prepare.workers must" in capsys.readouterr().err
+    assert main(["prepare", *data, "tokenizer.sampling_alpha=0.1"]) == 0
+    assert "segments the pairs anew for each epoch, during the training" in capsys.readouterr().err
+    Path("file").write_text("")
+    monkeypatch.setenv("NMT_CACHE", str(Path("file").absolute()))
+    assert main(["prepare", *data]) == 2
+    assert "cannot be written; set NMT_CACHE to a folder that can be" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.fault(1)
+def test_a_killed_preparation_goes_on(data: list[str], tmp_path: Path) -> None:
+    """Several processes, killed at once in the middle; the shards that were there are not made again."""
+    code = (
+        "import sys; from nmt.data import examples, shards; examples.LARGE_PAIRS = 100; "
+        "shards.SHARD_PAIRS = 16; from nmt.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "prepare", *data[:-1], "prepare.workers=2"]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    cache = Path(os.environ["NMT_CACHE"])
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(cache.glob("shards-*/00003")):
+            pass
+        process.kill()
+    made = {path: path.stat().st_mtime_ns for path in cache.glob("shards-*/0*/records")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert made
+    assert list(cache.glob("blocks-*"))
