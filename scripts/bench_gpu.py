@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
 def rows(args: argparse.Namespace) -> list[Record]:
     """Return what is to be measured, in order."""
     small, large = ("transformer_tiny",) * 2 if args.tiny else ("transformer_base", "transformer_big")
-    train = [{"kind": "train", "model": model} for model in dict.fromkeys((large, small))]
+    train: list[Record] = [{"kind": "train", "model": model} for model in dict.fromkeys((large, small))]
     found = [row | {"mode": mode} for row in train for mode in MODES if mode not in ("muon", "fp16")]
     found += [{"kind": "search", "model": small, "mode": mode} for mode in SEARCHES]
     found += [train[-1] | {"mode": mode} for mode in ("muon", "fp16")]
@@ -240,7 +240,7 @@ def draw_pairs(file: Path, num_pairs: int, row: Record) -> None:
     }
     first = 10  # of the pieces that are words
     weights = 1.0 / np.arange(2, vocabulary_size(row) - first + 2)
-    bounds, arrays = np.cumsum(weights / weights.sum()), {}
+    bounds, arrays = np.cumsum(weights / weights.sum()), Record()
     for side, sizes in sides.items():
         ids = np.searchsorted(bounds, rng.random(sizes.sum())).clip(max=len(bounds) - 1) + first
         ids[np.cumsum(sizes) - 1] = EOS_ID
