@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from benchmarking import ROOT, Record, machine, markdown, measured
+from benchmarking import ROOT, Record, machine, markdown
 
 if TYPE_CHECKING:
     from nmt.config.roots import TrainConfig
@@ -88,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
 def rows(args: argparse.Namespace) -> list[Record]:
     """Return what is to be measured, in order."""
     small, large = ("transformer_tiny",) * 2 if args.tiny else ("transformer_base", "transformer_big")
-    train = [{"kind": "train", "model": model} for model in dict.fromkeys((large, small))]
+    train: list[Record] = [{"kind": "train", "model": model} for model in dict.fromkeys((large, small))]
     found = [row | {"mode": mode} for row in train for mode in MODES if mode not in ("muon", "fp16")]
     found += [{"kind": "search", "model": small, "mode": mode} for mode in SEARCHES]
     found += [train[-1] | {"mode": mode} for mode in ("muon", "fp16")]
@@ -132,9 +133,26 @@ def main(args: argparse.Namespace) -> None:
 
 
 def child(row: Record, variables: Mapping[str, str], timeout: float) -> Record:
-    """Return what a process of its own finds out about a row, or its `error`."""
+    """Return what a process of its own finds out about a row, or its `error`; what it started ends, too."""
     command = [sys.executable, str(Path(__file__).resolve()), "row", json.dumps(row)]
-    return measured(command, variables, timeout=timeout)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
+        streams: Any = {"stdout": out, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=ROOT, env=dict(variables), start_new_session=True, **streams)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return {"error": f"no result after {timeout:.0f} s"}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        lines = [line for line in out.read().splitlines() if line.strip()] or ["nothing was printed"]
+    found = [line for line in lines if line.startswith("{")]  # libraries may have the last word
+    if process.returncode or not found:
+        return {"error": f"exit code {process.returncode}: {lines[-1].strip()}"}
+    result: Record = json.loads(found[-1])
+    return result
 
 
 def write(args: argparse.Namespace, record: Record) -> None:
@@ -173,7 +191,7 @@ def verdict(result: Record, earlier: list[Record]) -> Record:
 
 def described(facts: Record) -> str:
     """Return the machine in a line."""
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if name != "peak_rss_mb")
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def table(results: list[Record]) -> str:
@@ -222,7 +240,7 @@ def draw_pairs(file: Path, num_pairs: int, row: Record) -> None:
     }
     first = 10  # of the pieces that are words
     weights = 1.0 / np.arange(2, vocabulary_size(row) - first + 2)
-    bounds, arrays = np.cumsum(weights / weights.sum()), {}
+    bounds, arrays = np.cumsum(weights / weights.sum()), Record()
     for side, sizes in sides.items():
         ids = np.searchsorted(bounds, rng.random(sizes.sum())).clip(max=len(bounds) - 1) + first
         ids[np.cumsum(sizes) - 1] = EOS_ID

@@ -58,7 +58,7 @@ class Run(TrainedModel):
     """A trained model and its run directory; for an ensemble, the directory of its first run."""
 
     directory: RunDirectory
-    _copies: dict[Precision, TranslationModel] = field(default_factory=dict, init=False, repr=False)
+    _copies: dict[Precision | None, TranslationModel] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
         num_parameters = sum(parameter.numel() for parameter in self.model.parameters())

@@ -15,7 +15,7 @@ from nmt.decoding.configs import BeamConfig
 from nmt.decoding.graph_search import Loops, graph_search
 from nmt.decoding.translate import in_precision
 from nmt.layers.half import can_be_half, in_half
-from nmt.models.base import State
+from nmt.models.base import State, TranslationModel
 from nmt.models.configs import ModelConfig
 from nmt.runtime_config import Precision
 from tests.models.test_contract import CASES, ENSEMBLES, build
@@ -50,7 +50,7 @@ def test_every_family_searches_in_bf16(
         assert mine[0].score == pytest.approx(theirs[0].score, rel=0.05, abs=0.05)
 
 
-def test_search_is_in_float32_on_cpu_unless_asked_for(tiny_model: Callable[..., torch.nn.Module]) -> None:
+def test_search_is_in_float32_on_cpu_unless_asked_for(tiny_model: Callable[..., TranslationModel]) -> None:
     model = tiny_model()
     assert in_precision(model, BeamConfig(), torch.device("cpu")) is model
     assert in_precision(model, BeamConfig(precision=Precision.fp32), torch.device("cuda")) is model
