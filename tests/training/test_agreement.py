@@ -53,7 +53,7 @@ def test_one_bit_of_one_weight_is_noticed(bits: int) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2).double(), nn.Linear(4, 2).bfloat16())
     OTHERS[:] = checksums(model.parameters())
     with torch.no_grad():
-        model[2].weight[1, 2:3].view(torch.int16).bitwise_xor_(bits)
+        model.get_parameter("2.weight")[1, 2:3].view(torch.int16).bitwise_xor_(bits)
     found = drift(Beside(rank=0, size=2), model)
     expected = "rank 1 has other weights than rank 0 in 1 of 6 tensors, such as 2.weight, though all ranks "
     assert found == (f"{expected}make the same updates" if bits else "")

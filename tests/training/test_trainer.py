@@ -302,7 +302,7 @@ def test_a_checkpoint_is_that_of_its_step_while_the_training_goes_on(trainer: Fa
         assert gone_on.wait(60)
         write(checkpoint)
 
-    made._update, made.store.save = update_and_tell, write_late  # type: ignore[method-assign]
+    made._update, made.store.save = update_and_tell, write_late  # type: ignore[method-assign,assignment]
     fit(made)
     assert made.store.steps() == [3, 5]
     for file in ("model.safetensors", "optimizer.safetensors"):
