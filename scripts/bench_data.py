@@ -8,9 +8,9 @@ opened again by a process of its own (`start`). With `--generated`, ids drawn at
 of what preparing a corpus makes, so that only the start is measured. One JSON object per line; times are in
 seconds, `cpu_seconds` the sum over all threads, memory in MB. Memory is that of the process minus its memory
 before the corpus was opened: `peak_mb` at most, pages of mapped files included, and `private_mb` at the end,
-what no other process shares, after batches were read, an epoch was changed and a small model was updated on
-both sides of the end of an epoch. `encoding_to_sentencepiece` is the speed of encoding as a share of the
-speed of SentencePiece alone.
+shared with no process and no file, after batches were read, an epoch was changed and a small model was
+updated on both sides of the end of an epoch. `encoding_to_sentencepiece` is the speed of encoding as a share
+of the speed of SentencePiece alone.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def encode_alone(text: TrainingText, model: Path, facts: dict[str, Any]) -> None
 def memory() -> tuple[float, float]:
     """Return the private memory of this process in MB now, and the resident memory at most so far."""
     rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-    private = sum(int(line.split()[1]) for line in rollup if line.startswith("Private"))
+    private = sum(int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty"))
     return private / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

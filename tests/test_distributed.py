@@ -199,7 +199,7 @@ def test_two_processes_compute_the_gradients_of_one(
 
     def update(world: World) -> dict[str, Any]:
         made = trainer(world, parallel, objective=objective(), measures=list(MEASURES), accumulate=3)
-        made._update(made.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 20), np.arange(20, 21)])
+        made._update(made.pairs_of_epoch(1, 0).part(0), [np.arange(13), np.arange(13, 20), np.arange(20, 21)])
         made._read()
         return outcome(made)
 
@@ -244,7 +244,7 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
         objective = build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), no_other_model)
         made = trainer(world, objective=objective, ema_decay=0.9)
         for start in (0, 10):
-            made._update(made.pairs_of_epoch(1), [np.arange(start, start + 10)])
+            made._update(made.pairs_of_epoch(1, 0).part(0), [np.arange(start, start + 10)])
         made._read()
         return outcome(made)
 

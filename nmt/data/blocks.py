@@ -26,7 +26,7 @@ LARGE_PAIRS = 1_000_000
 """Corpora of together more pairs are read in parts."""
 BLOCK_PAIRS = 1 << 14
 """Consecutive pairs of a large corpus that are read together."""
-PART_PAIRS, PART_BYTES = 1 << 19, 1 << 26
+PART_PAIRS, PART_BYTES = 1 << 18, 1 << 25
 """Pairs, and bytes of ids, that a part has at most, on average."""
 THREAD = "nmt-read"
 """How the name of the thread that reads a part begins."""

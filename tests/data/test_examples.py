@@ -32,7 +32,9 @@ def epochs(tokenizer: Tokenizer, chunk: int, seed: int = 1) -> Callable[[int, in
     part = CorpusText(FilterReport(len(TEXT)), digest_of(TEXT), {}, lambda: iter(chunks()))
     cfg = MixtureData(corpora={"one": {"train": "x"}, "two": {"train": "x"}})
     examples = SentencePairs(cfg, seed, sampling_alpha=0.2)
-    return examples.epochs(TrainingText({"one": part, "two": part}, [0.5, 0.5]), tokenizer, lambda text: None)
+    text = TrainingText({"one": part, "two": part}, [0.5, 0.5])
+    of_epoch = examples.epochs(text, tokenizer, lambda line: None)
+    return lambda epoch, stage: of_epoch(epoch, stage).part(0)
 
 
 def as_lists(pairs: EncodedPairs) -> list[tuple[list[int], list[int]]]:

@@ -131,7 +131,7 @@ def test_sampled_pairs_are_those_of_a_small_corpus(tmp_path: Path) -> None:
     pairs, report = sample_shards(Reader(), len(TEXT), encoder)
     src, tgt = encoder(TEXT, 0)
     kept = (np.minimum(src.lengths, tgt.lengths) > 1) & (np.maximum(src.lengths, tgt.lengths) <= 20)
-    wanted = [(src[i].tolist(), tgt[i].tolist()) for i in np.flatnonzero(kept)]
+    wanted = [(src[i].tolist(), tgt[i].tolist()) for i in np.flatnonzero(kept).tolist()]
     assert sorted(as_lists(pairs)) == sorted(wanted)
     assert report.kept == len(wanted)
 

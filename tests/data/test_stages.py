@@ -215,12 +215,12 @@ def test_an_epoch_of_a_stage_has_its_shares_of_the_corpora_that_it_reads(
 ) -> None:
     monkeypatch.setenv("NMT_CACHE", str(tmp_path))
     corpora, tokenizer, pairs_of_epoch = epochs(alpha)
-    first, second, third = (pairs_of_epoch(1, stage) for stage in range(3))
+    first, second, third = (pairs_of_epoch(1, stage).part(0) for stage in range(3))
     assert words_of(first, tokenizer) == {"dog": 400, "cat": 400}
     assert words_of(second, tokenizer) == {"cat": 200}  # as many pairs as are read, each once
     assert words_of(third, tokenizer) == {"dog": 600, "cat": 200}
     assert first.digest != second.digest
-    again = pairs_of_epoch(1, 0)
+    again = pairs_of_epoch(1, 0).part(0)
     assert again.digest == first.digest
     before = {name: corpus.reads for name, corpus in corpora.items()}
     pairs_of_epoch(2, 1)

@@ -84,12 +84,12 @@ def test_the_windows_of_an_epoch_hold_the_text_once_and_begin_elsewhere_in_the_n
     assert notes == [f"encoded: 20 lines, {len(whole)} tokens"]
     firsts = set()
     for epoch in range(1, 9):
-        pairs = pairs_of_epoch(epoch, 0)
+        pairs = pairs_of_epoch(epoch, 0).part(0)
         assert np.concatenate([pairs.tgt[i] for i in range(len(pairs))]).tolist() == whole
         assert (int(pairs.src_lengths.max()), int(pairs.tgt_lengths.max())) == (0, 16)
         firsts.add(int(pairs.tgt_lengths[0]))
     assert len(firsts) > 3
-    again = examples.epochs(training_text(TEXT), TOKENIZER, notes.append)(8, 0)
+    again = examples.epochs(training_text(TEXT), TOKENIZER, notes.append)(8, 0).part(0)
     assert again.tgt_lengths.tolist() == pairs.tgt_lengths.tolist()
 
 
@@ -97,7 +97,7 @@ def test_a_model_of_both_sides_is_trained_on_joined_pairs() -> None:
     text = ParallelText(["a man", "two men"], ["no", "a horse"])
     cfg = config(Task.translation, prefix=Prefix.causal, loss_on=LossOn.both)
     examples = TASKS[Task.translation].examples(cfg)
-    pairs = examples.epochs(training_text(text), TOKENIZER, list[str]().append)(1, 0)
+    pairs = examples.epochs(training_text(text), TOKENIZER, list[str]().append)(1, 0).part(0)
     src, tgt = TOKENIZER.encode_src(text.src), TOKENIZER.encode_tgt(text.tgt)
     assert [pairs.tgt[i].tolist() for i in (0, 1)] == [
         [*s, BOS_ID, *t] for s, t in zip(src, tgt, strict=True)

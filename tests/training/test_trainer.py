@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from nmt.data.batching import Indices, plan_epoch
-from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import World
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.signals import StopRequest
@@ -178,7 +178,7 @@ def assert_same(one: Trainer, other: Trainer) -> None:
 
 def update(trainer: Trainer, count: int) -> None:
     """Do `count` updates of the first epoch and nothing else."""
-    pairs = trainer.pairs_of_epoch(1, 0)
+    pairs = trainer.pairs_of_epoch(1, 0).part(0)
     plan = trainer.plan(pairs)
     trainer._require_same(pairs, len(plan))
     for batch in plan[trainer.train_state.batch :][:count]:
@@ -333,7 +333,7 @@ class Told(World):
 @pytest.mark.fault(12)
 def test_all_ranks_decide_alike_about_a_failed_save(trainer: Factory) -> None:
     made = trainer(**SAVING)
-    made._update(made.pairs_of_epoch(1, 0), made.plan(made.pairs_of_epoch(1, 0))[:1])
+    made._update(made.pairs_of_epoch(1, 0).part(0), made.plan(made.pairs_of_epoch(1, 0).part(0))[:1])
     made.saves = Saves(Told(rank=1, size=2))
     lines: list[str] = []
     made.saves.log = lines.append
@@ -426,7 +426,7 @@ def signalled(made: Trainer, phase: str) -> Trainer:
         send(step == due)
         return values
 
-    def encode(epoch: int, stage: int) -> EncodedPairs:
+    def encode(epoch: int, stage: int) -> InParts:
         send(phase == "encoding" and epoch == 3)
         return pairs_of_epoch(epoch, stage)
 
@@ -565,7 +565,7 @@ def test_a_window_of_an_earlier_version_goes_on(trainer: Factory) -> None:
     del checkpoint.state["progress"]["sorts_by_target"]
     second.resume(checkpoint)
     assert second.train_state.window.keys() == {"tgt_positions", *old} - {"positions"}
-    second._update(second.pairs_of_epoch(1, 0), second.plan(second.pairs_of_epoch(1, 0))[1:2])
+    second._update(second.pairs_of_epoch(1, 0).part(0), second.plan(second.pairs_of_epoch(1, 0).part(0))[1:2])
     second._read()
     window, tokens = second.train_state.window, second.train_state.tokens - first.train_state.tokens
     assert window.keys() == {"src_tokens", "src_positions", "tgt_positions", *old} - {"positions"}
@@ -618,7 +618,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) ->
 def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -> None:
     """A run that was stopped before its first validation, and is then told to stop even earlier."""
     first = trainer(max_steps=6, eval_every_steps=100, save_every_steps=100)
-    first._update(first.pairs_of_epoch(1, 0), first.plan(first.pairs_of_epoch(1, 0))[:1])
+    first._update(first.pairs_of_epoch(1, 0).part(0), first.plan(first.pairs_of_epoch(1, 0).part(0))[:1])
     first.save()
     second = trainer(max_steps=1)
     checkpoint = second.store.latest(pytest.fail)
