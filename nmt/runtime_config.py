@@ -33,7 +33,8 @@ class RuntimeConfig:
     precision: Precision = Precision.auto
     """Number format in training: auto, bf16, fp16 or fp32; search has `decoding.precision`.
 
-    auto is bf16 where the hardware multiplies bf16 matrices, else fp16 on CUDA and fp32 on CPU.
+    auto is bf16 where the hardware multiplies bf16 numbers (on CPU with AMX, or AVX-512 with bf16), else fp16
+    on CUDA and fp32 on CPU. A training that goes on on another CPU keeps its format.
     """
     threads: int = 0
     """CPU threads of one operation; 0 leaves the choice to torch."""

@@ -19,6 +19,7 @@ from nmt.models.base import TranslationModel
 from nmt.runtime import (
     MixedPrecisionStep,
     derive_seed,
+    precision_of_training,
     prepare,
     resolve_device,
     resolve_precision,
@@ -93,20 +94,50 @@ def test_a_stated_precision_is_used(precision: Precision) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "has_bf16", "precision"),
+    ("device", "hardware", "precision"),
     [
-        ("cuda", True, Precision.bf16),
-        ("cuda", False, Precision.fp16),
-        ("cpu", True, Precision.bf16),
-        ("cpu", False, Precision.fp32),
+        ("cuda", "bf16", Precision.bf16),
+        ("cuda", "", Precision.fp16),
+        ("cpu", "amx_bf16", Precision.bf16),
+        ("cpu", "avx512_bf16", Precision.fp32),
     ],
 )
 def test_auto_precision_suits_the_device(
-    monkeypatch: pytest.MonkeyPatch, device: str, has_bf16: bool, precision: Precision
+    monkeypatch: pytest.MonkeyPatch, device: str, hardware: str, precision: Precision
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_bf16}, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bool(hardware))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {hardware: True}, raising=False)
     assert resolve_precision(RuntimeConfig(), torch.device(device)) is precision
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "begun", "precision"),
+    [
+        (Precision.auto, "cpu", "", Precision.bf16),
+        (Precision.auto, "cpu", "bf16", Precision.bf16),
+        (Precision.auto, "cpu", "fp32", Precision.fp32),
+        (Precision.auto, "cpu", "fp16", Precision.bf16),  # it began on a GPU
+        (Precision.auto, "cuda", "fp32", Precision.bf16),  # it began on a CPU
+        (Precision.bf16, "cpu", "fp32", Precision.bf16),
+    ],
+)
+def test_auto_precision_keeps_the_one_in_which_a_training_began(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wanted: Precision,
+    device: str,
+    begun: str,
+    precision: Precision,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    cfg = RuntimeConfig(precision=wanted)
+    assert precision_of_training(cfg, torch.device(device), begun) is precision
+    message = (
+        "the run began in fp32 and goes on in it; a new run with runtime.precision=auto would be in bf16 on "
+        "this processor"
+    )
+    assert (message in capsys.readouterr().err) == (precision is Precision.fp32)
 
 
 def test_auto_precision_where_torch_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,8 @@ FOLDER = Path(__file__).parent
 SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp")
 HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "heads.h", "arguments.h", "dropout.h")
 LIBRARY = "library.so"
+LONGEST_BUILD = 1800.0
+"""Seconds that the compilers may take: about a minute of the processor, many times that beside other work."""
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
 
@@ -90,7 +93,7 @@ def problem() -> str:
     """Build the library unless it is cached, and load it; return what prevented that, or an empty string."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if not compiler:
         return "there is no C++ compiler; install g++"
     try:
@@ -98,6 +101,8 @@ def problem() -> str:
     except subprocess.CalledProcessError as error:
         reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
         return f"{compiler} failed with {reasons[0]}"
+    except subprocess.TimeoutExpired:
+        return f"{compiler} was not done after {LONGEST_BUILD / 60:.0f} minutes"
     except OSError as error:
         return f"they cannot be built or loaded: {error}"
     return ""
@@ -114,6 +119,7 @@ def _library(compiler: str) -> Path:
     Raises:
         OSError: the compiler cannot be started, or the cache cannot be written or trusted.
         CalledProcessError: the compiler failed.
+        TimeoutExpired: the compiler took longer than LONGEST_BUILD.
     """
     home = folder()
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +140,10 @@ def _library(compiler: str) -> Path:
 
 def _origin(compiler: str) -> list[object]:
     """Return all that the library depends on, the instructions of this processor included."""
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    command = [compiler, "--version"]
+    version = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD
+    ).stdout
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         processor = next((line for line in lines if line.startswith("flags")), "")
     sources = [(FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS)]
@@ -173,14 +182,24 @@ def _build(compiler: str, draft: Path) -> None:
         )
         for name, file in zip(SOURCES, objects, strict=True)
     ]
-    results = [(process.communicate()[1], process.returncode) for process in compilers]
+    deadline = time.monotonic() + LONGEST_BUILD
+    try:
+        results = [
+            (process.communicate(timeout=max(0.0, deadline - time.monotonic()))[1], process.returncode)
+            for process in compilers
+        ]
+    finally:
+        for process in compilers:
+            process.kill()  # unless it is done
+            with process:  # close its pipe
+                process.wait()
     for errors, code in results:
         if code:
             raise subprocess.CalledProcessError(code, compiler, stderr=errors)
     library = draft / LIBRARY
     libraries = (f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10")
     link = [compiler, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(library)]
-    subprocess.run(link, check=True, capture_output=True, text=True)
+    subprocess.run(link, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD)
     for file in objects:
         file.unlink()
     library.chmod(0o700)

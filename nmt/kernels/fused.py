@@ -6,7 +6,7 @@ says otherwise, a public function falls back on its definition in plain torch wh
 or hooked.
 
 Matrix products in bf16 use the kernels on processors with AMX: kernels take every shape as it comes, while
-torch prepares code for each new shape, and every batch has its own.
+torch prepares code for each new shape, and every batch has its own. On other processors torch multiplies.
 
 Shapes: B sentences, T positions of the queries, S of the keys, H heads, C channels of a head, M rows,
 D width, V vocabulary.
@@ -23,6 +23,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmt import kernels
+
+LOGITS_AT_ONCE = 1 << 23
+"""Most logits that the vocabulary loss keeps at a time where torch multiplies."""
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -222,8 +225,9 @@ def attention_cached(
 
 
 def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:
-    """Return whether `projected_nll` takes these: products on tiles, of float32 weights."""
-    return _can_multiply(hidden, weight)
+    """Return whether `projected_nll` takes these: hidden states whose products are bf16 or float32."""
+    fits = weight.dtype is torch.float32 and weight.is_contiguous() and hidden.numel() > 0
+    return fits and kernels.usable_in_training(hidden) and product_dtype(hidden) is not torch.float16
 
 
 def projected_nll(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -398,8 +402,9 @@ class _ProjectedNLL(OnceDifferentiable):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Any:
-        rows = hidden.to(torch.bfloat16).contiguous()
-        losses, *gradients = torch.ops.nmt.projected_nll(rows, weight, targets.contiguous(), smoothing)
+        dtype = product_dtype(hidden)
+        kernel = torch.ops.nmt.projected_nll if _has_tiles(dtype) else _projected_nll_of_torch
+        losses, *gradients = kernel(hidden.to(dtype).contiguous(), weight, targets.contiguous(), smoothing)
         ctx.save_for_backward(*gradients)
         ctx.dtype = hidden.dtype
         nll, uniform = losses.sum(0).unbind()
@@ -411,3 +416,20 @@ class _ProjectedNLL(OnceDifferentiable):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden.to(ctx.dtype) * grads[0], grad_weight.mul_(grads[0]), None, None
+
+
+def _projected_nll_of_torch(
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what the kernel `projected_nll` returns, from products of torch in the type of `hidden`."""
+    losses, grad_hidden = weight.new_empty(len(hidden), 2), torch.empty_like(hidden)
+    grad_weight, rounded = torch.zeros_like(weight), weight.to(hidden.dtype)
+    size = max(1, LOGITS_AT_ONCE // len(weight))
+    with torch.autocast("cpu", enabled=False):
+        for start in range(0, len(hidden), size):
+            part = slice(start, start + size)
+            logits = F.linear(hidden[part], rounded)  # which become their gradients
+            losses[part] = torch.ops.nmt.smoothed_nll_(logits, targets[part], smoothing)
+            grad_hidden[part] = logits @ rounded
+            grad_weight += logits.T @ hidden[part]
+    return losses, grad_hidden, grad_weight

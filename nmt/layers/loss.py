@@ -5,7 +5,7 @@ padding: the caller passes the rows of real target tokens only. Natural logarith
 Szegedy et al. 2016. Shapes: M target tokens, D width, V vocabulary.
 
 `smoothed_nll` of given logits is the definition. `projected_nll` starts from hidden states and chooses: the
-kernel of `nmt.kernels.fused` on CPUs with bf16 tiles, `smoothed_nll` in fp16, else a loop over some rows at a
+kernels of `nmt.kernels.fused` on CPU, `smoothed_nll` in fp16, else a loop over some rows at a
 time. `projected_agreement` and `projected_imitation` take two distributions for each token, in the same loop.
 All compute gradients with the loss, since a second pass over the logits would cost more.
 

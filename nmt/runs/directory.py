@@ -141,6 +141,12 @@ class RunDirectory:
         _remove(self.results_file)
         save_config(cfg, self.config_file)
 
+    def precision(self) -> str:
+        """Return the number format in which this run was trained last; nothing where no file tells."""
+        with suppress(UserError):
+            return str(read_json(self.path / "environment.json").get("precision", ""))
+        return ""
+
     def write_environment(self, device: torch.device, precision: str) -> None:
         """Record the command, the versions of packages, and the device of this process."""
         facts = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,11 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         known = run.with_batch_tokens(cfg) if world.is_main else cfg
         cfg = with_batch_tokens(cfg, world.broadcast(known.trainer.auto_batch_tokens))
     device = runtime.prepare(cfg.runtime)
-    precision = runtime.resolve_precision(cfg.runtime, device)
-    if world.is_main:
-        run.write_environment(device, precision.value)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
+    precision = runtime.precision_of_training(cfg.runtime, device, run.precision() if checkpoint else "")
+    if world.is_main:
+        run.write_environment(device, precision.value)
     resume_step = checkpoint.step if checkpoint else 0
     start = None if checkpoint else opened_start(cfg)
     tracked = TrackedRun(run.path, resume_step, cfg.trainer.max_steps, cfg.trainer.best_metric, to_plain(cfg))
@@ -121,7 +122,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             cfg = with_batch_tokens(cfg, _found_batch_tokens(cfg, data, run, device, world, tracker.message))
             if world.is_main:
                 run.adopt(cfg)
-        trained = _trained_model(cfg, data, device, world)
+        settled = replace(cfg, runtime=replace(cfg.runtime, precision=precision))
+        trained = _trained_model(settled, data, device, world)
         if start:
             start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):
@@ -198,7 +200,7 @@ def _trainer(
         amp_step=runtime.MixedPrecisionStep(
             build_optimizer(cfg.optimizer, parallel_model.trained, world),
             device=device,
-            precision=runtime.resolve_precision(cfg.runtime, device),
+            precision=runtime.precision_of_training(cfg.runtime, device),
             clip_norm=cfg.optimizer.clip_norm,
         ),
         pairs_of_epoch=data.pairs_of_epoch,

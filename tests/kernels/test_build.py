@@ -182,6 +182,14 @@ def test_a_build_that_is_killed_leaves_nothing(compiler: Path) -> None:
 
 
 @needs_a_compiler
+def test_a_compiler_that_hangs_is_killed(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (compiler / "c++").write_text(STAND_IN.format(folder=compiler, seconds=1))
+    monkeypatch.setattr(kernels, "LONGEST_BUILD", 0.3)
+    assert problem() == f"{compiler / 'c++'} was not done after 0 minutes"
+    assert libraries() == []
+
+
+@needs_a_compiler
 def test_another_compiler_or_c_library_gets_another_library(
     compiler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
