@@ -70,6 +70,16 @@ def resolve_precision(cfg: RuntimeConfig, device: torch.device) -> Precision:
     return precision
 
 
+def search_precision(precision: Precision, device: torch.device) -> Precision:
+    """Return bf16, fp16, fp32 or int8: what a search asks for, or what suits the device."""
+    if precision is Precision.int8 and device.type != "cpu":
+        raise UserError(
+            f"decoding.precision=int8 is for search on CPU, but the model is on {device}; "
+            "use decoding.precision=auto or bf16, or runtime.device=cpu"
+        )
+    return _suitable(device) if precision is Precision.auto else precision
+
+
 def _suitable(device: torch.device) -> Precision:
     if device.type == "cuda":
         return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16

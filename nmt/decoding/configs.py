@@ -42,9 +42,10 @@ class DecodingConfig:
     max_source_tokens: int = 1024
     """Longer source lines are cut here, with a warning; EOS included."""
     precision: Precision = Precision.fp32
-    """fp32, bf16, fp16 or auto: the number format that linear maps multiply in.
+    """fp32, bf16, fp16, int8 or auto: the number format that linear maps multiply in.
 
-    16 bits are faster on hardware made for them, but change some translations. auto chooses what suits the
+    16 bits are faster on hardware made for them, and 8 bits (int8) on CPUs without AMX, but they change some
+    translations. auto chooses what suits the
     device, so that results depend on the device.
     """
 

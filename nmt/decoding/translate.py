@@ -33,8 +33,7 @@ from nmt.layers.low_precision import in_low_precision
 from nmt.loading import loaded
 from nmt.models.base import TranslationModel
 from nmt.progress import told
-from nmt.runtime import resolve_precision
-from nmt.runtime_config import RuntimeConfig
+from nmt.runtime import search_precision
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""
@@ -244,7 +243,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
     """Return the model to search with: `model` itself, or a copy in `decoding.precision`."""
-    return in_low_precision(model, resolve_precision(RuntimeConfig(precision=cfg.precision), device))
+    return in_low_precision(model, search_precision(cfg.precision, device))
 
 
 def _detokenised(
