@@ -71,13 +71,18 @@ def resolve_precision(cfg: RuntimeConfig, device: torch.device) -> Precision:
 
 
 def search_precision(precision: Precision, device: torch.device) -> Precision:
-    """Return bf16, fp16, fp32 or int8: what a search asks for, or what suits the device."""
+    """Return bf16, fp16, fp32 or int8: what a search asks for, or what is fastest on the device."""
     if precision is Precision.int8 and device.type != "cpu":
         raise UserError(
             f"decoding.precision=int8 is for search on CPU, but the model is on {device}; "
             "use decoding.precision=auto or bf16, or runtime.device=cpu"
         )
-    return _suitable(device) if precision is Precision.auto else precision
+    if precision is not Precision.auto:
+        return precision
+    suitable = _suitable(device)
+    if suitable is Precision.fp32 and kernels.load() and torch.ops.nmt.has_int8():
+        return Precision.int8
+    return suitable
 
 
 def _suitable(device: torch.device) -> Precision:

@@ -132,6 +132,17 @@ def test_every_family_and_their_ensemble_search_in_8_bits(has_kernels: bool) -> 
         kernels.enable(True)
 
 
+@needs_kernel
+def test_auto_searches_in_8_bits_where_the_kernel_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, capabilities = torch.device("cpu"), {"amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert search_precision(Precision.auto, cpu) is Precision.int8
+    with kernels.disabled():
+        assert search_precision(Precision.auto, cpu) is Precision.fp32
+    capabilities["amx_bf16"] = True
+    assert search_precision(Precision.auto, cpu) is Precision.bf16
+
+
 def test_8_bits_are_for_search_on_cpu() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert search_precision(Precision.int8, cpu) is Precision.int8
