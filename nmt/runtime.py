@@ -88,6 +88,25 @@ def precision_of_training(cfg: RuntimeConfig, device: torch.device, begun: str =
     return Precision(begun)
 
 
+def search_precision(precision: Precision | None, device: torch.device) -> Precision:
+    """Return bf16, fp16, fp32 or int8: what a search asks for, or what is fastest on the device.
+
+    None is fp32 on CPU, where every machine then finds the same translations, and auto elsewhere.
+    """
+    precision = precision or (Precision.fp32 if device.type == "cpu" else Precision.auto)
+    if precision is Precision.int8 and device.type != "cpu":
+        raise UserError(
+            f"decoding.precision=int8 is for search on CPU, but the model is on {device}; "
+            "use decoding.precision=auto or bf16, or runtime.device=cpu"
+        )
+    if precision is not Precision.auto:
+        return precision
+    suitable = _suitable(device, "amx_bf16")
+    if suitable is Precision.fp32 and kernels.load() and torch.ops.nmt.has_int8():
+        return Precision.int8
+    return suitable
+
+
 def _suitable(device: torch.device, *bf16: str) -> Precision:
     """Return what suits the device; `bf16` are the instructions of CPUs for which that is bf16."""
     if device.type == "cuda":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nmt.checks import not_negative, positive
+from nmt.errors import UserError
 
 
 class Parallel(Enum):
@@ -22,6 +23,8 @@ class Precision(Enum):
     bf16 = "bf16"
     fp16 = "fp16"
     fp32 = "fp32"
+    int8 = "int8"
+    """In search alone, on CPU."""
 
 
 @dataclass
@@ -52,5 +55,10 @@ class RuntimeConfig:
     """After SIGUSR1 and a checkpoint, `scontrol requeue` the job of Slurm."""
 
     def __post_init__(self) -> None:
+        if self.precision is Precision.int8:
+            raise UserError(
+                "runtime.precision must be auto, bf16, fp16 or fp32, but is int8, which is too coarse to "
+                "train in; for search use decoding.precision=int8"
+            )
         not_negative(self, "runtime", "threads")
         positive(self, "runtime", "timeout_minutes", "grace_seconds")

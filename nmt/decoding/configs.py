@@ -45,10 +45,11 @@ class DecodingConfig:
     max_source_tokens: int = 1024
     """Longer source lines are cut here, with a warning; EOS included."""
     precision: Precision | None = None
-    """fp32, bf16, fp16 or auto: the number format that linear maps multiply in; null: fp32, on a GPU auto.
+    """fp32, bf16, fp16, int8 or auto: the format that linear maps multiply in; null: fp32, on a GPU auto.
 
-    16 bits are faster on hardware made for them, but change some translations. auto chooses what suits the
-    device, so that results depend on the device. In bf16 on a GPU, everything but log probabilities is bf16.
+    16 bits are faster on hardware made for them, and 8 bits (int8) on CPUs without AMX, but they change some
+    translations. auto chooses what suits the device, so that results depend on the device. In bf16 on a GPU,
+    everything but log probabilities is bf16.
     """
 
     def __post_init__(self) -> None:

@@ -34,8 +34,8 @@ from nmt.layers.low_precision import in_low_precision
 from nmt.loading import loaded
 from nmt.models.base import TranslationModel
 from nmt.progress import told
-from nmt.runtime import resolve_precision
-from nmt.runtime_config import Precision, RuntimeConfig
+from nmt.runtime import search_precision
+from nmt.runtime_config import Precision
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""
@@ -247,8 +247,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
     """Return the model to search with: `model` itself, or a copy in `decoding.precision`."""
-    chosen = cfg.precision or (Precision.fp32 if device.type == "cpu" else Precision.auto)
-    precision = resolve_precision(RuntimeConfig(precision=chosen), device)
+    precision = search_precision(cfg.precision, device)
     if precision is Precision.bf16 and device.type != "cpu" and can_be_half(model):
         return in_half(model, torch.bfloat16)
     return in_low_precision(model, precision)

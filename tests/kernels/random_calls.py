@@ -175,6 +175,17 @@ def _best_of_hidden(draw: Draw) -> Arguments:
     return [hidden, packed, bias, vocab_size, *_choice(draw, num_sentences, num_beams, vocab_size)]
 
 
+def _pack_int8(draw: Draw) -> Arguments:
+    return [torch.randint(-127, 128, (draw.size(), draw.size()), dtype=torch.int8)]
+
+
+def _int8_linear(draw: Draw) -> Arguments:
+    rows, inputs, outputs = draw.size(), draw.size(), draw.size()
+    packed = torch.ops.nmt.pack_int8(torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8))
+    bias = draw.random.choice((None, torch.randn(outputs)))
+    return [torch.randn(rows, inputs), *packed, torch.rand(outputs), bias, draw.random.choice((True, False))]
+
+
 ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "add_dropout": _add_dropout,
     "dropout": _dropout,
@@ -198,6 +209,8 @@ ON_TILES: dict[str, Callable[[Draw], Arguments]] = {
     "best_of_hidden": _best_of_hidden,
 }
 """Those of machines with AMX."""
+IN_8_BITS: dict[str, Callable[[Draw], Arguments]] = {"pack_int8": _pack_int8, "int8_linear": _int8_linear}
+"""Those of machines with VNNI."""
 
 
 def _misplaced(x: Tensor) -> Tensor:
@@ -243,4 +256,5 @@ def damaged(arguments: Arguments, rng: random.Random) -> Arguments:
 
 def kernels_here() -> dict[str, Callable[[Draw], Arguments]]:
     """Return the kernels that this machine runs."""
-    return ANYWHERE | (ON_TILES if torch.ops.nmt.has_tiles() else {})
+    tiles, int8 = torch.ops.nmt.has_tiles(), torch.ops.nmt.has_int8()
+    return ANYWHERE | (ON_TILES if tiles else {}) | (IN_8_BITS if int8 else {})

@@ -1,0 +1,160 @@
+"""Linear maps in 8 bits against their definition, and models whose maps are in 8 bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nmt import kernels
+from nmt.decoding import decode
+from nmt.decoding.configs import BeamConfig
+from nmt.errors import UserError
+from nmt.layers.blocks import FeedForward
+from nmt.layers.choices import Activation
+from nmt.layers.low_precision import Int8Linear, in_low_precision
+from nmt.models.configs import EnsembleConfig
+from nmt.models.ensemble import Ensemble
+from nmt.runtime import search_precision
+from nmt.runtime_config import Precision, RuntimeConfig
+from tests.models.test_contract import build, every_family
+
+needs_kernel = pytest.mark.skipif(
+    not (kernels.load() and torch.ops.nmt.has_int8()), reason="this machine has no kernel for 8 bits"
+)
+SHAPES = [(1, 1), (31, 33), (64, 64), (200, 16), (24, 203)]
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def without_kernel(linear: nn.Linear) -> Int8Linear:
+    with kernels.disabled():
+        return Int8Linear(linear)
+
+
+def by_hand(linear: nn.Linear, x: Tensor) -> Tensor:
+    """Return the product of weights and rows that are rounded to 127 units of either sign."""
+    weight_unit = linear.weight.double().abs().amax(1, keepdim=True) / 127
+    row_unit = x.double().abs().amax(-1, keepdim=True) / 127
+    bias: Tensor | None = linear.bias
+    rounded = (x / row_unit).round() @ (linear.weight / weight_unit).round().t()
+    return (rounded * row_unit * weight_unit[:, 0] + (0 if bias is None else bias)).float()
+
+
+@pytest.mark.parametrize("make", [without_kernel, pytest.param(Int8Linear, marks=needs_kernel)])
+@pytest.mark.parametrize("num_rows", [1, 5, 9, 100])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_of_numbers_of_8_bits(
+    make: type[Int8Linear], num_rows: int, inputs: int, outputs: int, has_bias: bool
+) -> None:
+    linear, x = nn.Linear(inputs, outputs, bias=has_bias), torch.randn(num_rows, inputs)
+    found = make(linear)(x[:, None])[:, 0]
+    assert_close(found, by_hand(linear, x), atol=2e-2, rtol=0)  # a tie may be rounded either way
+    assert (found - linear(x)).norm() <= 0.03 * linear(x).norm() + 1e-3
+
+
+@needs_kernel
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_the_kernel_equals_plain_torch(inputs: int, outputs: int, relu: bool) -> None:
+    linear, x = nn.Linear(inputs, outputs), 10 * torch.randn(37, inputs) * torch.rand(37, 1)
+    x[3] = 0.0
+    fast, plain = Int8Linear(linear), without_kernel(linear)
+    fast.relu = plain.relu = relu
+    close = torch.isclose(fast(x), plain(x), atol=1e-5, rtol=1e-5)
+    assert close[3].all()
+    assert close.float().mean() > 0.98  # a tie may be rounded either way
+
+
+@pytest.mark.parametrize("make", [without_kernel, pytest.param(Int8Linear, marks=needs_kernel)])
+def test_a_row_has_one_result_whatever_is_beside_it(make: type[Int8Linear]) -> None:
+    linear, x = make(nn.Linear(40, 70)), torch.randn(20, 40)
+    beside = torch.cat([x[3:4], 1000 * torch.randn(7, 40)])
+    assert_close(linear(beside)[0], linear(x)[3], atol=1e-6, rtol=1e-6)
+
+
+@needs_kernel
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("relu", [False, True])
+def test_what_is_not_finite_stays_so(number: float, relu: bool) -> None:
+    linear, x = Int8Linear(nn.Linear(20, 30)), torch.randn(4, 20)
+    linear.relu, x[1, 17] = relu, number
+    found = linear(x)
+    assert not found[1].isfinite().any()
+    assert found[[0, 2, 3]].isfinite().all()
+
+
+@needs_kernel
+def test_the_kernel_checks_its_arguments() -> None:
+    linear = Int8Linear(nn.Linear(20, 30))
+    with pytest.raises(
+        RuntimeError, match=r"panels must have shape \(1, 6, 64, 4\), but has \(1, 5, 64, 4\)"
+    ):
+        linear(torch.randn(3, 24))
+    with pytest.raises(RuntimeError, match="x must be Float, but is Double"):
+        linear(torch.randn(3, 20).double())
+
+
+@pytest.mark.parametrize("activation", [Activation.relu, Activation.swiglu])
+def test_a_feed_forward_block_in_8_bits(activation: Activation) -> None:
+    block = nn.Sequential(FeedForward(32, 64, activation, dropout=0.1)).eval()
+    x = torch.randn(6, 32)
+    found = in_low_precision(block, Precision.int8)(x)
+    assert (found - block(x)).norm() < 0.03 * block(x).norm()
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_every_family_and_their_ensemble_search_in_8_bits(has_kernels: bool) -> None:
+    models = [build(cfg).eval() for cfg in every_family()]
+    src, src_mask = torch.randint(4, 10, (3, 5)), torch.ones(3, 5, dtype=torch.bool)
+    tgt_in = torch.randint(4, 10, (3, 4))
+    kernels.enable(has_kernels)
+    try:
+        for model in (*models, Ensemble(models, EnsembleConfig())):
+            rough = in_low_precision(model, Precision.int8)
+            assert in_low_precision(rough, Precision.int8) is rough
+            logits = model.project(model(src, src_mask, tgt_in)).log_softmax(-1)
+            assert_close(
+                rough.project(rough(src, src_mask, tgt_in)).log_softmax(-1), logits, atol=0.2, rtol=0.1
+            )
+            assert len(decode(rough, src, src_mask, BeamConfig(beam_size=2))) == 3
+            assert isinstance(models[0].output, nn.Linear)
+    finally:
+        kernels.enable(True)
+
+
+@needs_kernel
+def test_auto_searches_in_8_bits_where_the_kernel_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, capabilities = torch.device("cpu"), {"amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert search_precision(Precision.auto, cpu) is Precision.int8
+    with kernels.disabled():
+        assert search_precision(Precision.auto, cpu) is Precision.fp32
+    capabilities["amx_bf16"] = True
+    assert search_precision(Precision.auto, cpu) is Precision.bf16
+
+
+def test_8_bits_are_for_search_on_cpu() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert search_precision(Precision.int8, cpu) is Precision.int8
+    message = (
+        "decoding.precision=int8 is for search on CPU, but the model is on cuda; "
+        "use decoding.precision=auto or bf16, or runtime.device=cpu"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        search_precision(Precision.int8, cuda)
+    message = (
+        "runtime.precision must be auto, bf16, fp16 or fp32, but is int8, which is too coarse to train in; "
+        "for search use decoding.precision=int8"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        RuntimeConfig(precision=Precision.int8)
