@@ -3,7 +3,8 @@
     __init__            Builds and loads the library, and says whether it can be used.
     fused               Steps of training in one pass over memory: the kernels, or plain torch.
 
-`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` serves search. Each kernel has
+`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` and `step.cpp` serve
+search. Each kernel has
 a definition in plain torch, against which it is tested, and which takes over where there is no compiler or
 the tensors do not suit the kernel. Each checks its arguments (`arguments.h`) and raises an error that names
 the argument, its value and what was expected; what is not finite passes through it as through plain torch.
@@ -30,8 +31,8 @@ from nmt.disk_cache import cache_dir, entry_name, open_entry, write_entry
 from nmt.files import sync
 
 FOLDER = Path(__file__).parent
-SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp")
-HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "heads.h", "arguments.h", "dropout.h")
+SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp", "step.cpp")
+HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "linear.h", "heads.h", "arguments.h", "dropout.h")
 LIBRARY = "library.so"
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
 
