@@ -145,58 +145,9 @@ class LinearMap {
   template <typename F>
   void multiply_packed(const float* x, int64_t M, float* out, const F& finish) const {
     const PackedMatrix weights(outputs, inputs, weight_);
-#ifndef __AMX_BF16__
-    if (M <= FEW) {
-      const int64_t width = weights.depths * DEPTH / 2;  // words of two numbers
-      std::vector<int32_t> words(M * width);
-      for (int64_t r = 0; r < M; ++r) {
-        at::BFloat16* row = (at::BFloat16*)(words.data() + r * width);
-        for (int64_t k = 0; k < inputs; k += LANES) store(row + k, load(x + r * inputs + k, inputs - k));
-      }
-      at::parallel_for(0, weights.panels, ceil_div(GRAIN, BLOCK * inputs * M + 1), [&](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p) {
-          int64_t r = 0;
-          for (; r + TOGETHER <= M; r += TOGETHER) few_rows<TOGETHER>(words.data(), r, weights, p, out, finish);
-          for (; r < M; ++r) few_rows<1>(words.data(), r, weights, p, out, finish);
-        }
-      });
-      return;
-    }
-#endif
     multiply(x, M, inputs, weights, out, outputs, finish);
   }
 
-#ifndef __AMX_BF16__
-
-  // The products of R rows, in words of two numbers, with one panel of weights.
-  template <int64_t R, typename F>
-  void few_rows(const int32_t* words, int64_t r, const PackedMatrix& weights, int64_t panel, float* out,
-                const F& finish) const {
-    __m512 sums[R][2][2] = {};  // of even and of odd pairs, so that additions do not wait for one another
-    const int64_t width = weights.depths * DEPTH / 2;
-    for (int64_t d = 0; d < weights.depths; ++d) {
-      const uint8_t* tile = weights.tile(panel, d, 0);
-      for (int64_t pair = 0; pair < EDGE; ++pair) {
-        for (int64_t half = 0; half < 2; ++half) {
-          const __m512bh right = (__m512bh)_mm512_loadu_ps(tile + half * TILE_BYTES + pair * TILE_ROW);
-          for (int64_t i = 0; i < R; ++i) {
-            const __m512bh left = (__m512bh)_mm512_set1_epi32(words[(r + i) * width + d * EDGE + pair]);
-            sums[i][pair % 2][half] = _mm512_dpbf16_ps(sums[i][pair % 2][half], left, right);
-          }
-        }
-      }
-    }
-    for (int64_t i = 0; i < R; ++i) {
-      for (int64_t half = 0; half < 2; ++half) {
-        const int64_t c = panel * BLOCK + half * EDGE;
-        if (c >= outputs) break;
-        const Vec16 sum = (Vec16)sums[i][0][half] + (Vec16)sums[i][1][half];
-        store(out + (r + i) * outputs + c, finish(r + i, c, sum, outputs - c), outputs - c);
-      }
-    }
-  }
-
-#endif
 #else
 
   template <typename F>

@@ -70,7 +70,8 @@ class Norm {
   const float *weight_, *bias_;
 };
 
-// Rotates channels 2i and 2i + 1 of all heads (N, H, C), whose rows lie `stride` apart: table (C) has sines and cosines.
+// Rotates channels 2i and 2i + 1 of all heads (N, H, C), whose rows lie `stride` apart; table (C) has sines and
+// cosines.
 void rotate_heads(float* x, int64_t N, int64_t stride, int64_t H, int64_t C, const float* table) {
   for (int64_t n = 0; n < N; ++n) {
     for (int64_t h = 0; h < H; ++h) {
@@ -304,7 +305,8 @@ void self_attention(float* x, Weights weights, size_t place, const Shared& share
       rotate_heads(queries.get(), N, H * C, H, C, shared.angles);
       rotate_heads(new_column.get(), N, width, H, C, shared.angles);
     }
-    for (int64_t i = 0; i < N * width; i += LANES) store(column + i, load(new_column.get() + i, N * width - i), N * width - i);
+    const int64_t count = N * width;
+    for (int64_t i = 0; i < count; i += LANES) store(column + i, load(new_column.get() + i, count - i), count - i);
     attend_to_past(Heads{queries.get(), context.get(), N, H, C, E}, past);
     linear_map(weights, place + 6, D, H * E)(context.get(), N, x, finish);
   });
@@ -382,7 +384,9 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
   const size_t step = PER_LAYER + (reads_source ? OF_SOURCE : 0);
   for (int64_t l = 0; l < L; ++l) {
     const size_t place = l * step;
-    for (int64_t i = 0; i + 1 < num_chunks; ++i) past.chunks[i].data = data[i] + l * rows[i] * past.chunks[i].columns * width;
+    for (int64_t i = 0; i + 1 < num_chunks; ++i) {
+      past.chunks[i].data = data[i] + l * rows[i] * past.chunks[i].columns * width;
+    }
     T* const own = column.data_ptr<T>() + l * N * width;
     past.chunks.back().data = own;
     past.bias = biases.empty() ? nullptr : data_of<float>("biases", biases[l], {1, H, 1, past.num_columns});
@@ -398,8 +402,8 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
 }
 
 // Returns what the layers make of x (N, D), one position of every hypothesis, and its keys and values (L, N, 1, H * C +
-// H * E), of the type of `like`. `weights` has for each layer norm, query, key and value, output of self-attention; norm,
-// query, output of cross-attention; norm, inner and outer map of the feed-forward block: weight and bias of each.
+// H * E), bfloat16 with `rounds`. `weights` has for each layer norm, query, key and value, output of self-attention;
+// norm, query, output of cross-attention; norm, inner and outer map of the feed-forward block: weight and bias of each.
 std::tuple<Tensor, Tensor> decoder_step(
     const Tensor& x, const c10::List<std::optional<Tensor>>& weight_list, int64_t num_layers, int64_t num_heads,
     int64_t key_size, int64_t value_size, int64_t d_ff, bool pre_norm, bool rms_norm, double eps,
@@ -414,7 +418,8 @@ std::tuple<Tensor, Tensor> decoder_step(
   }
   const bool reads_source = !source_keys.empty();
   const int64_t wanted = num_layers * (PER_LAYER + (reads_source ? OF_SOURCE : 0));
-  TORCH_CHECK(int64_t(weight_list.size()) == wanted, "weights must be ", wanted, " tensors, but are ", weight_list.size());
+  TORCH_CHECK(int64_t(weight_list.size()) == wanted, "weights must be ", wanted, " tensors, but are ",
+              weight_list.size());
   for (const size_t count : {source_keys.size(), source_values.size()}) {
     TORCH_CHECK(!reads_source || int64_t(count) == num_layers, "source_keys and source_values must be ", num_layers,
                 " tensors, but are ", count);
