@@ -5,10 +5,11 @@ Shapes: B sentences in search, K hypotheses of one, N = B * K, D width of the hi
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
@@ -18,6 +19,8 @@ from nmt.models.base import TranslationModel
 
 BLOCK_SIZE = 64
 """Tokens in a block of the vocabulary, which is searched only if its maximum is among the largest."""
+FEW_ROWS = 8
+"""Hypotheses for which the kernels multiply by the float32 weights of the output faster than torch."""
 
 
 class Candidates(NamedTuple):
@@ -45,6 +48,10 @@ def best_candidates(
     if isinstance(output, LowPrecisionLinear) and output.tiles:
         rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)
         return Candidates(*output.best_of_hidden(hidden, *rules))
+    if len(hidden) <= FEW_ROWS and type(output) is nn.Linear and kernels.usable(hidden):
+        sizes = (output.weight, output.bias, output.out_features)
+        rules = (before.contiguous(), _forbidden(output.out_features), ending, EOS_ID, num)
+        return Candidates(*torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules))
     logits = model.project(hidden)
     if kernels.usable(logits):
         rules = (before.contiguous(), _forbidden(logits.shape[1]), ending, EOS_ID, num)
@@ -61,6 +68,7 @@ def allowed_log_probs(logits: Tensor, ending: Tensor) -> Tensor:
     return log_probs.masked_fill_(ending[:, None, None] & others, -torch.inf)
 
 
+@cache
 def _forbidden(vocab_size: int) -> Tensor:
     """Return (V,), True for the tokens that no hypothesis continues with."""
     forbidden = torch.zeros(vocab_size, dtype=torch.bool)

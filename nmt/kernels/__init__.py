@@ -3,11 +3,11 @@
     __init__            Builds and loads the library, and says whether it can be used.
     fused               Steps of training in one pass over memory: the kernels, or plain torch.
 
-`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`, `decode.cpp` and `int8.cpp` serve search.
-Each kernel has a definition in plain torch, against which it is tested, and which takes over where there is
-no compiler or the tensors do not suit the kernel. Each checks its arguments (`arguments.h`) and raises an
-error that names the argument, its value and what was expected; what is not finite passes through it as
-through plain torch.
+`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`; `decode.cpp`, `step.cpp` and `int8.cpp` serve
+search. Each kernel has a definition in plain torch, against which it is tested, and which takes over where
+there is no compiler or the tensors do not suit the kernel. Each checks its arguments (`arguments.h`) and
+raises an error that names the argument, its value and what was expected; what is not finite passes through
+it as through plain torch.
 Nothing here knows a model.
 """
 
@@ -32,8 +32,8 @@ from nmt.disk_cache import cache_dir, entry_name, open_entry, write_entry
 from nmt.files import sync
 
 FOLDER = Path(__file__).parent
-SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp", "int8.cpp")
-HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "heads.h", "arguments.h", "dropout.h")
+SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp", "step.cpp", "int8.cpp")
+HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "linear.h", "heads.h", "arguments.h", "dropout.h")
 LIBRARY = "library.so"
 LONGEST_BUILD = 1800.0
 """Seconds that the compilers may take: about a minute of the processor, many times that beside other work."""

@@ -9,7 +9,7 @@
 
 #include "arguments.h"
 #include "lanes.h"
-#include "products.h"
+#include "linear.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -147,13 +147,6 @@ Tensor pack_weights(const Tensor& weight) {
   return pack<true, InnerAxis::columns>(w, inputs, outputs, inputs).memory();
 }
 
-// The matrix (I, O) that pack_weights has packed.
-PackedMatrix packed_matrix(const Tensor& packed, int64_t outputs, int64_t inputs) {
-  TORCH_CHECK(outputs >= 0 && outputs <= MAX_SIZE, "outputs must be from 0 to ", MAX_SIZE, ", but is ", outputs);
-  data_of<uint8_t>("packed", packed, {PackedMatrix::bytes(outputs, inputs)});
-  return PackedMatrix(outputs, inputs, packed);
-}
-
 // x (M, I) times packed weights, plus bias (O), then relu where asked for: (M, O).
 Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias, int64_t outputs,
                      bool relu) {
@@ -161,14 +154,11 @@ Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<
   const auto [rows, inputs] = sizes_of<2>("x", x);
   const Tensor in = x.contiguous();
   const float* numbers = data_of<float>("x", in, {rows, inputs});
-  const auto linear = add_bias(data_of<float>("bias", bias, {outputs}));
-  const PackedMatrix weight = packed_matrix(packed, outputs, inputs);
+  const LinearMap linear("packed", packed, bias, outputs, inputs);
   Tensor out = at::empty({rows, outputs}, x.options());
-  multiply(numbers, rows, inputs, weight, out.data_ptr<float>(), outputs,
-           [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
-             const Vec16 y = linear(r, c, sum, n);
-             return relu ? maximum(Vec16{}, y) : y;
-           });
+  linear(numbers, rows, out.data_ptr<float>(), [=](int64_t, int64_t, Vec16 sum, int64_t) {
+    return relu ? maximum(Vec16{}, sum) : sum;
+  });
   return out;
 }
 
@@ -177,6 +167,8 @@ Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<
 // ---- the best continuations
 
 constexpr int64_t GROUP = 4 * LANES;  // tokens that are compared one by one only if their maximum is large enough
+
+constexpr int64_t LOGIT_ROWS = 64;  // rows of logits that exist at a time
 
 struct Candidate {
   float score;
@@ -290,29 +282,24 @@ Continuations best_of_logits(const Tensor& logits, const Tensor& before, const T
                             [=] { return [=](int64_t first, int64_t) { return all_logits + first * K * V; }; });
 }
 
-#ifdef NMT_TILES
-
-// The best continuations, given hidden states (N, I) and the output layer: packed weights and bias (V).
-Continuations best_of_hidden(const Tensor& hidden, const Tensor& packed, const std::optional<Tensor>& bias,
+// The best continuations, given hidden states (N, I) and the output layer: a weight (V, I), which may be packed, and a
+// bias (V).
+Continuations best_of_hidden(const Tensor& hidden, const Tensor& weight, const std::optional<Tensor>& bias,
                              int64_t vocab_size, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                              int64_t end_id, int64_t num) {
-  TORCH_CHECK(has_tiles(), "this machine has no tiles");
   const int64_t K = sizes_of<2>("before", before)[1], inputs = sizes_of<2>("hidden", hidden)[1];
-  const int64_t together = BLOCK / std::clamp<int64_t>(K, 1, BLOCK);  // sentences in a block of rows
+  const int64_t together = LOGIT_ROWS / std::clamp<int64_t>(K, 1, LOGIT_ROWS);  // sentences in a block of rows
   const Tensor in = hidden.contiguous();
   const float* states = data_of<float>("hidden", in, {before.numel(), inputs});
-  const PackedMatrix weights = packed_matrix(packed, vocab_size, inputs);
-  const auto linear = add_bias(data_of<float>("bias", bias, {vocab_size}));
+  const LinearMap output("weight", weight, bias, vocab_size, inputs);
   return best_continuations(vocab_size, before, forbidden, ending, end_id, num, together, [&] {
     return [&, logits = at::empty({together * K, vocab_size}, at::kFloat)](int64_t first, int64_t last) {
       float* out = logits.template data_ptr<float>();
-      multiply(states + first * K * inputs, (last - first) * K, inputs, weights, out, vocab_size, linear);
+      output(states + first * K * inputs, (last - first) * K, out);
       return out;
     };
   });
 }
-
-#endif
 
 }  // namespace
 
@@ -324,12 +311,12 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
       "best_of_logits(Tensor logits, Tensor before, Tensor forbidden, Tensor ending, int end_id, int num) -> "
       "(Tensor, Tensor, Tensor)",
       &best_of_logits);
+  m.def(
+      "best_of_hidden(Tensor hidden, Tensor weight, Tensor? bias, int vocab_size, Tensor before, Tensor forbidden, "
+      "Tensor ending, int end_id, int num) -> (Tensor, Tensor, Tensor)",
+      &best_of_hidden);
 #ifdef NMT_TILES
   m.def("pack_weights(Tensor weight) -> Tensor", &pack_weights);
   m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
-  m.def(
-      "best_of_hidden(Tensor hidden, Tensor packed, Tensor? bias, int vocab_size, Tensor before, Tensor forbidden, "
-      "Tensor ending, int end_id, int num) -> (Tensor, Tensor, Tensor)",
-      &best_of_hidden);
 #endif
 }

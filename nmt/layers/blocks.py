@@ -87,6 +87,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation, *, dropout: float, bias: bool = True):
         super().__init__()
+        self.kind, self.d_ff = activation, d_ff
         if activation in GATES:
             self.activation: Callable[[Tensor], Tensor] = partial(_gated, GATES[activation])
             self.inner = Linear(d_model, d_ff, d_ff, bias=bias)

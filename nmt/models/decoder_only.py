@@ -19,7 +19,8 @@ from nmt.data.special_ids import BOS_ID
 from nmt.layers.attention import AttentionRole, prepared
 from nmt.models.base import AttentionMaps, TranslationModel
 from nmt.models.configs import DecoderOnlyConfig
-from nmt.models.kv_cache import KeyValueCache, new_cache
+from nmt.models.fused_step import new_cache
+from nmt.models.kv_cache import KeyValueCache
 from nmt.models.stack import Embedding, SelfAttentionLayer, build_final_norm, build_stack
 from nmt.models.vocabulary import build_vocabulary
 
@@ -61,7 +62,7 @@ class DecoderOnly(TranslationModel):
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
         x = self.embedding(prefix, padding=padding)
-        cache = new_cache((layer.self_attention.attention for layer in self.layers), x)
+        cache = new_cache(self.layers, x)
         cache.target["padding"] = padding
         if columns:
             mask = self._mask(padding, columns, columns)
@@ -73,11 +74,10 @@ class DecoderOnly(TranslationModel):
     def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
         """Return the hidden states (N, D) that predict the token after `last` (N,)."""
         padding = state.target["padding"]
-        x, mask = self.embedding(last[:, None], start=state.columns, padding=padding), state.mask(padding)
-        for i, layer in enumerate(self.layers):
-            x = layer.step(x, state, str(i), mask)
+        x = self.embedding(last[:, None], start=state.columns, padding=padding)
+        x = state.through(self.layers, x, padding)
         state.position += 1
-        return self.norm(x[:, 0])
+        return self.norm(x)
 
     def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
         """Return the weights of each layer, cut into the parts of the contract, without the first BOS.

@@ -2,7 +2,8 @@
 
 A `KeyValueCache` moves the tensors of each hypothesis with the beams. Where the kernels can be used, a
 `ChunkedCache` leaves keys and values where they were written, one chunk of columns at a time, and only the
-row numbers of a hypothesis, one for each chunk, follow the beams. `new_cache` chooses when a search starts.
+row numbers of a hypothesis, one for each chunk, follow the beams; `nmt.models.fused_step` has a cache for
+kernels that go through all layers at once. Its `new_cache` chooses when a search starts.
 
 The last column of the keys is the newest in every cache, which is all that attention relies on.
 
@@ -12,9 +13,9 @@ of a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,16 @@ class KeyValueCache(State):
         The first `padding` (N,) columns of a row are no tokens.
         """
         return None if padding is None else mask_after(padding, self.prefix + int(self.position) + 1)
+
+    def through(self, layers: Sequence[Any], x: Tensor, padding: Tensor | None = None) -> Tensor:
+        """Return what the `layers` make of x (N, 1, D), the next column of every row: (N, D).
+
+        The first `padding` (N,) columns of a row are no tokens.
+        """
+        mask = self.mask(padding)
+        for i, layer in enumerate(layers):
+            x = layer.step(x, self, str(i), mask)
+        return x[:, 0]
 
     def attend_to_past(
         self, attention: MultiHeadAttention, x: Tensor, layer: str, mask: Tensor | None = None
@@ -134,8 +145,8 @@ class ChunkedCache(KeyValueCache):
         return attention.attend_cached(x, keys, values, self.target["sentences"], mask)
 
 
-def new_cache(attentions: Iterable[MultiHeadAttention], like: Tensor) -> KeyValueCache:
-    """Return an empty cache for tensors such as `like` (B, ...), for the kernels where these can be used."""
+def new_plain_cache(attentions: Iterable[MultiHeadAttention], like: Tensor) -> KeyValueCache:
+    """Return an empty cache for tensors such as `like` (B, ...) that serves layers of every kind."""
     if not kernels.usable(like) or any(layer.training or layer.shows_weights for layer in attentions):
         return KeyValueCache()
     return ChunkedCache(target={"places": torch.empty(len(like), 0, dtype=torch.int32)})

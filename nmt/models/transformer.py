@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from nmt.layers.attention import AttentionRole, prepared
 from nmt.models.base import TranslationModel
 from nmt.models.configs import TransformerConfig
-from nmt.models.kv_cache import KeyValueCache, new_cache
+from nmt.models.fused_step import new_cache
+from nmt.models.kv_cache import KeyValueCache
 from nmt.models.stack import (
     CrossAttentionSublayer,
     Embedding,
@@ -87,17 +88,15 @@ class Transformer(TranslationModel):
     def start(self, src: Tensor, src_mask: Tensor) -> KeyValueCache:
         """Encode the source and keep its keys and values for every layer of the decoder."""
         memory, _ = self.encode(src, src_mask)
-        cache = new_cache((layer.self_attention.attention for layer in self.decoder), memory)
+        cache = new_cache(self.decoder, memory)
         cache.remember_source(src_mask, (layer.read(memory) for layer in self.decoder))
         return cache
 
     def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
         """Return the hidden states (N, D) that predict the token after `last` (N,)."""
-        x, mask = self.tgt_embedding(last[:, None], start=state.position), state.mask()
-        for i, layer in enumerate(self.decoder):
-            x = layer.step(x, state, str(i), mask)
+        x = state.through(self.decoder, self.tgt_embedding(last[:, None], start=state.position))
         state.position += 1
-        return self.decoder_norm(x[:, 0])
+        return self.decoder_norm(x)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return memory (B, S, D) of source ids (B, S), and the mask (B, 1, 1, S) of attention to it."""

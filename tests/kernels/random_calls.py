@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.layers.choices import Activation
+
 SIZES = (0, 1, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 65)
 """Around the numbers of elements that are handled at once: 16, and 32 on tiles."""
 FLOATS = (torch.float32, torch.bfloat16)
@@ -169,7 +171,9 @@ def _packed_linear(draw: Draw) -> Arguments:
 
 def _best_of_hidden(draw: Draw) -> Arguments:
     num_sentences, num_beams, vocab_size, inputs = draw.size(), draw.few(), draw.size(1), draw.size()
-    packed = torch.ops.nmt.pack_weights(torch.randn(vocab_size, inputs))
+    packed = torch.randn(vocab_size, inputs)
+    if torch.ops.nmt.has_tiles() and draw.random.random() < 0.5:
+        packed = torch.ops.nmt.pack_weights(packed)
     bias = draw.random.choice((None, torch.randn(vocab_size)))
     hidden = torch.randn(num_sentences * num_beams, inputs)
     return [hidden, packed, bias, vocab_size, *_choice(draw, num_sentences, num_beams, vocab_size)]
@@ -186,6 +190,51 @@ def _int8_linear(draw: Draw) -> Arguments:
     return [torch.randn(rows, inputs), *packed, torch.rand(outputs), bias, draw.random.choice((True, False))]
 
 
+def _decoder_step(draw: Draw) -> Arguments:
+    num, num_layers, heads, width = draw.size(1), draw.few() + 1, draw.few() + 1, draw.size(1)
+    d_k, d_v, d_ff = 2 * draw.size(1), draw.size(1), draw.size(1)
+    sides, has_source = heads * (d_k + d_v), draw.random.choice((True, False))
+    activation = draw.random.choice([*Activation])
+    inner = 2 * d_ff if activation.value.endswith("glu") else d_ff
+    own = [(width,), (heads * d_k, width), (sides, width), (width, heads * d_v)]
+    cross = [(width,), (heads * d_k, width), (width, heads * d_v)] if has_source else []
+    shapes = [*own, *cross, (width,), (inner, width), (width, d_ff)] * num_layers
+    weights = [
+        x for shape in shapes for x in (torch.randn(shape), draw.random.choice((None, torch.randn(shape[0]))))
+    ]
+    rounds, chunks = (
+        draw.random.choice((True, False)),
+        [(draw.few() + 1, draw.random.choice((1, 1, 9)))] * draw.few(),
+    )
+    dtype = torch.bfloat16 if rounds else torch.float32
+    past = [torch.randn(num_layers, *chunk, sides).to(dtype) for chunk in chunks]
+    places = [draw.ids(num, below=rows, dtype=torch.int32) for rows, _ in chunks]
+    columns = 1 + sum(length for _, length in chunks)
+    sentences, length = draw.few() + 1, draw.size(1)
+    return [
+        torch.randn(num, width),
+        weights,
+        *(
+            num_layers,
+            heads,
+            d_k,
+            d_v,
+            d_ff,
+            draw.random.choice((True, False)),
+            draw.random.choice((True, False)),
+        ),
+        *(1e-5, activation.value, rounds, past),
+        torch.stack(places, dim=1).contiguous() if places else torch.zeros(num, 0, dtype=torch.int32),
+        torch.rand(chunks[0]) < 0.7 if chunks and draw.random.random() < 0.5 else None,
+        draw.random.choice((None, torch.randn(1, d_k))),
+        draw.random.choice(([], [torch.randn(1, heads, 1, columns)] * num_layers)),
+        [torch.randn(sentences, heads * d_k, -(-length // 16) * 16).to(dtype)] * (num_layers * has_source),
+        [torch.randn(sentences, length, heads * d_v).to(dtype)] * (num_layers * has_source),
+        torch.rand(sentences, length) < 0.7,
+        draw.ids(num, 1, below=sentences, dtype=torch.int32),
+    ]
+
+
 ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "add_dropout": _add_dropout,
     "dropout": _dropout,
@@ -199,6 +248,8 @@ ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "smoothed_nll_": _smoothed_nll,
     "attend": _attend,
     "best_of_logits": _best_of_logits,
+    "best_of_hidden": _best_of_hidden,
+    "decoder_step": _decoder_step,
 }
 """Kernels of every machine, each with what draws arguments that it must take."""
 ON_TILES: dict[str, Callable[[Draw], Arguments]] = {
@@ -206,7 +257,6 @@ ON_TILES: dict[str, Callable[[Draw], Arguments]] = {
     "linear_backward": _linear_backward,
     "projected_nll": _projected_nll,
     "packed_linear": _packed_linear,
-    "best_of_hidden": _best_of_hidden,
 }
 """Those of machines with AMX."""
 IN_8_BITS: dict[str, Callable[[Draw], Arguments]] = {"pack_int8": _pack_int8, "int8_linear": _int8_linear}
@@ -239,12 +289,13 @@ DAMAGES: tuple[Callable[[Tensor, random.Random], Tensor], ...] = (
 def damaged(arguments: Arguments, rng: random.Random) -> Arguments:
     """Return the arguments with one of them damaged."""
     result = list(arguments)
-    place = rng.choice([i for i, x in enumerate(result) if isinstance(x, Tensor | list | int | float)])
+    damageable = (i for i, x in enumerate(result) if isinstance(x, Tensor | list | int | float))
+    place = rng.choice([i for i in damageable if not isinstance(result[i], list) or len(result[i])])
     value = result[place]
     if isinstance(value, Tensor):
         result[place] = rng.choice(DAMAGES)(value, rng)
     elif isinstance(value, list):
-        chunk = rng.randrange(len(value))
+        chunk = rng.choice([i for i, x in enumerate(value) if x is not None])
         others = [rng.choice(DAMAGES)(value[chunk], rng)] if rng.random() < 0.8 else []
         result[place] = [*value[:chunk], *others, *value[chunk + 1 :]]
     elif isinstance(value, float):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,13 @@ from nmt.decoding.beam_search import beam_search
 from nmt.decoding.candidates import Candidates
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.sampling import sample
-from nmt.layers.choices import Positions
+from nmt.layers.attention import recorded_attention
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, TransformerConfig
+from nmt.models.fused_step import FusedCache
 from nmt.runtime_config import Precision
 
 VOCAB_SIZE = 203
@@ -176,6 +179,51 @@ def test_search_with_kernels_equals_search_without(
     assert [len(found) for found in fast] == [beam_size] * 12
     for one, other in zip(fast, plain, strict=True):
         assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_order": NormOrder.post, "activation": Activation.gelu},
+        {"norm": Norm.rms_norm, "activation": Activation.swiglu, "attention_bias": False},
+        {"d_k": 6, "d_v": 10, "activation": Activation.reglu, "feed_forward_bias": False},
+    ],
+)
+def test_a_step_in_one_call_equals_the_layers_one_by_one(
+    changes: dict[str, Any], batch: Sentences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every hypothesis of a sentence in the batch, and with one row alone."""
+    cfg = TransformerConfig(d_model=24, d_ff=40, num_heads=3, encoder_layers=1, decoder_layers=2, **changes)
+    model = peaked(build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE))
+    src, mask = batch
+
+    def logits() -> Tensor:
+        found = []
+        for num in (len(src), 1):
+            state = model.start(src[:num], mask[:num])
+            rows = torch.arange(num).repeat_interleave(6)
+            state = model.reorder(state, rows)
+            for _ in range(3):
+                found.append(model.step(torch.arange(6 * num) + 4, state))
+                state = model.reorder(state, torch.arange(6 * num).flip(0).view(num, 6).flip(0).flatten())
+        return torch.cat(found)
+
+    assert isinstance(model.start(src, mask), FusedCache)
+    fused = logits()
+    monkeypatch.setattr(kernels, "load", lambda: False)
+    assert_close(fused, logits(), atol=1e-4, rtol=1e-4)
+
+
+def test_layers_that_are_hooked_or_watched_are_called(batch: Sentences) -> None:
+    model = transformer(Positions.rotary)
+    calls: list[nn.Module] = []
+    assert isinstance(model.start(*batch), FusedCache)
+    with recorded_attention(model):
+        assert not isinstance(model.start(*batch), FusedCache)
+    handle = model.decoder[0].feed_forward.register_forward_hook(lambda module, *_: calls.append(module))
+    beam_search(model, *batch, BeamConfig(beam_size=2))
+    handle.remove()
+    assert calls
 
 
 def test_sampling_with_kernels_equals_sampling_without(

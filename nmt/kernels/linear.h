@@ -1,0 +1,162 @@
+// Linear maps of the rows of search: of many rows at once or of one, by float32 weights as they are, or by bfloat16
+// weights in tiles.
+
+#pragma once
+
+#include "arguments.h"
+#include "lanes.h"
+#include "products.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+namespace nmt {
+
+#ifdef NMT_TILES
+
+// The matrix (I, O) that `pack_weights` has packed.
+inline PackedMatrix packed_matrix(const at::Tensor& packed, int64_t outputs, int64_t inputs) {
+  TORCH_CHECK(outputs >= 0 && outputs <= MAX_SIZE, "outputs must be from 0 to ", MAX_SIZE, ", but is ", outputs);
+  data_of<uint8_t>("packed", packed, {PackedMatrix::bytes(outputs, inputs)});
+  return PackedMatrix(outputs, inputs, packed);
+}
+
+#endif
+
+// The sums of 16 vectors: lane i is that of vectors[i].
+inline Vec16 sums_of(Vec16 (&vectors)[LANES]) {
+  for (int32_t step = 1; step < LANES; step *= 2) {
+    Int32x16 own, other;
+    for (int32_t c = 0; c < LANES; ++c) {
+      own[c] = c & step ? LANES + c : c;
+      other[c] = own[c] ^ step;
+    }
+    for (int32_t i = 0; i < LANES; i += 2 * step) {
+      const Vec16 a = vectors[i], b = vectors[i + step];
+      vectors[i] = __builtin_shuffle(a, b, own) + __builtin_shuffle(a, b, other);
+    }
+  }
+  return vectors[0];
+}
+
+// A weight (O, I), float32 or packed, with its bias, null if there is none.
+class LinearMap {
+ public:
+  const int64_t outputs, inputs;
+
+  LinearMap(const char* name, const at::Tensor& weight, const std::optional<at::Tensor>& bias, int64_t outputs,
+            int64_t inputs)
+      : outputs(outputs), inputs(inputs), weight_(weight), bias_(data_of<float>(name, bias, {outputs})) {
+    if (weight.defined() && weight.scalar_type() == at::kFloat) {
+      rows_ = data_of<float>(name, weight, {outputs, inputs});
+    } else {
+#ifdef NMT_TILES
+      TORCH_CHECK(has_tiles(), "this machine has no tiles");
+      packed_matrix(weight, outputs, inputs);
+#else
+      data_of<float>(name, weight, {outputs, inputs});
+#endif
+    }
+  }
+
+  // out (M, O) = finish(x W^T + b) of x (M, I), finish being that of `multiply`.
+  template <typename F>
+  void operator()(const float* x, int64_t M, float* out, const F& finish) const {
+    const float* bias = bias_;
+    const auto whole = [&finish, bias](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+      return finish(r, c, bias == nullptr ? sum : sum + load(bias + c, n), n);
+    };
+    if (rows_ != nullptr) {
+      multiply_float(x, M, out, whole);
+    } else {
+      multiply_packed(x, M, out, whole);
+    }
+  }
+
+  void operator()(const float* x, int64_t M, float* out) const {
+    (*this)(x, M, out, [](int64_t, int64_t, Vec16 sum, int64_t) { return sum; });
+  }
+
+ private:
+  static constexpr int64_t TOGETHER = 4;  // rows, or weights, whose dot products are computed at once
+  static constexpr int64_t FEW = 8;       // rows that are not worth a product of matrices
+
+  // The dot products of R rows of x with 16 rows of weights from `c` on; each weight is read once.
+  template <int64_t R>
+  void dot_products(const float* x, int64_t c, float (&sums)[R][LANES]) const {
+    constexpr int64_t W = LANES / R;  // weights at once
+    for (int64_t first = 0; first < LANES; first += W) {
+      const float* w[W];
+      for (int64_t i = 0; i < W; ++i) w[i] = rows_ + std::min(c + first + i, outputs - 1) * inputs;
+      Vec16 dots[LANES] = {};
+      const auto add = [&](int64_t k, int64_t n) {
+        Vec16 left[R];
+        for (int64_t r = 0; r < R; ++r) left[r] = load(x + r * inputs + k, n);
+        for (int64_t i = 0; i < W; ++i) {
+          const Vec16 right = load(w[i] + k, n);
+          if (R == 1) __builtin_prefetch(w[i] + k + LANES * inputs);
+          for (int64_t r = 0; r < R; ++r) dots[r * W + i] += left[r] * right;
+        }
+      };
+      int64_t k = 0;
+      for (; k + LANES <= inputs; k += LANES) add(k, LANES);
+      if (k < inputs) add(k, inputs - k);
+      const Vec16 found = sums_of(dots);
+      for (int64_t r = 0; r < R; ++r) std::memcpy(sums[r] + first, (const float*)&found + r * W, W * sizeof(float));
+    }
+  }
+
+  template <int64_t R, typename F>
+  void write_products(const float* x, int64_t r, int64_t c, float* out, const F& finish) const {
+    float sums[R][LANES];
+    dot_products<R>(x + r * inputs, c, sums);
+    for (int64_t i = 0; i < R; ++i, ++r)
+      store(out + r * outputs + c, finish(r, c, load(sums[i]), outputs - c), outputs - c);
+  }
+
+  // Torch multiplies many rows faster, but takes several times as long for few.
+  template <typename F>
+  void multiply_float(const float* x, int64_t M, float* out, const F& finish) const {
+    if (M > FEW) {
+      const at::Tensor products = at::from_blob(const_cast<float*>(x), {M, inputs}, at::kFloat).matmul(weight_.t());
+      const float* sums = products.const_data_ptr<float>();
+      at::parallel_for(0, M, ceil_div(GRAIN, outputs + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          for (int64_t c = 0; c < outputs; c += LANES) {
+            const int64_t place = r * outputs + c, n = outputs - c;
+            store(out + place, finish(r, c, load(sums + place, n), n), n);
+          }
+        }
+      });
+      return;
+    }
+    at::parallel_for(0, ceil_div(outputs, LANES), ceil_div(GRAIN, LANES * inputs * M + 1),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t c = begin * LANES; c < std::min(outputs, end * LANES); c += LANES) {
+                         int64_t r = 0;
+                         for (; r + TOGETHER <= M; r += TOGETHER) write_products<TOGETHER>(x, r, c, out, finish);
+                         for (; r < M; ++r) write_products<1>(x, r, c, out, finish);
+                       }
+                     });
+  }
+
+#ifdef NMT_TILES
+
+  template <typename F>
+  void multiply_packed(const float* x, int64_t M, float* out, const F& finish) const {
+    const PackedMatrix weights(outputs, inputs, weight_);
+    multiply(x, M, inputs, weights, out, outputs, finish);
+  }
+
+#else
+
+  template <typename F>
+  void multiply_packed(const float*, int64_t, float*, const F&) const {}  // refused by the constructor
+
+#endif
+
+  const at::Tensor weight_;
+  const float *rows_ = nullptr, *bias_;
+};
+
+}  // namespace nmt

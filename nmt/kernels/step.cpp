@@ -1,0 +1,446 @@
+// One step of search through all layers of a Transformer's decoder, in one call.
+//
+// Numbers are float32 but the factors of products by packed weights, and keys and values, which are bfloat16 if the
+// tensors of the cache are. The definition in plain torch is that of the layers in nmt/models/stack.py.
+//
+// Shapes: N hypotheses, B sentences, L layers, D d_model, H heads, C channels of a head in queries and keys, E in
+// values, R rows and P columns of a chunk of the cache, T columns of all chunks, S source positions.
+
+#include "arguments.h"
+#include "lanes.h"
+#include "linear.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using namespace nmt;
+using at::Tensor;
+
+constexpr int64_t ROWS_AT_ONCE = 4;   // rows for which starting a thread pays
+constexpr int64_t MOST_TOGETHER = 8;  // hypotheses of a sentence for which its keys and values are read once
+
+// ---- parts of a layer
+
+// A norm of rows (N, D): of their deviation from the mean, or of the rows as they are.
+class Norm {
+ public:
+  Norm(const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, int64_t D, double eps, bool rms)
+      : D_(D), eps_(eps), rms_(rms), bias_(data_of<float>("norm", bias, {D})) {
+    TORCH_CHECK(weight.has_value(), "norm must have a weight");
+    weight_ = data_of<float>("norm", *weight, {D});
+  }
+
+  // Writes the norm of the rows of x to `out`, which may be x.
+  void operator()(const float* x, int64_t N, float* out) const {
+    at::parallel_for(0, N, ceil_div(GRAIN, D_), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) row(x + n * D_, out + n * D_);
+    });
+  }
+
+ private:
+  void row(const float* x, float* out) const {
+    Vec16 sum = {}, squares = {};
+    for (int64_t i = 0; i < D_ && !rms_; i += LANES) sum += load(x + i, D_ - i);
+    const float mean = rms_ ? 0.0f : horizontal_sum(sum) / D_;
+    for (int64_t i = 0; i < D_; i += LANES) {
+      const Vec16 d = load(x + i, D_ - i, mean) - mean;
+      squares += d * d;
+    }
+    const float scale = 1.0f / std::sqrt(horizontal_sum(squares) / D_ + float(eps_));
+    for (int64_t i = 0; i < D_; i += LANES) {
+      const int64_t n = D_ - i;
+      const Vec16 y = (load(x + i, n) - mean) * scale * load(weight_ + i, n);
+      store(out + i, bias_ == nullptr ? y : y + load(bias_ + i, n), n);
+    }
+  }
+
+  const int64_t D_;
+  const double eps_;
+  const bool rms_;
+  const float *weight_, *bias_;
+};
+
+// Rotates channels 2i and 2i + 1 of all heads (N, H, C), whose rows lie `stride` apart; table (C) has sines and
+// cosines.
+void rotate_heads(float* x, int64_t N, int64_t stride, int64_t H, int64_t C, const float* table) {
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t h = 0; h < H; ++h) {
+      float* row = x + n * stride + h * C;
+      for (int64_t c = 0; c + 1 < C; c += 2) {
+        const float even = row[c], odd = row[c + 1], sine = table[c], cosine = table[c + 1];
+        row[c] = even * cosine - odd * sine;
+        row[c + 1] = even * sine + odd * cosine;
+      }
+    }
+  }
+}
+
+// The non-linearity of a feed-forward block: (N, d_ff) of inner (N, d_ff), or of gates and values (N, 2 d_ff).
+Tensor activated(const Tensor& inner, const std::string& name) {
+  const auto gated = [&](const auto& activation) {
+    const auto parts = inner.chunk(2, 1);
+    return activation(parts[0]).mul(parts[1]);
+  };
+  if (name == "gelu") return at::gelu(inner);
+  if (name == "selu") return at::selu(inner);
+  if (name == "silu") return at::silu(inner);
+  if (name == "glu") return gated([](const Tensor& x) { return at::sigmoid(x); });
+  if (name == "reglu") return gated([](const Tensor& x) { return at::relu(x); });
+  if (name == "geglu") return gated([](const Tensor& x) { return at::gelu(x); });
+  if (name == "seglu") return gated([](const Tensor& x) { return at::selu(x); });
+  TORCH_CHECK(name == "swiglu", "activation must be one of nmt.layers.choices.Activation, but is ", name);
+  return gated([](const Tensor& x) { return at::silu(x); });
+}
+
+bool is_gated(const std::string& name) { return name.size() > 2 && name.ends_with("glu"); }
+
+// ---- attention
+
+// The queries (N, H, C) of all hypotheses, and where the sums of values (N, H, E) go.
+struct Heads {
+  const float* queries;
+  float* out;
+  int64_t N, H, C, E;
+
+  float scale() const { return 1.0f / std::sqrt(float(C)); }
+};
+
+// sums[k * step] (E) = the sum of weights[k * ld + t] values(t) over t < T, for k < K; values(t) is a row of E numbers.
+template <int64_t K, typename Values>
+inline void add_values(const float* weights, int64_t ld, int64_t T, int64_t E, const Values& values, float* sums,
+                       int64_t step) {
+  for (int64_t e = 0; e < E; e += 2 * LANES) {
+    Vec16 total[K][2] = {};
+    const int64_t left = E - e, right = std::max<int64_t>(left - LANES, 0);
+    for (int64_t t = 0; t < T; ++t) {
+      const auto* row = values(t) + e;
+      const Vec16 low = load(row, left), high = right > 0 ? load(row + LANES, right) : Vec16{};
+      for (int64_t k = 0; k < K; ++k) {
+        total[k][0] += weights[k * ld + t] * low;
+        total[k][1] += weights[k * ld + t] * high;
+      }
+    }
+    for (int64_t k = 0; k < K; ++k) {
+      store(sums + k * step + e, total[k][0], left);
+      if (right > 0) store(sums + k * step + e + LANES, total[k][1], right);
+    }
+  }
+}
+
+// Earlier columns of one layer: keys and values side by side, in chunks (R, P, H * C + H * E).
+template <typename T>
+struct Past {
+  struct Chunk {
+    const T* data;
+    int64_t columns;
+  };
+  std::vector<Chunk> chunks;
+  const int32_t* places;  // (N, chunks - 1), the row of each hypothesis; in the last chunk, that of its number
+  const bool* allowed;    // (R, P) of the first chunk: the columns that may be attended to; null allows all
+  const float* bias;      // (H, T), or null
+  int64_t num_columns;
+};
+
+// Attention of each hypothesis to its own columns.
+template <typename T>
+void attend_to_past(const Heads& heads, const Past<T>& past) {
+  const int64_t H = heads.H, C = heads.C, E = heads.E, num_chunks = past.chunks.size();
+  const int64_t width = H * (C + E);
+  const float scale = heads.scale();
+  at::parallel_for(0, heads.N, ROWS_AT_ONCE, [&](int64_t begin, int64_t end) {
+    std::vector<const T*> columns;  // those that may be attended to
+    std::vector<int64_t> numbers;   // and their numbers
+    std::vector<float> scores(padded(past.num_columns));
+    for (int64_t n = begin; n < end; ++n) {
+      columns.clear();
+      numbers.clear();
+      for (int64_t i = 0, number = 0; i < num_chunks; ++i) {
+        const auto [data, length] = past.chunks[i];
+        const int64_t row = i + 1 < num_chunks ? past.places[n * (num_chunks - 1) + i] : n;
+        for (int64_t j = 0; j < length; ++j, ++number) {
+          if (i == 0 && past.allowed != nullptr && num_chunks > 1 && !past.allowed[row * length + j]) continue;
+          columns.push_back(data + (row * length + j) * width);
+          numbers.push_back(number);
+        }
+      }
+      const int64_t S = columns.size();
+      for (int64_t h = 0; h < H; ++h) {
+        const float* query = heads.queries + (n * H + h) * C;
+        for (int64_t first = 0; first < S; first += LANES) {
+          Vec16 dots[LANES] = {};
+          for (int64_t i = 0; i < std::min(LANES, S - first); ++i) {
+            const T* key = columns[first + i] + h * C;
+            for (int64_t c = 0; c < C; c += LANES) dots[i] += load(query + c, C - c) * load(key + c, C - c);
+          }
+          store(scores.data() + first, sums_of(dots) * scale);
+        }
+        for (int64_t i = 0; i < S && past.bias != nullptr; ++i)
+          scores[i] += past.bias[h * past.num_columns + numbers[i]];
+        softmax(scores.data(), S, 1.0f, scores.data());
+        const auto values = [&](int64_t t) { return columns[t] + H * C + h * E; };
+        add_values<1>(scores.data(), 0, S, E, values, heads.out + (n * H + h) * E, 0);
+      }
+    }
+  });
+}
+
+// The source of one layer: keys (B, H * C, padded S), whose columns are source positions, and values (B, S, H * E).
+template <typename T>
+struct Source {
+  const T *keys, *values;
+  const int32_t* sentences;  // (N)
+  const bool* allowed;       // (B, S)
+  int64_t S;
+};
+
+// Attention to the source: adjacent hypotheses of one sentence read its keys and values together.
+template <typename T>
+void attend_to_source(const Heads& heads, const Source<T>& source) {
+  const int64_t H = heads.H, C = heads.C, E = heads.E, S = source.S, ld = padded(S);
+  const float scale = heads.scale();
+  const auto attend = [&](auto count, int64_t n, float* scores) {
+    constexpr int64_t K = decltype(count)::value;
+    const int64_t b = source.sentences[n];
+    const bool* allowed = source.allowed + b * S;
+    for (int64_t h = 0; h < H; ++h) {
+      const float* query = heads.queries + (n * H + h) * C;
+      const T* keys = source.keys + (b * H + h) * C * ld;
+      for (int64_t s = 0; s < S; s += LANES) {
+        Vec16 sums[K] = {};
+        for (int64_t c = 0; c < C; ++c) {
+          const Vec16 key = load(keys + c * ld + s);
+          for (int64_t k = 0; k < K; ++k) sums[k] += query[k * H * C + c] * key;
+        }
+        for (int64_t k = 0; k < K; ++k) store(scores + k * ld + s, sums[k] * scale);
+      }
+      for (int64_t k = 0; k < K; ++k) {
+        for (int64_t s = 0; s < S; ++s) scores[k * ld + s] = allowed[s] ? scores[k * ld + s] : -INFINITE;
+        softmax(scores + k * ld, S, 1.0f, scores + k * ld);
+      }
+      const auto values = [&](int64_t t) { return source.values + (b * S + t) * H * E + h * E; };
+      add_values<K>(scores, ld, S, E, values, heads.out + (n * H + h) * E, H * E);
+    }
+  };
+  at::parallel_for(0, heads.N, ROWS_AT_ONCE, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(MOST_TOGETHER * ld);
+    for (int64_t n = begin; n < end;) {
+      int64_t count = 1;
+      const int64_t most = std::min(end - n, MOST_TOGETHER);
+      while (count < most && source.sentences[n + count] == source.sentences[n]) ++count;
+      for (int64_t last = n + count; n < last;) {
+        const auto step = [&](auto size) {
+          for (; n + size <= last; n += size) attend(size, n, scores.data());
+        };
+        step(std::integral_constant<int64_t, 5>{});
+        step(std::integral_constant<int64_t, 4>{});
+        step(std::integral_constant<int64_t, 1>{});
+      }
+    }
+  });
+}
+
+// ---- the step
+
+constexpr size_t PER_LAYER = 14, OF_SOURCE = 6;  // weights of a layer, and how many more of one that reads a source
+
+struct Sizes {
+  int64_t N, D, H, C, E;
+};
+
+// What is the same in all layers.
+struct Shared {
+  Sizes sizes;
+  bool pre_norm, rms_norm;
+  double eps;
+  std::string activation;
+  const float* angles;  // (C), or null
+};
+
+using Weights = const std::vector<std::optional<Tensor>>&;
+
+// Returns scratch memory for float32 numbers.
+std::unique_ptr<float[]> room(int64_t count) { return std::make_unique_for_overwrite<float[]>(count); }
+
+LinearMap linear_map(Weights weights, size_t place, int64_t outputs, int64_t inputs) {
+  TORCH_CHECK(weights[place].has_value(), "weights must have a tensor in place ", place);
+  return LinearMap("weights", *weights[place], weights[place + 1], outputs, inputs);
+}
+
+// x = x + sublayer(norm(x)), or norm(x + sublayer(x)): sublayer(in, finish) ends in a linear map with this finish.
+template <typename F>
+void residual(float* x, Weights weights, size_t place, const Shared& shared, const F& sublayer) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  const Norm norm(weights[place], weights[place + 1], D, shared.eps, shared.rms_norm);
+  const auto add = [x, D](int64_t r, int64_t c, Vec16 sum, int64_t n) { return sum + load(x + r * D + c, n); };
+  if (shared.pre_norm) {
+    const auto normed = room(N * D);
+    norm(x, N, normed.get());
+    sublayer(normed.get(), add);
+  } else {
+    sublayer(x, add);
+    norm(x, N, x);
+  }
+}
+
+// Self-attention, whose new keys and values are written to `column` (N, H * C + H * E), the last chunk of `past`.
+template <typename T>
+void self_attention(float* x, Weights weights, size_t place, const Shared& shared, const Past<T>& past, T* column) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  const int64_t width = H * (C + E);
+  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
+    const auto queries = room(N * H * C), context = room(N * H * E), new_column = room(N * width);
+    linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
+    linear_map(weights, place + 4, width, D)(in, N, new_column.get());
+    if (shared.angles != nullptr) {
+      rotate_heads(queries.get(), N, H * C, H, C, shared.angles);
+      rotate_heads(new_column.get(), N, width, H, C, shared.angles);
+    }
+    const int64_t count = N * width;
+    for (int64_t i = 0; i < count; i += LANES) store(column + i, load(new_column.get() + i, count - i), count - i);
+    attend_to_past(Heads{queries.get(), context.get(), N, H, C, E}, past);
+    linear_map(weights, place + 6, D, H * E)(context.get(), N, x, finish);
+  });
+}
+
+template <typename T>
+void cross_attention(float* x, Weights weights, size_t place, const Shared& shared, const Source<T>& source) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
+    const auto queries = room(N * H * C), context = room(N * H * E);
+    linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
+    attend_to_source(Heads{queries.get(), context.get(), N, H, C, E}, source);
+    linear_map(weights, place + 4, D, H * E)(context.get(), N, x, finish);
+  });
+}
+
+void feed_forward(float* x, Weights weights, size_t place, const Shared& shared, int64_t d_ff) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
+    const int64_t width = is_gated(shared.activation) ? 2 * d_ff : d_ff;
+    const LinearMap inner = linear_map(weights, place + 2, width, D), outer = linear_map(weights, place + 4, D, d_ff);
+    Tensor hidden = at::empty({N, width}, at::kFloat);
+    if (shared.activation == "relu") {
+      inner(in, N, hidden.data_ptr<float>(),
+            [](int64_t, int64_t, Vec16 sum, int64_t) { return maximum(Vec16{}, sum); });
+    } else {
+      inner(in, N, hidden.data_ptr<float>());
+      hidden = activated(hidden, shared.activation);
+    }
+    outer(hidden.const_data_ptr<float>(), N, x, finish);
+  });
+}
+
+// The stack of layers for keys and values of T.
+template <typename T>
+std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Shared& shared, int64_t d_ff, int64_t L,
+                               at::TensorList chunks, const Tensor& places, const std::optional<Tensor>& prefix_mask,
+                               const std::vector<std::optional<Tensor>>& biases, at::TensorList source_keys,
+                               at::TensorList source_values, const std::optional<Tensor>& source_mask,
+                               const std::optional<Tensor>& sentences) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  const int64_t width = H * (C + E), num_chunks = chunks.size() + 1;
+  const auto type = c10::CppTypeToScalarType<T>::value;
+  const Tensor output = input.clone(), column = at::empty({L, N, 1, width}, input.options().dtype(type));
+  float* const x = output.data_ptr<float>();
+
+  Past<T> past;
+  past.places = data_of<int32_t>("places", places, {N, num_chunks - 1});
+  past.allowed = nullptr;
+  past.num_columns = 1;
+  std::vector<const T*> data;
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i + 1 < num_chunks; ++i) {
+    const auto [layers, R, P, own] = sizes_of<4>("chunks", chunks[i]);
+    data.push_back(data_of<T>("chunks", chunks[i], {L, R, P, width}));
+    check_ids("places", past.places + i, N, R, num_chunks - 1);
+    past.chunks.push_back({nullptr, P});
+    past.num_columns += P;
+    rows.push_back(R);
+    if (i == 0) past.allowed = data_of<bool>("prefix_mask", prefix_mask, {R, P});
+  }
+  past.chunks.push_back({nullptr, 1});
+
+  const bool reads_source = !source_keys.empty();
+  Source<T> source;
+  int64_t B = 0;
+  if (reads_source) {
+    TORCH_CHECK(source_mask.has_value() && sentences.has_value(), "source_mask and sentences must be given");
+    const auto [num, S] = sizes_of<2>("source_mask", *source_mask);
+    B = num, source.S = S;
+    source.allowed = data_of<bool>("source_mask", *source_mask, {B, S});
+    source.sentences = data_of<int32_t>("sentences", *sentences, {N, 1});
+    check_ids("sentences", source.sentences, N, B);
+  }
+  const size_t step = PER_LAYER + (reads_source ? OF_SOURCE : 0);
+  for (int64_t l = 0; l < L; ++l) {
+    const size_t place = l * step;
+    for (int64_t i = 0; i + 1 < num_chunks; ++i) {
+      past.chunks[i].data = data[i] + l * rows[i] * past.chunks[i].columns * width;
+    }
+    T* const own = column.data_ptr<T>() + l * N * width;
+    past.chunks.back().data = own;
+    past.bias = biases.empty() ? nullptr : data_of<float>("biases", biases[l], {1, H, 1, past.num_columns});
+    self_attention(x, weights, place, shared, past, own);
+    if (reads_source) {
+      source.keys = data_of<T>("source_keys", source_keys[l], {B, H * C, padded(source.S)});
+      source.values = data_of<T>("source_values", source_values[l], {B, source.S, H * E});
+      cross_attention(x, weights, place + 8, shared, source);
+    }
+    feed_forward(x, weights, place + step - 6, shared, d_ff);
+  }
+  return {output, column};
+}
+
+// Returns what the layers make of x (N, D), one position of every hypothesis, and its keys and values (L, N, 1, H * C +
+// H * E), bfloat16 with `rounds`. `weights` has for each layer norm, query, key and value, output of self-attention;
+// norm, query, output of cross-attention; norm, inner and outer map of the feed-forward block: weight and bias of each.
+std::tuple<Tensor, Tensor> decoder_step(
+    const Tensor& x, const c10::List<std::optional<Tensor>>& weight_list, int64_t num_layers, int64_t num_heads,
+    int64_t key_size, int64_t value_size, int64_t d_ff, bool pre_norm, bool rms_norm, double eps,
+    const std::string& activation, bool rounds, at::TensorList chunks, const Tensor& places,
+    const std::optional<Tensor>& prefix_mask, const std::optional<Tensor>& angles,
+    const c10::List<std::optional<Tensor>>& bias_list, at::TensorList source_keys, at::TensorList source_values,
+    const std::optional<Tensor>& source_mask, const std::optional<Tensor>& sentences) {
+  const auto [N, D] = sizes_of<2>("x", x);
+  data_of<float>("x", x, {N, D});
+  for (const int64_t size : {num_layers, num_heads, key_size, value_size, d_ff, D}) {
+    TORCH_CHECK(size > 0 && size <= 1 << 20, "sizes must be from 1 to ", 1 << 20, ", but one is ", size);
+  }
+  const bool reads_source = !source_keys.empty();
+  const int64_t wanted = num_layers * (PER_LAYER + (reads_source ? OF_SOURCE : 0));
+  TORCH_CHECK(int64_t(weight_list.size()) == wanted, "weights must be ", wanted, " tensors, but are ",
+              weight_list.size());
+  for (const size_t count : {source_keys.size(), source_values.size()}) {
+    TORCH_CHECK(!reads_source || int64_t(count) == num_layers, "source_keys and source_values must be ", num_layers,
+                " tensors, but are ", count);
+  }
+  TORCH_CHECK(bias_list.empty() || int64_t(bias_list.size()) == num_layers, "biases must be ", num_layers,
+              " tensors, but are ", bias_list.size());
+  const float* table = data_of<float>("angles", angles, {1, key_size});
+  TORCH_CHECK(table == nullptr || key_size % 2 == 0, "key_size must be even, but is ", key_size);
+  const Shared shared{{N, D, num_heads, key_size, value_size}, pre_norm, rms_norm, eps, activation, table};
+  const auto run_for = rounds ? run<at::BFloat16> : run<float>;
+  return run_for(x, weight_list.vec(), shared, d_ff, num_layers, chunks, places, prefix_mask, bias_list.vec(),
+                 source_keys, source_values, source_mask, sentences);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(nmt, m) {
+  m.def(
+      "decoder_step(Tensor x, Tensor?[] weights, int num_layers, int num_heads, int key_size, int value_size, "
+      "int d_ff, bool pre_norm, bool rms_norm, float eps, str activation, bool rounds, Tensor[] chunks, "
+      "Tensor places, Tensor? prefix_mask, Tensor? angles, Tensor?[] biases, Tensor[] source_keys, "
+      "Tensor[] source_values, Tensor? source_mask, Tensor? sentences) -> (Tensor, Tensor)",
+      &decoder_step);
+}

@@ -1,0 +1,189 @@
+"""One step of search through all layers of a stack in one call of a kernel, where kernels know all of it.
+
+`new_cache` decides that when a search starts: linear maps must be plain or packed, norms and attention
+unwrapped, and nobody may want to see attention weights. A search that is not so keeps one of the caches of
+`nmt.models.kv_cache`, and goes through the modules of its layers; both give the same results.
+
+Shapes: B sentences, N hypotheses, L layers, H heads, C channels of a head, P columns of a chunk, S source
+positions, D d_model, W channels of the keys and values of all heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt import kernels
+from nmt.kernels.fused import LayerNorm, Linear
+from nmt.layers.attention import MultiHeadAttention
+from nmt.layers.blocks import Residual
+from nmt.layers.low_precision import LowPrecisionLinear
+from nmt.layers.relative_positions import RelativePositions, RotaryPositions
+from nmt.models.kv_cache import KeyValueCache, new_plain_cache
+from nmt.models.stack import SelfAttentionLayer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from nmt.models.transformer import DecoderLayer
+
+LANES = 16
+"""Source positions that the kernel reads at once."""
+
+
+@dataclass
+class FusedLayers:
+    """The layers of a stack as the kernel takes them."""
+
+    weights: list[Tensor | None]
+    """Weight and bias of all norms and linear maps, in the order of `decoder_step` in step.cpp."""
+    sizes: tuple[object, ...]
+    """What follows the weights among its arguments."""
+    dtype: torch.dtype
+    """Type of keys and values."""
+    positions: list[RelativePositions]
+    """Those of self-attention in each layer."""
+
+
+@dataclass
+class FusedCache(KeyValueCache):
+    """A cache whose keys and values never move, for the kernel: each hypothesis knows its rows.
+
+    `target["places"]` (N, chunks) int32 is the row of a hypothesis in each chunk, and `target["sentences"]`
+    (N, 1) int32 its sentence.
+    """
+
+    layers: FusedLayers = field(kw_only=True)
+    chunks: list[Tensor] = field(default_factory=list)
+    """Keys and values (L, rows, P, W), in the order of their writing."""
+    of_prefix: list[Tensor] = field(default_factory=list)
+    """Keys and values (rows, P, W) of a prefix for each layer that has read it."""
+    prefix_mask: Tensor | None = None
+    """(rows, P), the columns of the prefix that may be attended to."""
+    memory: list[list[Tensor]] = field(default_factory=lambda: [[], []])
+    """For each layer the keys (B, H * C, S filled up) and the values (B, S, W - H * C) of the source."""
+    source_mask: Tensor | None = None
+    """(B, S) bool."""
+
+    def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> Self:
+        selected = super().select(rows, sentences)
+        selected.chunks = list(self.chunks)
+        return selected
+
+    def mask(self, padding: Tensor | None = None) -> None:
+        """Return None: the mask of the prefix is kept, and nothing else is padding."""
+
+    def attend_to_past(
+        self, attention: MultiHeadAttention, x: Tensor, layer: str, mask: Tensor | None = None
+    ) -> Tensor:
+        """Read a prefix x (N, P, D); see `KeyValueCache.attend_to_past`."""
+        new = attention.keys_values(x, self.columns)
+        self.of_prefix.append(torch.cat([part.transpose(1, 2).flatten(2) for part in new], dim=2))
+        if len(self.of_prefix) == len(self.layers.positions):
+            self._append_chunk(torch.stack(self.of_prefix).to(self.layers.dtype))
+            self.prefix_mask = None if mask is None else mask[:, 0, -1].contiguous()
+        return attention(x, *new, mask)
+
+    def _append_chunk(self, chunk: Tensor) -> None:
+        self.chunks.append(chunk)
+        self.target["places"] = torch.cat([self.target["places"], _rows(chunk.shape[1])], dim=1)
+
+    def remember_source(self, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self.target["sentences"] = _rows(len(src_mask))
+        self.source_mask = src_mask.contiguous()
+        missing = -src_mask.shape[1] % LANES
+        for keys, values in memories:
+            columns = F.pad(keys.transpose(2, 3).flatten(1, 2), (0, missing))
+            rows = values.transpose(1, 2).flatten(2)
+            for kept, part in zip(self.memory, (columns, rows), strict=True):
+                kept.append(part.to(self.layers.dtype).contiguous())
+
+    def through(self, layers: Sequence[Any], x: Tensor, padding: Tensor | None = None) -> Tensor:
+        column, fused = int(self.columns), self.layers
+        positions, sentences = fused.positions, self.target.get("sentences")
+        angles = [one.angles.at(column, 1) for one in positions[:1] if isinstance(one, RotaryPositions)]
+        biases = [one.bias(x[:, None], column + 1) for one in positions]
+        out, chunk = torch.ops.nmt.decoder_step(
+            x[:, 0],
+            fused.weights,
+            *fused.sizes,
+            fused.dtype is torch.bfloat16,
+            self.chunks,
+            self.target["places"],
+            self.prefix_mask,
+            angles[0] if angles else None,
+            [] if biases[0] is None else [bias.contiguous() for bias in biases if bias is not None],
+            *self.memory,
+            self.source_mask,
+            sentences,
+        )
+        self._append_chunk(chunk)
+        return out
+
+
+def new_cache(layers: Sequence[SelfAttentionLayer | DecoderLayer], like: Tensor) -> KeyValueCache:
+    """Return an empty cache for tensors such as `like` (B, ...), for the kernels where these can be used."""
+    fused = fused_layers(layers) if kernels.usable(like) else None
+    if fused is None:
+        return new_plain_cache([layer.self_attention.attention for layer in layers], like)
+    places = torch.empty(len(like), 0, dtype=torch.int32)
+    return FusedCache(target={"places": places}, layers=fused)
+
+
+def fused_layers(layers: Sequence[SelfAttentionLayer | DecoderLayer]) -> FusedLayers | None:
+    """Return the layers for the kernel; None where they have something that it does not know."""
+    if any(_is_special(module) for layer in layers for module in layer.modules()):
+        return None
+    sublayers = [part for layer in layers for part in _sublayers(layer)]
+    norms = [residual.norm for residual, _ in sublayers]
+    maps = [one for _, several in sublayers for one in several]
+    if len({(type(norm), getattr(norm, "eps", None)) for norm in norms}) > 1:
+        return None
+    if type(norms[0]) not in (LayerNorm, nn.RMSNorm) or not all(map(_is_known, maps)):
+        return None
+    modules = [module for residual, several in sublayers for module in (residual.norm, *several)]
+    weights = [parameter for one in modules for parameter in (one.weight, getattr(one, "bias", None))]
+    attention, block = layers[0].self_attention.attention, layers[0].feed_forward.block
+    heads, (keys, values) = attention.num_heads, attention.widths
+    sizes = (len(layers), heads, keys // heads, values // heads, block.d_ff, sublayers[0][0].pre)
+    is_rms = isinstance(norms[0], nn.RMSNorm)
+    dtype = torch.bfloat16 if isinstance(attention.query, LowPrecisionLinear) else torch.float32
+    positions = [layer.self_attention.attention.positions for layer in layers]
+    return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, block.kind.value), dtype, positions)
+
+
+def _sublayers(layer: SelfAttentionLayer | DecoderLayer) -> list[tuple[Residual, list[Any]]]:
+    """Return for each sublayer its residual connection and the linear maps that a step goes through."""
+    own = layer.self_attention.attention
+    parts: list[tuple[Residual, list[Any]]] = [
+        (layer.self_attention.residual, [own.query, own.key_value, own.output])
+    ]
+    if not isinstance(layer, SelfAttentionLayer):
+        cross = layer.cross_attention.attention
+        parts.append((layer.cross_attention.residual, [cross.query, cross.output]))
+    block = layer.feed_forward.block
+    return [*parts, (layer.feed_forward.residual, [block.inner, block.outer])]
+
+
+def _is_special(module: nn.Module) -> bool:
+    """Return whether a module does more in a step of search than its class says, or is in training."""
+    if isinstance(module, MultiHeadAttention) and module.shows_weights:
+        return True
+    return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
+
+
+def _is_known(linear: nn.Module) -> bool:
+    """Return whether the kernel multiplies by this: packed weights, or float32 as they are."""
+    if isinstance(linear, LowPrecisionLinear):
+        return linear.tiles
+    return type(linear) is Linear and linear.weight.dtype is torch.float32 and linear.weight.is_contiguous()
+
+
+def _rows(num: int) -> Tensor:
+    """Return (num, 1) int32: a row of its own for each hypothesis."""
+    return torch.arange(num, dtype=torch.int32)[:, None]
