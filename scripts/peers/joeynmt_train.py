@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from job import Clock, batches, read_job
+from job import Clock, batches, parallel, read_job
 from joeynmt.batch import Batch
 from joeynmt.config import parse_train_args
 from joeynmt.model import build_model
@@ -91,7 +91,7 @@ class Data:
     """Data set, loader and sampler of JoeyNMT in one: an epoch of the updates of the job, and the clock."""
 
     def __init__(self, job, clock):
-        self.job, self.clock = job, clock
+        self.job, self.clock, self.losses = job, clock, []
         self.batch_sampler = self
 
     def make_iter(self, **_):
@@ -106,14 +106,14 @@ class Data:
             batch = batch_of(self.job, src, tgt)
             yield batch
             # The trainer asks for the next batch when the update is over.
-            if self.clock.update(batch.ntokens):
+            if self.clock.update(batch.ntokens, self.losses.pop()):
                 return
 
 
 def main():
     """Train on the job and print the result."""
     job = read_job()
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(parallel(job)[1])
     torch.manual_seed(1)
     model, clock = build(job), Clock(job)
     model.loss_function = "crossentropy", job["label_smoothing"]
@@ -131,7 +131,14 @@ def main():
             },
             train_args=settings(job),
         )
-        data = Data(job, clock)
+        data, step = Data(job, clock), trainer._train_step
+
+        def step_with_loss(batch):
+            loss, correct = step(batch)
+            data.losses.append(loss)
+            return loss, correct
+
+        trainer._train_step = step_with_loss
         trainer.train_and_validate(data, data)
     clock.answer(parameters=sum(p.numel() for p in model.parameters()))
 
