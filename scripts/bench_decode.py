@@ -79,12 +79,13 @@ def systems(args: argparse.Namespace) -> dict[str, System]:
     shared = {**own, "allocator": ALLOCATORS}
     ct2 = {**own, "batch": SENTENCES + TOKENS, "products": ("own", "MKL"), "allocator": ALLOCATORS}
     marian = {"parallel": own["parallel"][-1:], "batch": SENTENCES + TOKENS, "allocator": ALLOCATORS}
-    torch_peer = {**own, "batch": (*SENTENCES[:1], *SENTENCES[2:], *TOKENS[1:])}
+    torch_peer = {**own, "batch": ("64 sentences", "32 sentences", "128 sentences", *TOKENS[2:])}
     attention = {"attention": ("sdpa", "eager")}
-    found = {OURS: System(None, "bench_decode.py", {"search": []}, {**own, "batch": BUDGETS})}
-    for precision in args.ours:
+    found = {}
+    for precision in ("fp32", *args.ours):
         search = {"search": [f"decoding.precision={precision}"]}
-        found[f"{OURS} {precision}"] = System(None, "bench_decode.py", search, {**own, "batch": BUDGETS})
+        name = OURS if precision == "fp32" else f"{OURS} {precision}"
+        found[name] = System(None, "bench_decode.py", search, {**own, "batch": BUDGETS})
     for number in ("float32", "int8", "bfloat16"):
         found[f"ctranslate2 {number}"] = System("main", "peers/ct2_decode.py", {"compute": number}, ct2)
     for number in ("float32", "int8"):
@@ -94,7 +95,7 @@ def systems(args: argparse.Namespace) -> dict[str, System]:
     return found
 
 
-BUDGETS = tuple(f"{number} tokens" for number in (8192, 4096, 16384))
+BUDGETS = tuple(f"{number} tokens" for number in (8192, 16384))
 """Values of decoding.batch_tokens, hypotheses included."""
 EXPORTS = {"ct2": Format.ctranslate2, "hf": Format.huggingface}
 """Adapters that get the run as `nmt export` writes it."""
@@ -289,7 +290,11 @@ def texts_of(args: argparse.Namespace, job: Record, folder: Path, number: int) -
     expected = folder / f"expected-{job['beam_size']}-{number}.txt"
     if not expected.exists():
         lines = files["source"].read_text(encoding="utf-8").split("\n")[:-1]
-        settings = {"search": [], "run": str(args.run.resolve()), "parallel": f"1 x {args.threads}"}
+        settings = {
+            "search": ["decoding.precision=fp32"],
+            "run": str(args.run.resolve()),
+            "parallel": f"1 x {args.threads}",
+        }
         write_lines(expected, load({**job, **settings, "batch": BUDGETS[0]})(lines))
     output = {"expected": str(expected), "output": str(folder / "output.txt")}
     return {key: str(file) for key, file in files.items()} | output

@@ -174,7 +174,7 @@ def _workers(number, job, load, first):
         yield _answer
         return
     context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(number + 1)
+    ready = context.Barrier(number + 1, timeout=600)  # a worker that fails never arrives
     with context.Pool(number, _load, (job, load, first, ready)) as pool:
         ready.wait()
 
