@@ -8,7 +8,10 @@ The model is any run of a pre-norm encoder-decoder Transformer with sinusoids an
 Each system gets lines of text and gives lines of text, SentencePiece included, loading excluded; scores are
 divided by the length to the power of alpha in all of them. This project searches as `nmt translate` does; a
 peer by the adapter scripts/peers/NAME_decode.py, with the weights as `nmt export` writes them for the peer,
-or else converted by the adapter.
+or else converted by the adapter. Marian cannot hold the model; it gets one of the same
+sizes, which is made before:
+
+    python scripts/bench_decode.py marian RUN PEERS FOLDER               # then: run ... --marian FOLDER
 """
 
 from __future__ import annotations
@@ -17,32 +20,38 @@ import argparse
 import contextlib
 import functools
 import json
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sentencepiece
 from benchmarking import (
-    ADAPTERS,
+    ALLOCATORS,
+    ROOT,
     Record,
     Results,
-    alternate,
+    System,
+    compare,
     described,
-    environment,
-    environments,
     grouped,
+    in_words,
     markdown,
-    measured,
     median,
     median_ratio,
     read,
+    require_installed,
+    run_once,
     session,
+    ways,
 )
 from sacrebleu.metrics.bleu import BLEU
+
+sys.path.insert(0, str(ROOT / "scripts" / "peers"))
+from job import batch_size, parallel, translated
 
 from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
@@ -60,17 +69,38 @@ from nmt.runs.opened import Run, evaluation_text, open_run, open_runs
 from nmt.verbs import VERBS
 
 OURS = "nmt"
-PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "ctranslate2 float32": ("main", "ct2", {"compute": "float32", "workers": 1}),
-    "ctranslate2 int8": ("main", "ct2", {"compute": "int8", "workers": 1}),
-    "ctranslate2 int8, a worker per thread": ("main", "ct2", {"compute": "int8", "workers": None}),
-    "hf": ("main", "hf", {}),
-    "joeynmt": ("joeynmt", "joeynmt", {}),
-}
-"""System -> environment, adapter, and further keys of its job; `workers` None: as many as threads."""
+SENTENCES = tuple(f"{number} sentences" for number in (64, 16, 32, 128, 256))
+TOKENS = tuple(f"{number} tokens" for number in (512, 1024, 2048, 4096))
+
+
+def systems(args: argparse.Namespace) -> dict[str, System]:
+    """Return all systems with the settings that are tried, in the order in which they are."""
+    own = {"parallel": ways(args.threads)}
+    shared = {**own, "allocator": ALLOCATORS}
+    ct2 = {**own, "batch": SENTENCES + TOKENS, "products": ("own", "MKL"), "allocator": ALLOCATORS}
+    marian = {"parallel": own["parallel"][-1:], "batch": SENTENCES + TOKENS, "allocator": ALLOCATORS}
+    torch_peer = {**own, "batch": ("64 sentences", "32 sentences", "128 sentences", *TOKENS[2:])}
+    attention = {"attention": ("sdpa", "eager")}
+    found = {}
+    for precision in ("fp32", *args.ours):
+        search = {"search": [f"decoding.precision={precision}"]}
+        name = OURS if precision == "fp32" else f"{OURS} {precision}"
+        found[name] = System(None, "bench_decode.py", search, {**own, "batch": BUDGETS})
+    for number in ("float32", "int8", "bfloat16"):
+        found[f"ctranslate2 {number}"] = System("main", "peers/ct2_decode.py", {"compute": number}, ct2)
+    for number in ("float32", "int8"):
+        found[f"marian {number}"] = System("marian", "peers/marian_decode.py", {"compute": number}, marian)
+    found["hf"] = System("main", "peers/hf_decode.py", {}, {**torch_peer, **attention, **shared})
+    found["joeynmt"] = System("joeynmt", "peers/joeynmt_decode.py", {}, {**torch_peer, **shared})
+    return found
+
+
+BUDGETS = tuple(f"{number} tokens" for number in (8192, 16384))
+"""Values of decoding.batch_tokens, hypotheses included."""
 EXPORTS = {"ct2": Format.ctranslate2, "hf": Format.huggingface}
 """Adapters that get the run as `nmt export` writes it."""
 BEAMS = {"beam": 5, "greedy": 1}
+MODES = ("batch", "one by one")
 SPEED = "sentences_per_second"
 POSITIONS = 1024
 
@@ -151,112 +181,146 @@ def require_convertible(opened: Run) -> None:
         )
 
 
-def translate_ours(job: Record) -> Record:
-    """Translate the lines of a job as `nmt translate` does."""
-    search = [f"decoding.beam_size={job['beam_size']}", f"decoding.length_penalty_alpha={job['alpha']}"]
-    settings = ["decoding=beam", *search, "decoding.length_penalty=average", *job["settings"]]
-    if any(setting.startswith("decoding=") for setting in job["settings"]):
-        settings = job["settings"]
-    threads = f"runtime.threads={job['threads']}"
-    (composed,) = compose(VERBS["translate"], [f"run={job['run']}", "runtime.device=cpu", threads, *settings])
-    cfg = composed.to_config(TranslateConfig)
+def searched(settings: Sequence[str]) -> TranslateConfig:
+    """Return the config of `nmt translate` on CPU."""
+    (composed,) = compose(VERBS["translate"], ["runtime.device=cpu", *settings])
+    return composed.to_config(TranslateConfig)
+
+
+def load(job: Record) -> Callable[[list[str]], list[str]]:
+    """Return a function of lines that translates as `nmt translate` does."""
+    settings = [f"run={job['run']}", f"runtime.threads={parallel(job)[1]}", "decoding=beam"]
+    settings += [f"decoding.beam_size={job['beam_size']}", f"decoding.batch_tokens={batch_size(job)[0]}"]
+    settings += ["decoding.length_penalty=average", f"decoding.length_penalty_alpha={job['alpha']}"]
+    cfg = searched([*settings, *job["search"]])
     opened = open_runs(cfg)
-    lines = Path(job["source"]).read_text(encoding="utf-8").split("\n")[:-1]
-    list(opened.translate(lines[:16], cfg.decoding))
-    started = time.perf_counter()
-    if job["one_by_one"]:
-        found = [next(opened.translate([line], cfg.decoding)) for line in lines]
-    else:
-        found = list(opened.translate(lines, cfg.decoding))
-    seconds = time.perf_counter() - started
-    write_lines(Path(job["output"]), [translation.text for translation in found])
-    length = sum(len(translation.ids) for translation in found) / len(found)
-    return {"seconds": seconds, SPEED: len(lines) / seconds, "mean_length": length}
+    return lambda lines: [found.text for found in opened.translate(lines, cfg.decoding)]
 
 
-def systems(args: argparse.Namespace, job: Record, folder: Path) -> dict[str, Any]:
-    """Return for each system that is asked for a function that runs the system once."""
-    runs: dict[str, Any] = {}
-    interpreters = environments(args.peers)
-    here = [sys.executable, str(Path(__file__).resolve()), "ours"]
-    variants = {OURS: []} | {
-        name: settings.split() for name, _, settings in (v.partition(":") for v in args.ours)
-    }
-    for name, settings in variants.items():
-        runs[name] = (here, {"settings": settings, "run": str(args.run.resolve())}, "default")
-    for name in args.systems:
-        home, adapter, more = PEERS[name]
-        if home not in interpreters:
-            sys.exit(f"{name} is not installed in {args.peers}; see scripts/bench_peers.py")
-        if "workers" in more:
-            more = {**more, "workers": more["workers"] or args.threads}
-        if adapter in EXPORTS:
-            number = more.get("compute", "float32")
-            more = {
-                **more,
-                "exported": str(exported(args.run, folder / f"{adapter}-{number}", adapter, number)),
-            }
-        command = [str(interpreters[home]), str(ADAPTERS / f"{adapter}_decode.py")]
-        runs[name] = (command, more, args.allocator)
-    return {
-        name: functools.partial(run_once, [*command], {**job, **more}, folder / f"{number}", args, allocator)
-        for number, (name, (command, more, allocator)) in enumerate(runs.items())
-    }
+def job_for(name: str, system: System, args: argparse.Namespace, folder: Path) -> Record:
+    """Return what the adapter of a system needs besides what all jobs share."""
+    adapter = Path(system.script).stem.removesuffix("_decode")
+    if system.environment is None:
+        return {**system.job, "run": str(args.run.resolve())}
+    if adapter == "marian":
+        if args.marian is None:
+            sys.exit(f"{name} needs --marian FOLDER, made by: bench_decode.py marian RUN PEERS FOLDER")
+        return {**system.job, "marian": str(args.marian.resolve())}
+    number = system.job.get("compute", "float32")
+    if adapter not in EXPORTS:
+        return system.job
+    return {**system.job, "exported": exported(args.run, folder / f"{adapter}-{number}", adapter, number)}
 
 
-def run_once(command: list[str], job: Record, stem: Path, args: argparse.Namespace, allocator: str) -> Record:
-    """Run a system, and compare its translations with the references and with our own search."""
-    job_file, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
-    job_file.write_text(json.dumps({**job, "output": str(output)}), encoding="utf-8")
-    variables = environment(threads=args.threads, allocator=allocator)
-    result = measured([*command, str(job_file)], variables)
+def judged(result: Record, job: Record) -> Record:
+    """Compare the translations of a run with the references and with our own search."""
     if "error" in result:
         return result
-    lines = {
-        name: Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-        for name, path in {"found": output, "ours": job["expected"], "wanted": job["reference"]}.items()
-    }
-    same = sum(x == y for x, y in zip(lines["found"], lines["ours"], strict=True))
-    bleu = BLEU().corpus_score(lines["found"], [lines["wanted"]]).score
-    return result | {"bleu": round(bleu, 2), "same_as_nmt": same / len(lines["ours"])}
+    found, ours, wanted = (
+        Path(job[key]).read_text(encoding="utf-8").split("\n")[:-1]
+        for key in ("output", "expected", "reference")
+    )
+    same = sum(x == y for x, y in zip(found, ours, strict=True))
+    bleu = BLEU().corpus_score(found, [wanted]).score
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=job["tokenizer"])
+    length = sum(map(len, tokenizer.encode(found))) / len(found)
+    return result | {"bleu": round(bleu, 2), "same_as_nmt": same / len(ours), "mean_length": length}
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure everything: each search, on all lines at once and line by line."""
+    chosen = chosen_systems(args)
     results = Results(args.output)
     results.write(session("decode", args.peers, {"threads": args.threads, "rounds": args.rounds}))
     with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.redirect_stdout(sys.stderr):
         folder = Path(name)
-        shared = export(open_run(args.run), folder, args.lines)
-        lines = {
-            key: (folder / f"{key}.txt").read_text(encoding="utf-8").split("\n")[:-1]
-            for key in ("source", "reference")
-        }
+        shared = export(open_run(args.run), folder, args.lines) | {"alpha": args.alpha}
+        own = {name: job_for(name, system, args, folder) for name, system in chosen.items()}
         for mode in args.modes:
-            number = args.lines_one_by_one if mode == "one by one" else args.lines
-            files = {key: folder / f"{key}-{number}.txt" for key in lines}
-            for key, file in files.items():
-                write_lines(file, lines[key][:number])
+            alone = mode == "one by one"
+            numbers = (args.lines, args.trial_lines)
+            if alone:
+                numbers = (args.lines_one_by_one, args.lines_one_by_one // 2)
+            fitting = {name: one_by_one(system) if alone else system for name, system in chosen.items()}
             for search in args.searches:
-                job = shared | {key: str(file) for key, file in files.items()}
-                job |= {"beam_size": BEAMS[search], "alpha": args.alpha, "one_by_one": mode == "one by one"}
-                job |= {"threads": args.threads, "batch_sentences": args.batch_sentences}
-                job["expected"] = str(expected(args, job, folder))
-                about = {"benchmark": "decode", "search": search, "mode": mode, "lines": number}
-                alternate(systems(args, job, folder), args.rounds, functools.partial(write, results, about))
+                job = shared | {"beam_size": BEAMS[search], "one_by_one": alone}
+                texts = [texts_of(args, job, folder, number) for number in numbers]
+
+                def measure(name: str, settings: Record, is_trial: bool) -> Record:
+                    given = job | texts[is_trial] | own[name] | settings  # noqa: B023
+                    if settings.get("products") == "MKL":
+                        given["variables"] = {"CT2_USE_MKL": "1"}
+                    found = run_once(chosen[name], args.peers, given, folder / "job")
+                    return {"settings": settings} | judged(found, given)
+
+                about = {"benchmark": "decode", "search": search, "mode": mode, "lines": numbers[0]}
+                keep = functools.partial(write, results, about)
+                compare(fitting, SPEED, args.rounds, measure, keep)
+
+
+def chosen_systems(args: argparse.Namespace) -> dict[str, System]:
+    """Return the systems that the command line names; without trials, with the first of all settings."""
+    every = systems(args)
+    names = args.systems or [name for name in every if args.marian or not name.startswith("marian")]
+    if unknown := set(names) - every.keys():
+        sys.exit(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
+    chosen = {name: every[name] for name in names}
+    require_installed(chosen, args.peers)
+    if args.trial_lines:
+        return chosen
+    return {
+        name: system._replace(settings={key: values[:1] for key, values in system.settings.items()})
+        for name, system in chosen.items()
+    }
+
+
+def one_by_one(system: System) -> System:
+    """Return a system for lines that come one at a time: no batches, one worker, of all threads or of one."""
+    first = system.settings["parallel"][0]
+    parallel = dict.fromkeys((first, "1 x 1") if first.startswith("1 x") else ("1 x 1",))
+    settings = {**system.settings, "parallel": tuple(parallel), "batch": system.settings["batch"][:1]}
+    return system._replace(settings=settings)
+
+
+def texts_of(args: argparse.Namespace, job: Record, folder: Path, number: int) -> Record:
+    """Write the first lines, and their translations by our own float32 search; return the files."""
+    files = {key: folder / f"{key}-{number}.txt" for key in ("source", "reference")}
+    for key, file in files.items():
+        write_lines(file, (folder / f"{key}.txt").read_text(encoding="utf-8").split("\n")[:number])
+    expected = folder / f"expected-{job['beam_size']}-{number}.txt"
+    if not expected.exists():
+        lines = files["source"].read_text(encoding="utf-8").split("\n")[:-1]
+        settings = {
+            "search": ["decoding.precision=fp32"],
+            "run": str(args.run.resolve()),
+            "parallel": f"1 x {args.threads}",
+        }
+        write_lines(expected, load({**job, **settings, "batch": BUDGETS[0]})(lines))
+    output = {"expected": str(expected), "output": str(folder / "output.txt")}
+    return {key: str(file) for key, file in files.items()} | output
+
+
+def make_marian_model(args: argparse.Namespace) -> None:
+    """Make the model of Marian out of a run and its training data; see `peers/marian_model.py`."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    opened = open_run(args.run)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.redirect_stdout(sys.stderr):
+        job = export(opened, Path(name), 1)
+        text = evaluation_text(opened.directory, opened.cfg, opened.cfg.data, Split.train)
+        write_lines(args.folder / "source.txt", text.src)
+        write_lines(args.folder / "target.txt", text.tgt)
+        job |= {"marian": str(args.folder.resolve()), "updates": args.updates}
+        job["parallel"] = f"{args.threads} x 1"
+        file = Path(name, "job.json")
+        file.write_text(json.dumps(job), encoding="utf-8")
+        python = args.peers / "marian" / "bin" / "python"
+        command = [str(python), str(ROOT / "scripts" / "peers" / "marian_model.py"), str(file)]
+        sys.exit(subprocess.run(command, stdout=sys.stderr).returncode)
 
 
 def write(results: Results, about: Record, record: Record) -> None:
     """Write a result with the search, mode and number of lines that it is about."""
     results.write(about | record)
-
-
-def expected(args: argparse.Namespace, job: Record, folder: Path) -> Path:
-    """Write the translations of our own float32 search, for comparisons, and return their file."""
-    file = folder / "expected.txt"
-    ours = {"output": str(file), "settings": [], "run": str(args.run.resolve()), "one_by_one": False}
-    translate_ours(job | ours)
-    return file
 
 
 def table(files: Iterable[Path]) -> str:
@@ -267,6 +331,7 @@ def table(files: Iterable[Path]) -> str:
         "search",
         "lines",
         "system",
+        "settings",
         "sentences/s",
         "range",
         "nmt is",
@@ -288,10 +353,11 @@ def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
     """Return the cells of one system in the table."""
     errors = [record["error"] for record in runs if "error" in record]
     if errors:
-        return [f"failed: {errors[0]}", *[""] * 6]
+        return [f"failed: {errors[0]}", *[""] * 7]
     speeds = [record[SPEED] for record in runs]
     ratio = median_ratio([record for record in ours if "error" not in record], runs, SPEED)
     return [
+        in_words(runs[0]["settings"]),
         f"{median(runs, SPEED):,.1f}",
         f"{min(speeds):,.1f} to {max(speeds):,.1f}",
         "" if ratio is None or runs is ours else f"{ratio:.2f} times as fast",
@@ -310,25 +376,32 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("run", type=Path, help="run directory of a trained Transformer")
     measure.add_argument("peers", type=Path, help="the folder that scripts/bench_peers.py filled")
     measure.add_argument("--output", type=Path, required=True, help="JSON lines; results are appended")
-    measure.add_argument("--systems", nargs="*", default=list(PEERS), choices=list(PEERS))
-    measure.add_argument("--searches", nargs="+", default=list(BEAMS), choices=list(BEAMS))
     measure.add_argument(
-        "--modes", nargs="+", default=["batch", "one by one"], choices=["batch", "one by one"]
+        "--systems", nargs="*", help="by default all; their names are in the error for another"
     )
+    measure.add_argument("--searches", nargs="+", default=list(BEAMS), choices=list(BEAMS))
+    measure.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES))
     measure.add_argument("--rounds", type=int, default=3)
-    measure.add_argument("--lines", type=int, default=1000, help="lines of the test split, as one batch")
+    measure.add_argument("--lines", type=int, default=1000, help="lines of the test split, at once")
+    measure.add_argument(
+        "--trial-lines",
+        type=int,
+        default=500,
+        help="the same, when settings are tried; 0: the first ones are taken",
+    )
     measure.add_argument("--lines-one-by-one", type=int, default=200)
-    measure.add_argument("--batch-sentences", type=int, default=64, help="sentences of a batch of a peer")
     measure.add_argument("--alpha", type=float, default=1.0, help="exponent of the length penalty")
     measure.add_argument("--threads", type=int, default=2)
-    measure.add_argument("--allocator", default="tuned", choices=["default", "tuned"], help="of the peers")
-    measure.add_argument(
-        "--ours",
-        nargs="*",
-        default=[],
-        metavar="NAME:KEY=VALUE ...",
-        help="more searches of ours, each with its settings; one with decoding=... has these settings alone",
+    measure.add_argument("--marian", type=Path, help="folder of a model of Marian: model.npz, vocabulary.spm")
+    measure.add_argument("--ours", nargs="*", default=["bf16"], help="more values of decoding.precision")
+    make = verbs.add_parser("marian", help="make a model for --marian out of a run")
+    make.add_argument("run", type=Path)
+    make.add_argument("peers", type=Path)
+    make.add_argument("folder", type=Path)
+    make.add_argument(
+        "--updates", type=int, default=300, help="of Marian's own trainer, with 2,048 tokens each"
     )
+    make.add_argument("--threads", type=int, default=2)
     show = verbs.add_parser("table", help="make tables of results")
     show.add_argument("files", nargs="+", type=Path)
     ours = verbs.add_parser("ours", help="one translation of ours, as `run` starts it")
@@ -341,10 +414,12 @@ def main() -> None:
     args = parser().parse_args()
     if args.verb == "run":
         run(args)
+    elif args.verb == "marian":
+        make_marian_model(args)
     elif args.verb == "table":
         print(table(args.files))
     else:
-        print(json.dumps(translate_ours(json.loads(args.job.read_text(encoding="utf-8")))))
+        translated(json.loads(args.job.read_text(encoding="utf-8")), load)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@
 
 The reference work is Multi30k English-German in 8,000 joint pieces, pre-norm, tied embeddings, dropout 0.1
 on residuals, attention weights and inside the feed-forward, label smoothing 0.1, batches of 4,096 tokens.
-Speed counts target tokens, EOS included and padding never. This project is measured as `nmt train`; a
-peer trains on the very same batches, by the adapter scripts/peers/NAME_train.py.
+Some batches of the first epoch are the whole epoch here: every system goes through them twice, and the second
+time counts, when it has seen all their shapes. Speed is target tokens, EOS included and padding never, by
+wall-clock time. This project is measured as `nmt train`; a peer trains on the very same batches, by the
+adapter scripts/peers/NAME_train.py.
 """
 
 from __future__ import annotations
@@ -24,26 +26,27 @@ from typing import Any
 
 import numpy as np
 from benchmarking import (
-    ADAPTERS,
+    ALLOCATORS,
     Record,
     Results,
-    alternate,
+    System,
+    compare,
     described,
-    environment,
-    environments,
     grouped,
+    in_words,
     markdown,
-    measured,
     median,
     median_ratio,
     read,
+    require_installed,
+    run_once,
     session,
 )
 
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data.batching import plan_epoch
+from nmt.data.batching import Plan, plan_epoch
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import train_tokenizer, training_text
@@ -53,14 +56,29 @@ from nmt.models.configs import TransformerConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.tasks import TASKS
+from nmt.training import trainer
 from nmt.training.configs import CrossEntropyConfig
 from nmt.verbs import VERBS
 
 OURS = "nmt"
-PEERS = {"hf": "main", "eole": "main", "opennmt": "main", "joeynmt": "joeynmt"}
-"""System -> its environment."""
+ATTENTION = ("sdpa", "eager")
+SYSTEMS = {
+    OURS: System(None, "bench_train.py", {}, {}),
+    "hf": System("main", "peers/hf_train.py", {}, {"attention": ATTENTION, "allocator": ALLOCATORS}),
+    "eole": System("main", "peers/eole_train.py", {}, {"allocator": ALLOCATORS}),
+    "opennmt": System(
+        "main",
+        "peers/opennmt_train.py",
+        {},
+        {"attention": ("scaled-dot-flash", "scaled-dot"), "allocator": ALLOCATORS},
+    ),
+    "joeynmt": System("joeynmt", "peers/joeynmt_train.py", {}, {"allocator": ALLOCATORS}),
+    "fairseq": System("fairseq", "peers/fairseq_train.py", {}, {"allocator": ALLOCATORS}),
+}
+"""Eole, JoeyNMT and fairseq have one kind of attention on CPU."""
 SIZES = ("tiny", "small", "base")
 LEARNING_RATE = 3e-4
+ADAM_EPS = 1e-8
 SPEED = "tgt_tokens_per_second"
 
 
@@ -75,19 +93,26 @@ def overrides(args: argparse.Namespace, size: str) -> list[str]:
         "schedule=constant",
         f"schedule.peak_rate={LEARNING_RATE}",
         "schedule.warmup_steps=0",
+        f"optimizer.eps={ADAM_EPS}",
         f"runtime.threads={args.threads}",
         *args.ours,
     ]
 
 
-def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
-    """Write the batches of the first epoch; return the tokenizer and the target tokens of each batch."""
+def first_batches(number: int, *arguments: Any, **settings: Any) -> Plan:
+    """Return the first batches of the first epoch, in every epoch."""
+    chosen = plan_epoch(*arguments, **{**settings, "epoch": 1})[:number]
+    return Plan(np.concatenate(chosen).astype(np.int32), np.cumsum([len(batch) for batch in chosen]))
+
+
+def dump(cfg: TrainConfig, path: Path, num_batches: int) -> tuple[Tokenizer, list[int]]:
+    """Write the batches of the work; return the tokenizer and the target tokens of each batch."""
     examples = TASKS[cfg.task].examples(cfg)
     text = training_text(cfg.data, examples.filter, {}, warn, cfg.trainer.max_steps)
     tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
     pairs = examples.epochs(text, tokenizer, warn)(1, 0).part(0)
     lengths = pairs.src_lengths, pairs.tgt_lengths
-    plan = plan_epoch(*lengths, seed=cfg.seed, epoch=1, max_tokens=cfg.trainer.tokens_per_batch)
+    plan = first_batches(num_batches, *lengths, seed=cfg.seed, max_tokens=cfg.trainer.tokens_per_batch)
     arrays = {"rows": np.concatenate(plan), "ends": np.cumsum([len(batch) for batch in plan])}
     for name, side in (("src", pairs.src), ("tgt", pairs.tgt)):
         arrays[f"{name}_ids"] = side.ids[:]
@@ -96,21 +121,21 @@ def dump(cfg: TrainConfig, path: Path) -> tuple[Tokenizer, list[int]]:
     return tokenizer, [int(pairs.tgt_lengths[batch].sum()) for batch in plan]
 
 
-def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
+def job_of(args: argparse.Namespace, size: str, work: Path, num_batches: int) -> Record:
     """Return the job of one size, which is the same for every system."""
     (composed,) = compose(VERBS["train"], [*overrides(args, size), f"run={work / 'run'}"])
     cfg, _ = composed.to_training()
     model, objective = cfg.model, cfg.objective
     assert isinstance(model, TransformerConfig)
     assert isinstance(objective, CrossEntropyConfig)
-    tokenizer, tokens = dump(cfg, work / f"{size}.npz")
-    num_updates = args.warmup + args.updates
-    if num_updates > len(tokens):
-        sys.exit(f"--warmup and --updates must not exceed the {len(tokens)} batches of an epoch together")
+    batches = work / f"{size}-{num_batches}.npz"
+    tokenizer, tokens = dump(cfg, batches, num_batches)
+    if num_batches > len(tokens):
+        sys.exit(f"--updates must not exceed the {len(tokens)} batches of an epoch")
     keys = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
     return {
-        "batches": str(work / f"{size}.npz"),
-        "tokens": tokens[:num_updates],
+        "batches": str(batches),
+        "tokens": tokens,
         "parameters": sum(p.numel() for p in initial_model(cfg, tokenizer).parameters()),
         "sizes": {key: getattr(model, key) for key in keys},
         "vocab_size": tokenizer.tgt_vocab_size,
@@ -121,21 +146,20 @@ def job_of(args: argparse.Namespace, size: str, work: Path) -> Record:
         "dropout": model.dropout,
         "label_smoothing": objective.label_smoothing,
         "learning_rate": LEARNING_RATE,
-        "threads": args.threads,
-        "warmup": args.warmup,
-        "updates": args.updates,
+        "adam_eps": ADAM_EPS,
+        "parallel": f"1 x {args.threads}",
+        "updates": num_batches,
         "overrides": overrides(args, size),
     }
 
 
 def train_ours(job: Record) -> Record:
-    """Run `nmt train` for the updates of a job, and return the speed after the warm-up by metrics.jsonl."""
-    warmup, num_updates = job["warmup"], job["warmup"] + job["updates"]
-    never = 10**9
+    """Run `nmt train` twice over the batches of a job, and return the wall-clock speed of the second time."""
+    num_updates, never = job["updates"], 10**9
     limits = {
         "runtime.precision": job["precision"],
-        "trainer.max_steps": num_updates,
-        "trainer.log_every_steps": warmup,
+        "trainer.max_steps": 2 * num_updates,
+        "trainer.log_every_steps": num_updates,
         "trainer.eval_every_steps": never,
         "trainer.save_every_steps": never,
         "trainer.num_samples": 0,
@@ -144,6 +168,7 @@ def train_ours(job: Record) -> Record:
         "decoding.max_length_ratio": 0,
         "decoding.max_length_offset": 1,
     }
+    trainer.plan_epoch = functools.partial(first_batches, num_updates)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, contextlib.redirect_stdout(sys.stderr):
         settings = [f"{key}={value}" for key, value in limits.items()]
         code = cli.main(["train", *job["overrides"], *settings, f"run={folder}/run"])
@@ -153,75 +178,56 @@ def train_ours(job: Record) -> Record:
         lines = read([run.path / "metrics.jsonl"])
         checkpoint = run.checkpoints.latest(warn)
     assert checkpoint is not None
-    trained_on = checkpoint.state["progress"]["tokens"]
-    if trained_on != sum(job["tokens"]):
-        sys.exit(f"nmt train saw {trained_on} target tokens, the peers would see {sum(job['tokens'])}")
-    windows = [line for line in lines if f"train/{SPEED}" in line and line["step"] > warmup]
-    tokens = [sum(job["tokens"][line["step"] - warmup : line["step"]]) for line in windows]
-    seconds = sum(n / line[f"train/{SPEED}"] for n, line in zip(tokens, windows, strict=True))
+    trained_on, tokens = checkpoint.state["progress"]["tokens"], sum(job["tokens"])
+    if trained_on != 2 * tokens:
+        sys.exit(f"nmt train saw {trained_on} target tokens, the peers would see {2 * tokens}")
+    first, second = (
+        next(line for line in lines if line["step"] == step and "train/seconds" in line)
+        for step in (num_updates, 2 * num_updates)
+    )
+    seconds = second["train/seconds"] - first["train/seconds"]
     return {
-        "tgt_tokens": sum(tokens),
+        "tgt_tokens": tokens,
         "seconds": seconds,
-        SPEED: sum(tokens) / seconds,
-        "last_loss": windows[-1]["train/loss"],
+        SPEED: tokens / seconds,
+        "own_clock": second[f"train/{SPEED}"],
+        "loss": second["train/loss"],
         "parameters": job["parameters"],
     }
 
 
-def systems(args: argparse.Namespace, job_file: Path) -> dict[str, Any]:
-    """Return for each system, a peer with each allocator, a function that runs the system once."""
-    here = [sys.executable, str(Path(__file__).resolve()), "ours", str(job_file)]
-    runs: dict[str, Any] = {}
-    interpreters = environments(args.peers)
-    for name in args.systems:
-        if name == OURS:
-            runs[name] = functools.partial(measured, here, environment(threads=args.threads))
-            continue
-        python = interpreters.get(PEERS[name])
-        if python is None:
-            sys.exit(f"{name} is not installed in {args.peers}; see scripts/bench_peers.py")
-        command = [str(python), str(ADAPTERS / f"{name}_train.py"), str(job_file)]
-        for allocator in args.allocators:
-            variables = environment(threads=args.threads, allocator=allocator)
-            runs[f"{name}, {allocator} allocator"] = functools.partial(measured, command, variables)
-    return runs
-
-
 def run(args: argparse.Namespace) -> None:
     """Measure everything, size by size and precision by precision."""
-    if args.updates % args.warmup:
-        sys.exit("--updates must be a multiple of --warmup")
+    systems = {name: SYSTEMS[name] for name in args.systems}
+    require_installed(systems, args.peers)
     results = Results(args.output)
     results.write(session("train", args.peers, {"threads": args.threads, "rounds": args.rounds}))
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
         for size in args.sizes:
-            job = job_of(args, size, Path(folder))
+            jobs = [job_of(args, size, folder, n) for n in (args.updates, args.trial_updates)]
             for precision in args.precisions:
-                job_file = Path(folder, f"{size}-{precision}.json")
-                job_file.write_text(json.dumps({**job, "precision": precision}), encoding="utf-8")
+
+                def measure(name: str, settings: Record, is_trial: bool) -> Record:
+                    job = jobs[is_trial] | settings | {"precision": precision}  # noqa: B023
+                    return {"settings": settings} | run_once(systems[name], args.peers, job, folder / "job")
+
                 about = {"benchmark": "train", "size": size, "precision": precision}
+                keep = functools.partial(write, results, about)
+                compare(systems, SPEED, args.rounds, measure, keep)
 
-                def keep(record: Record, about: Record = about) -> None:
-                    results.write(about | record)
 
-                alternate(systems(args, job_file), args.rounds, keep)
+def write(results: Results, about: Record, record: Record) -> None:
+    """Write a result with the size and precision that it is about."""
+    results.write(about | record)
 
 
 def table(files: Iterable[Path]) -> str:
     """Return the results of some files as Markdown: machine and command of each, then one table."""
     records = read(files)
     parts = [described(record) for record in records if record["kind"] == "session"]
-    header = (
-        "size",
-        "precision",
-        "system",
-        "target tokens/s",
-        "range",
-        "nmt is faster by",
-        "peak memory",
-        "parameters",
-        "loss",
-    )
+    header = ("size", "precision", "system", "settings", "target tokens/s", "range", "nmt is")
+    header += ("peak memory", "parameters", "loss")
     rows = []
     for (size, precision), group in grouped(
         (record for record in records if record["kind"] == "result"), "size", "precision"
@@ -236,16 +242,17 @@ def cells(runs: Sequence[Record], ours: Sequence[Record]) -> list[str]:
     """Return the cells of one system in the table."""
     errors = [record["error"] for record in runs if "error" in record]
     if errors:
-        return [f"failed: {errors[0]}", *[""] * 5]
+        return [f"failed: {errors[0]}", *[""] * 6]
     speeds = [record[SPEED] for record in runs]
     ratio = median_ratio([record for record in ours if "error" not in record], runs, SPEED)
     return [
+        in_words(runs[0]["settings"]),
         f"{median(runs, SPEED):,.0f}",
         f"{min(speeds):,.0f} to {max(speeds):,.0f}",
         "" if ratio is None or runs is ours else f"{ratio:.2f} times as fast",
         f"{median(runs, 'peak_rss_mb') / 1024:.1f} GB",
         f"{runs[0]['parameters'] / 1e6:.2f} M",
-        f"{median(runs, 'last_loss'):.2f}" if "last_loss" in runs[0] else "",
+        f"{median(runs, 'loss'):.3f}",
     ]
 
 
@@ -259,13 +266,10 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("--data-path", help="Multi30k on disk (data.path); without it, from the hub")
     measure.add_argument("--sizes", nargs="+", default=["small"], choices=SIZES)
     measure.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
-    measure.add_argument("--systems", nargs="+", default=[OURS, *PEERS], choices=[OURS, *PEERS])
-    measure.add_argument(
-        "--allocators", nargs="+", default=["default", "tuned"], choices=["default", "tuned"]
-    )
+    measure.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
     measure.add_argument("--rounds", type=int, default=3)
-    measure.add_argument("--warmup", type=int, default=5, help="updates before the clock starts")
-    measure.add_argument("--updates", type=int, default=30, help="updates that are timed")
+    measure.add_argument("--updates", type=int, default=30, help="updates to warm up, and as many timed")
+    measure.add_argument("--trial-updates", type=int, default=5, help="the same, when settings are tried")
     measure.add_argument("--threads", type=int, default=2)
     measure.add_argument("--ours", nargs="+", default=[], metavar="KEY=VALUE", help="for nmt train")
     show = verbs.add_parser("table", help="make tables of results")

@@ -1,13 +1,16 @@
-"""Tools for comparisons with other toolkits: facts of the machine, alternating runs, medians, tables.
+"""Tools for comparisons with other toolkits: the machine, settings, alternating runs, medians, tables.
 
-A benchmark runs every system in a process of its own, one after the other, round by round, so that what the
-machine does meanwhile falls on all of them; a ratio is taken within each round, and medians over the rounds.
-Results are lines of JSON: one `session` (machine, versions, command), then one `result` for every single run,
-failed ones included. Tables are made of these lines alone. Knows no toolkit, no model and no text.
+A system has settings: for each of them some values, of which the fastest are found first, in short trials.
+Then every system runs at its best, in a process of its own, one after the other, round by round, so that what
+the machine does meanwhile falls on all of them; a ratio is taken within each round, and medians over the
+rounds. Results are lines of JSON: one `session` (machine, versions, command), then a `trial` or a `result`
+for every single run, failed ones included. Tables are made of these lines alone. Knows no toolkit, no model
+and no text.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -19,19 +22,43 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-ADAPTERS = Path(__file__).resolve().parent / "peers"
 ALLOCATOR = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1073741824:glibc.malloc.top_pad=67108864"
 """$GLIBC_TUNABLES that sets the allocator of a peer as `nmt.runtime.prepare` sets ours."""
-PEER_PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "joeynmt")
+PEER_PACKAGES = (
+    "torch",
+    "transformers",
+    "ctranslate2",
+    "eole",
+    "OpenNMT-py",
+    "joeynmt",
+    "pymarian",
+    "fairseq",
+)
 
 SAMPLE_SECONDS = 0.05
 """Time between two measurements of the memory of a system."""
-MATRIX_UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+MATRIX_UNITS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+ALLOCATORS = ("default", "tuned")
+"""Values of the setting `allocator` of a peer."""
 
 Record = dict[str, Any]
+Settings = Mapping[str, Sequence[str]]
+"""Names of settings -> their values; the first ones are tried together."""
+
+
+class System(NamedTuple):
+    """A toolkit in a comparison."""
+
+    environment: str | None
+    """The folder of its interpreter among the peers; None for this interpreter."""
+    script: str
+    """The adapter, below scripts/, that is run with the file of a job."""
+    job: Record
+    """What the name of the system stands for."""
+    settings: Settings
 
 
 def machine() -> Record:
@@ -94,6 +121,30 @@ def environment(*, threads: int, allocator: str = "default") -> dict[str, str]:
     return variables | ({"GLIBC_TUNABLES": ALLOCATOR} if allocator == "tuned" else {})
 
 
+def ways(threads: int) -> tuple[str, ...]:
+    """Return the values of the setting `parallel`: one worker of all threads, and a worker for each."""
+    return (f"1 x {threads}", f"{threads} x 1") if threads > 1 else ("1 x 1",)
+
+
+def require_installed(systems: Mapping[str, System], peers: Path) -> None:
+    """End the program when the environment of a system is not among the peers."""
+    for name, system in systems.items():
+        if system.environment and not (peers / system.environment / "bin" / "python").exists():
+            sys.exit(f"{name} is not installed in {peers}; see scripts/bench_peers.py")
+
+
+def run_once(system: System, peers: Path, job: Record, stem: Path) -> Record:
+    """Run a system on a job, which has its settings; the job is written beside `stem`."""
+    file = stem.with_suffix(".json")
+    file.write_text(json.dumps(job), encoding="utf-8")
+    python = peers / system.environment / "bin" / "python" if system.environment else Path(sys.executable)
+    arguments = [str(python), str(ROOT / "scripts" / system.script)]
+    arguments += [str(file)] if system.environment else ["ours", str(file)]
+    _, _, threads = job["parallel"].partition(" x ")
+    variables = environment(threads=int(threads), allocator=job.get("allocator", "default"))
+    return measured(arguments, variables | job.get("variables", {}))
+
+
 def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: float = 3600.0) -> Record:
     """Run a system; return the JSON of its last line, and its peak memory as `peak_rss_mb`.
 
@@ -118,13 +169,82 @@ def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: f
 
 
 def peak_rss_mb(process: int) -> int:
-    """Return the peak resident memory of a process alone; `getrusage` begins with that of its parent."""
+    """Return the sum of the peaks of resident memory of a process and those that it has started.
+
+    `getrusage` would begin with the peak of the process that started it.
+    """
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+        threads = list(Path(f"/proc/{process}/task").iterdir())
+        children = {child for thread in threads for child in (thread / "children").read_text().split()}
     except OSError:
         return 0
     found = re.search(r"VmHWM:\s+(\d+) kB", status)  # no such line in a process that has just ended
-    return int(found[1]) // 1024 if found else 0
+    return (int(found[1]) // 1024 if found else 0) + sum(peak_rss_mb(int(child)) for child in children)
+
+
+def best_settings(
+    settings: Settings, speed: str, trial: Callable[[Record], Record], write: Callable[[Record], None]
+) -> Record:
+    """Return the fastest settings: one after the other is varied, with the best values of those before.
+
+    Raises:
+        RuntimeError: the first values do not work; the text is the error.
+    """
+    best = {name: values[0] for name, values in settings.items()}
+
+    def tried(chosen: Record) -> Record:
+        result = trial(chosen)
+        write({"kind": "trial", "settings": chosen, **result})
+        return result
+
+    if all(len(values) == 1 for values in settings.values()):
+        return best
+    result = tried(best)
+    if "error" in result:
+        raise RuntimeError(result["error"])
+    fastest = result[speed]
+    for name, values in settings.items():
+        for value in values[1:]:
+            chosen = best | {name: value}
+            result = tried(chosen)
+            if result.get(speed, 0.0) > fastest:
+                best, fastest = chosen, result[speed]
+    return best
+
+
+def compare(
+    systems: Mapping[str, System],
+    speed: str,
+    rounds: int,
+    run: Callable[[str, Record, bool], Record],
+    write: Callable[[Record], None],
+) -> None:
+    """Find the best settings of every system, then run all of them round by round.
+
+    `run` takes the name of a system, its settings, and whether the run is a trial, and returns a result.
+    """
+    chosen: dict[str, Record] = {}
+    for name, system in systems.items():
+
+        def keep(record: Record, name: str = name) -> None:
+            write({"system": name, **record})
+
+        try:
+            chosen[name] = best_settings(
+                system.settings, speed, lambda settings, name=name: run(name, settings, True), keep
+            )
+        except RuntimeError as error:
+            write({"kind": "result", "system": name, "round": 1, "error": str(error)})
+    alternate(
+        {name: functools.partial(run, name, best, False) for name, best in chosen.items()}, rounds, write
+    )
+
+
+def in_words(settings: Record) -> str:
+    """Return settings as a cell of a table."""
+    words = {"parallel": "{}", "allocator": "{} allocator", "batch": "{}", "attention": "{} attention"}
+    return ", ".join(words.get(name, name + " {}").format(value) for name, value in settings.items())
 
 
 def alternate(runs: Mapping[str, Callable[[], Record]], rounds: int, write: Callable[[Record], None]) -> None:

@@ -51,6 +51,7 @@ bench_gpu = script("bench_gpu")
 def runs(system: str, speeds: list[float], **more: Any) -> list[dict[str, Any]]:
     """Results of a training, one a round."""
     about = {"kind": "result", "size": "small", "precision": "bf16", "system": system, "peak_rss_mb": 2048}
+    about |= {"settings": {"allocator": "tuned"} if system != "nmt" else {}, "loss": 6.5}
     return [
         {**about, "round": number, "tgt_tokens_per_second": speed, "parameters": 9_000_000, **more}
         for number, speed in enumerate(speeds, start=1)
@@ -118,7 +119,7 @@ def test_the_table_of_trainings(tmp_path: Path) -> None:
     session = benchmarking.session("train", tmp_path, {})
     records = [
         session,
-        *runs("nmt", [200.0, 100.0, 410.0], last_loss=6.5),
+        *runs("nmt", [200.0, 100.0, 410.0]),
         *runs("peer", [100.0, 50.0, 100.0]),
         {**runs("broken", [0.0])[0], "error": "exit code 1: no | such thing"},
     ]
@@ -127,45 +128,79 @@ def test_the_table_of_trainings(tmp_path: Path) -> None:
     for record in records:
         results.write(record)
     *_, header, _, ours, peer, broken = bench_train.table([file]).split("\n")
-    assert header.startswith("| size | precision | system | target tokens/s | range |")
+    assert header.startswith("| size | precision | system | settings | target tokens/s | range |")
     assert header.endswith("| peak memory | parameters | loss |")
-    assert ours == "| small | bf16 | nmt | 200 | 100 to 410 |  | 2.0 GB | 9.00 M | 6.50 |"
-    assert peer == "| small | bf16 | peer | 100 | 50 to 100 | 2.00 times as fast | 2.0 GB | 9.00 M |  |"
-    assert broken == "| small | bf16 | broken | failed: exit code 1: no \\| such thing |  |  |  |  |  |"
+    assert ours == "| small | bf16 | nmt |  | 200 | 100 to 410 |  | 2.0 GB | 9.00 M | 6.500 |"
+    assert peer.startswith("| small | bf16 | peer | tuned allocator | 100 | 50 to 100 | 2.00 times as fast |")
+    assert broken == "| small | bf16 | broken | failed: exit code 1: no \\| such thing |  |  |  |  |  |  |"
 
 
 def test_the_table_of_translations(tmp_path: Path) -> None:
     about = {"kind": "result", "search": "beam", "mode": "batch", "mean_length": 13.5, "bleu": 32.04}
-    about |= {"peak_rss_mb": 512, "same_as_nmt": 0.998}
+    about |= {"peak_rss_mb": 512, "same_as_nmt": 0.998, "settings": {"parallel": "2 x 1"}}
     file = tmp_path / "results.jsonl"
     results = benchmarking.Results(file)
     for number, speed in enumerate((100.0, 120.0), start=1):
         results.write({**about, "system": "nmt", "round": number, "sentences_per_second": 2 * speed})
         results.write({**about, "system": "peer", "round": number, "sentences_per_second": speed})
     *_, ours, peer = bench_decode.table([file]).split("\n")
-    assert ours == "| beam | batch | nmt | 220.0 | 200.0 to 240.0 |  | 13.50 | 32.04 | 99.8% | 0.5 GB |"
-    assert peer.startswith("| beam | batch | peer | 110.0 | 100.0 to 120.0 | 2.00 times as fast |")
+    assert (
+        ours == "| beam | batch | nmt | 2 x 1 | 220.0 | 200.0 to 240.0 |  | 13.50 | 32.04 | 99.8% | 0.5 GB |"
+    )
+    assert peer.startswith("| beam | batch | peer | 2 x 1 | 110.0 | 100.0 to 120.0 | 2.00 times as fast |")
 
 
 @pytest.mark.parametrize("name", list(bench_peers.ENVIRONMENTS))
-def test_the_environments_hold_one_torch(tmp_path: Path, name: str) -> None:
-    make, torch_first, packages, alone = bench_peers.commands(name, tmp_path)
-    assert make[1:3] == ["-m", "venv"]
+def test_the_environments_hold_one_torch(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_peers, "interpreter", lambda version: f"python{version or ''}")
+    wanted = bench_peers.ENVIRONMENTS[name]
+    make, *steps = bench_peers.commands(name, tmp_path)
+    assert make == [f"python{wanted.python or ''}", "-m", "venv", str(tmp_path / name)]
     pinned = f"torch=={torch.__version__.partition('+')[0]}"
-    assert torch_first[-2:] == [pinned, "numpy"]
+    assert [step[-2:] == [pinned, "numpy"] for step in steps].count(True) == wanted.has_torch
     assert (tmp_path / f"{name}.txt").read_text(encoding="utf-8") == f"{pinned}\n"
-    assert str(tmp_path / f"{name}.txt") in packages
-    assert set(bench_peers.ENVIRONMENTS[name].packages) <= set(packages)
-    assert "--no-deps" in alone
+    (packages,) = (step for step in steps if str(tmp_path / f"{name}.txt") in step)
+    assert set(wanted.packages) <= set(packages)
+    assert ("--no-deps" in steps[-1]) == bool(wanted.alone)
 
 
 def test_every_peer_has_an_adapter_and_an_environment() -> None:
-    for system, place in bench_train.PEERS.items():
-        assert (benchmarking.ADAPTERS / f"{system}_train.py").exists()
-        assert place in bench_peers.ENVIRONMENTS
-    for place, adapter, _ in bench_decode.PEERS.values():
-        assert (benchmarking.ADAPTERS / f"{adapter}_decode.py").exists()
-        assert place in bench_peers.ENVIRONMENTS
+    args = bench_decode.parser().parse_args(["run", "run", "peers", "--output", "file"])
+    for system in (*bench_train.SYSTEMS.values(), *bench_decode.systems(args).values()):
+        assert (SCRIPTS / system.script).exists()
+        assert system.environment is None or system.environment in bench_peers.ENVIRONMENTS
+        assert all(values for values in system.settings.values())
+
+
+def test_settings_are_varied_one_after_the_other_and_the_fastest_are_kept() -> None:
+    speeds = {("1 x 2", "a"): 1.0, ("2 x 1", "a"): 3.0, ("2 x 1", "b"): 2.0, ("2 x 1", "c"): 4.0}
+
+    def trial(settings: dict[str, str]) -> dict[str, Any]:
+        if settings["batch"] == "d":
+            return {"error": "no memory"}
+        return {"speed": speeds[settings["parallel"], settings["batch"]]}
+
+    written: list[dict[str, Any]] = []
+    settings = {"parallel": ("1 x 2", "2 x 1"), "batch": ("a", "b", "c", "d")}
+    best = benchmarking.best_settings(settings, "speed", trial, written.append)
+    assert best == {"parallel": "2 x 1", "batch": "c"}
+    assert [record["kind"] for record in written] == ["trial"] * 5
+    assert benchmarking.in_words(best | {"allocator": "tuned"}) == "2 x 1, c, tuned allocator"
+
+
+def test_a_system_that_fails_in_its_first_trial_is_in_the_results() -> None:
+    systems = {
+        name: benchmarking.System(None, "script", {}, {"batch": ("a", "b")}) for name in ("good", "bad")
+    }
+    written: list[dict[str, Any]] = []
+
+    def run(name: str, settings: dict[str, str], is_trial: bool) -> dict[str, Any]:
+        assert name == "good" or is_trial
+        return {"speed": 1.0} if name == "good" else {"error": "no such processor"}
+
+    benchmarking.compare(systems, "speed", 2, run, written.append)
+    results = [(r["system"], r["round"], r.get("error")) for r in written if r["kind"] == "result"]
+    assert results == [("bad", 1, "no such processor"), ("good", 1, None), ("good", 2, None)]
 
 
 def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +216,11 @@ def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: py
         ],
     )
     cfg, _ = composed.to_training()
-    tokenizer, tokens = bench_train.dump(cfg, tmp_path / "batches.npz")
+    tokenizer, tokens = bench_train.dump(cfg, tmp_path / "batches.npz", 10)
     job = script("job", SCRIPTS / "peers")
-    batches = list(job.batches({"batches": str(tmp_path / "batches.npz"), "pad_id": 0}))
+    both = list(job.batches({"batches": str(tmp_path / "batches.npz"), "pad_id": 0}))
+    batches, again = both[: len(both) // 2], both[len(both) // 2 :]
+    assert all((x[1] == y[1]).all() for x, y in zip(batches, again, strict=True))
     assert [int((tgt != 0).sum()) for _, tgt in batches] == tokens
     assert sum(len(src) for src, _ in batches) == 10
     texts = {tokenizer.decode(row[row != 0][:-1].tolist()) for _, tgt in batches for row in tgt}
@@ -191,17 +228,31 @@ def test_peers_train_on_the_batches_of_nmt_train(tmp_path: Path, monkeypatch: py
     assert all((row[row != 0][-1] == 3).all() for src, _ in batches for row in src)
 
 
-def test_a_search_gets_batches_of_like_lengths_and_is_read_up_to_eos() -> None:
+def test_the_clock_counts_the_second_half_of_the_updates() -> None:
+    clock = script("job", SCRIPTS / "peers").Clock({"updates": 2})
+    updates = ((5, 9.0), (5, 9.0), (10, 3.0), (30, 2.0))
+    assert [clock.update(number, loss) for number, loss in updates] == [False, False, False, True]
+    assert (clock.tokens, clock.loss / clock.tokens) == (40, 2.25)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ("2 sentences", [[[5, 5, 5, 3], [6, 7, 3, 0]], [[4, 3]]]),
+        ("4 tokens", [[[5, 5, 5, 3]], [[6, 7, 3]], [[4, 3]]]),
+    ],
+)
+def test_a_search_gets_batches_of_like_lengths_and_is_read_up_to_eos(batch: str, expected: list[Any]) -> None:
     seen = []
 
     def search(src: Any) -> list[list[int]]:
         seen.append(src.tolist())
         return [[*row[:1], 3, 9] if row[0] > 5 else [*row[:1], 0] for row in src.tolist()]
 
-    job = {"pad_id": 0, "eos_id": 3, "batch_sentences": 2}
-    translate = script("job", SCRIPTS / "peers").in_batches(job, search)
+    job = {"pad_id": 0, "eos_id": 3, "batch": batch}
+    translate = script("job", SCRIPTS / "peers").by_length(job, search)
     assert translate([[6, 7, 3], [4, 3], [5, 5, 5, 3]]) == [[6], [4], [5]]
-    assert seen == [[[4, 3, 0], [6, 7, 3]], [[5, 5, 5, 3]]]
+    assert seen == expected
 
 
 @pytest.fixture(scope="module")
@@ -276,9 +327,9 @@ def test_a_converted_model_is_the_same_function(run: Path, tmp_path: Path, syste
     file = tmp_path / "results.jsonl"
     where = [str(run), os.environ["NMT_BENCH_PEERS"], "--output", str(file), "--lines", "10"]
     what = ["--systems", system, "--searches", search, "--modes", "batch", "--rounds", "1", "--threads", "1"]
+    what += ["--ours", "--trial-lines", "0"]
     bench_decode.run(bench_decode.parser().parse_args(["run", *where, *what]))
-    _, ours, peer = benchmarking.read([file])
-    assert ours["same_as_nmt"] == 1.0
+    _, peer = benchmarking.read([file])
     assert "error" not in peer, peer
     # Beams may differ where one search goes on for longer than the other.
     assert peer["same_as_nmt"] >= (1.0 if search == "greedy" else 0.7)

@@ -8,7 +8,7 @@ import tempfile
 from contextlib import nullcontext
 
 import torch
-from job import Clock, batches, corpus_files, leave_out, read_job
+from job import Clock, batches, corpus_files, leave_out, parallel, read_job
 
 leave_out("torchaudio", "torchaudio.transforms")  # for speech models alone, and tied to one torch
 from eole import train_single  # noqa: E402
@@ -53,6 +53,7 @@ def config(job, folder):
             "compute_dtype": "fp32",
             "optim": "adam",
             "adam_beta2": 0.98,
+            "adam_eps": job["adam_eps"],
             "learning_rate": job["learning_rate"],
             "decay_method": "none",
             "max_grad_norm": 1.0,
@@ -88,7 +89,7 @@ def feed(job):
 def main():
     """Train on the job and print the result."""
     job = read_job()
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(parallel(job)[1])
     torch.manual_seed(1)
     clock, size = Clock(job), 0
     train, update, compute_loss = (
@@ -102,15 +103,20 @@ def main():
         size = sum(p.numel() for p in trainer.model.parameters())
         return train(trainer, feed(job), train_steps)
 
+    losses = []
+
     def timed_update(trainer, group, *arguments):
         update(trainer, group, *arguments)
-        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in group)):
+        tokens = sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in group)
+        if clock.update(tokens, losses.pop()):
             raise Done
 
     def loss_in_precision(*arguments):
         bf16 = job["precision"] == "bf16"
         with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
-            return compute_loss(*arguments)
+            loss, statistics = compute_loss(*arguments)
+        losses.append(loss.detach())
+        return loss, statistics
 
     Trainer.train, Trainer._process_accumulated_batches = train_on_job, timed_update
     BatchProcessor._compute_loss = loss_in_precision

@@ -1,16 +1,17 @@
 """Translate with `generate` of Hugging Face's transformers: a run as `nmt export` has written it."""
 
 import torch
-from job import in_batches, read_job, translated
+from job import by_length, of_text, parallel, read_job, translated
 from transformers import AutoModelForSeq2SeqLM
 
 
-def main():
-    """Translate the lines and print the result."""
-    job = read_job()
-    torch.set_num_threads(job["threads"])
-    model = AutoModelForSeq2SeqLM.from_pretrained(job["exported"]).eval()
+def load(job):
+    """Return a function of lines."""
+    torch.set_num_threads(parallel(job)[1])
+    kind = {"attn_implementation": job["attention"]}
+    model = AutoModelForSeq2SeqLM.from_pretrained(job["exported"], **kind).eval()
 
+    @torch.inference_mode()
     def search(sources):
         src = torch.from_numpy(sources)
         out = model.generate(
@@ -23,9 +24,8 @@ def main():
         )
         return out[:, 1:].tolist()
 
-    with torch.inference_mode():
-        translated(job, in_batches(job, search))
+    return of_text(job, by_length(job, search))
 
 
 if __name__ == "__main__":
-    main()
+    translated(read_job(), load)

@@ -7,7 +7,7 @@ all positions, clipping, fused AdamW. Layer drop, which no other system has, is 
 from contextlib import nullcontext
 
 import torch
-from job import Clock, batches, read_job
+from job import Clock, batches, parallel, read_job
 from torch.nn import functional as F
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
@@ -30,6 +30,7 @@ def build(job):
         attention_dropout=job["dropout"],
         activation_dropout=job["dropout"],
         activation_function="relu",
+        attn_implementation=job["attention"],
         init_std=sizes["d_model"] ** -0.5,
         scale_embedding=True,
         max_position_embeddings=1024,
@@ -44,12 +45,11 @@ def build(job):
 def main():
     """Train on the job and print the result."""
     job = read_job()
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(parallel(job)[1])
     torch.manual_seed(1)
     model = build(job).train()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=job["learning_rate"], betas=(0.9, 0.98), weight_decay=0.0, fused=True
-    )
+    adam = {"betas": (0.9, 0.98), "eps": job["adam_eps"], "weight_decay": 0.0}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job["learning_rate"], fused=True, **adam)
     clock = Clock(job)
     for src, tgt in batches(job):
         src, tgt = torch.from_numpy(src), torch.from_numpy(tgt)

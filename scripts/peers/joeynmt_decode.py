@@ -5,7 +5,7 @@ Its layer norms have another epsilon, and its table of positions is computed in 
 
 import numpy as np
 import torch
-from job import in_batches, read_job, translated
+from job import by_length, of_text, parallel, read_job, translated
 from joeynmt.search import search
 from joeynmt_train import batch_of, build
 from states import attention, feed_forward, renamed
@@ -37,10 +37,9 @@ def converted(weights):
     return renamed(weights, names) | {f"{name}.weight": embeddings for name in tied}
 
 
-def main():
-    """Convert the weights, translate the lines and print the result."""
-    job = read_job()
-    torch.set_num_threads(job["threads"])
+def load(job):
+    """Return a function of lines."""
+    torch.set_num_threads(parallel(job)[1])
     weights = dict(np.load(job["weights"]))
     model, state = build(job).eval(), converted(weights)
     for module in model.modules():
@@ -51,6 +50,7 @@ def main():
         state[f"{side}.pe.pe"] = getattr(model, side).pe.pe = positions
     model.load_state_dict(state)
 
+    @torch.inference_mode()
     def find(sources):
         ids, _, _ = search(
             model,
@@ -62,9 +62,8 @@ def main():
         )
         return ids.tolist()
 
-    with torch.inference_mode():
-        translated(job, in_batches(job, find))
+    return of_text(job, by_length(job, find))
 
 
 if __name__ == "__main__":
-    main()
+    translated(read_job(), load)

@@ -5,11 +5,12 @@ autocast, which is all that bf16 needs; the configuration offers float16 on CUDA
 learning rate: here the rate decays, after each epoch, by a factor of 1.
 """
 
+import math
 import tempfile
 from pathlib import Path
 
 import torch
-from job import Clock, batches, read_job
+from job import Clock, batches, parallel, read_job
 from joeynmt.batch import Batch
 from joeynmt.config import parse_train_args
 from joeynmt.model import build_model
@@ -91,7 +92,7 @@ class Data:
     """Data set, loader and sampler of JoeyNMT in one: an epoch of the updates of the job, and the clock."""
 
     def __init__(self, job, clock):
-        self.job, self.clock = job, clock
+        self.job, self.clock, self.losses = job, clock, []
         self.batch_sampler = self
 
     def make_iter(self, **_):
@@ -106,14 +107,21 @@ class Data:
             batch = batch_of(self.job, src, tgt)
             yield batch
             # The trainer asks for the next batch when the update is over.
-            if self.clock.update(batch.ntokens):
+            if self.clock.update(batch.ntokens, self.losses.pop()):
                 return
+
+
+def entropy(job):
+    """Return the entropy of a smoothed target: what a cross-entropy has more than JoeyNMT's divergence."""
+    smoothing, size = job["label_smoothing"], job["vocab_size"]
+    others = smoothing * math.log(smoothing / (size - 2))
+    return -(1.0 - smoothing) * math.log(1.0 - smoothing) - others
 
 
 def main():
     """Train on the job and print the result."""
     job = read_job()
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(parallel(job)[1])
     torch.manual_seed(1)
     model, clock = build(job), Clock(job)
     model.loss_function = "crossentropy", job["label_smoothing"]
@@ -131,7 +139,14 @@ def main():
             },
             train_args=settings(job),
         )
-        data = Data(job, clock)
+        data, step = Data(job, clock), trainer._train_step
+
+        def step_with_loss(batch):
+            loss, correct = step(batch)
+            data.losses.append(loss + entropy(job))
+            return loss, correct
+
+        trainer._train_step = step_with_loss
         trainer.train_and_validate(data, data)
     clock.answer(parameters=sum(p.numel() for p in model.parameters()))
 

@@ -7,7 +7,7 @@ alone; its two uses of autocast are redirected to bf16 on CPU.
 import tempfile
 
 import torch
-from job import Clock, batches, corpus_files, leave_out, read_job
+from job import Clock, batches, corpus_files, leave_out, parallel, read_job
 
 leave_out("spacy", "fasttext", "ahocorasick", "rapidfuzz")  # for transforms of text, which are not used here
 from onmt import train_single  # noqa: E402
@@ -43,6 +43,7 @@ def options(job, folder):
         "label_smoothing": job["label_smoothing"],
         "optim": "adam",
         "adam_beta2": 0.98,
+        "self_attn_type": job["attention"],
         "learning_rate": job["learning_rate"],
         "decay_method": "none",
         "max_grad_norm": 1.0,
@@ -81,7 +82,7 @@ def feed(job):
 def main():
     """Train on the job and print the result."""
     job = read_job()
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(parallel(job)[1])
     torch.manual_seed(1)
     clock, size = Clock(job), 0
     own_train, own_update = Trainer.train, Trainer._gradient_accumulation
@@ -93,9 +94,11 @@ def main():
         size = sum(p.numel() for p in trainer.model.parameters())
         return own_train(trainer, feed(job), train_steps)
 
-    def timed_update(trainer, group, *arguments):
-        own_update(trainer, group, *arguments)
-        if clock.update(sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in group)):
+    def timed_update(trainer, group, normalization, total, report):
+        summed = total.loss
+        own_update(trainer, group, normalization, total, report)
+        tokens = sum(int((batch["tgt"][:, 1:] != job["pad_id"]).sum()) for batch in group)
+        if clock.update(tokens, (total.loss - summed) / tokens):
             raise Done
 
     Trainer.train, Trainer._gradient_accumulation = train_on_job, timed_update
