@@ -4,10 +4,10 @@
     fused               Steps of training in one pass over memory: the kernels, or plain torch.
 
 `training.cpp`, `attention.cpp` and `products.cpp` serve `fused`; `decode.cpp`, `step.cpp` and `int8.cpp`
-serve search. Each kernel has a definition in plain torch, against which it is tested, and which takes over where
-there is no compiler or the tensors do not suit the kernel. Each checks its arguments (`arguments.h`) and
-raises an error that names the argument, its value and what was expected; what is not finite passes through
-it as through plain torch.
+serve search. Each kernel has a definition in plain torch, against which it is tested, and which takes over
+where there is no compiler or the tensors do not suit the kernel. Each checks its arguments (`arguments.h`)
+and raises an error that names the argument, its value and what was expected; what is not finite passes
+through it as through plain torch.
 Nothing here knows a model.
 """
 

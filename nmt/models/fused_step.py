@@ -152,7 +152,7 @@ def fused_layers(layers: Sequence[SelfAttentionLayer | DecoderLayer]) -> FusedLa
     heads, (keys, values) = attention.num_heads, attention.widths
     sizes = (len(layers), heads, keys // heads, values // heads, block.d_ff, sublayers[0][0].pre)
     is_rms = isinstance(norms[0], nn.RMSNorm)
-    dtype = torch.bfloat16 if isinstance(attention.query, LowPrecisionLinear) else torch.float32
+    dtype = torch.bfloat16 if isinstance(maps[0], LowPrecisionLinear) else torch.float32
     positions = [layer.self_attention.attention.positions for layer in layers]
     return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, block.kind.value), dtype, positions)
 
