@@ -220,7 +220,9 @@ def test_layers_that_are_hooked_or_watched_are_called(batch: Sentences) -> None:
     assert isinstance(model.start(*batch), FusedCache)
     with recorded_attention(model):
         assert not isinstance(model.start(*batch), FusedCache)
-    handle = model.decoder[0].feed_forward.register_forward_hook(lambda module, *_: calls.append(module))
+    handle = model.get_submodule("decoder.0.feed_forward").register_forward_hook(
+        lambda module, *_: calls.append(module)
+    )
     beam_search(model, *batch, BeamConfig(beam_size=2))
     handle.remove()
     assert calls
