@@ -30,8 +30,6 @@ from nmt.models.stack import SelfAttentionLayer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from nmt.models.transformer import DecoderLayer
-
 LANES = 16
 """Source positions that the kernel reads at once."""
 
@@ -126,8 +124,11 @@ class FusedCache(KeyValueCache):
         return out
 
 
-def new_cache(layers: Sequence[SelfAttentionLayer | DecoderLayer], like: Tensor) -> KeyValueCache:
-    """Return an empty cache for tensors such as `like` (B, ...), for the kernels where these can be used."""
+def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
+    """Return an empty cache for tensors such as `like` (B, ...), for the kernels where these can be used.
+
+    `layers` are those of a decoder, or of a decoder-only model.
+    """
     fused = fused_layers(layers) if kernels.usable(like) else None
     if fused is None:
         return new_plain_cache([layer.self_attention.attention for layer in layers], like)
@@ -135,7 +136,7 @@ def new_cache(layers: Sequence[SelfAttentionLayer | DecoderLayer], like: Tensor)
     return FusedCache(target={"places": places}, layers=fused)
 
 
-def fused_layers(layers: Sequence[SelfAttentionLayer | DecoderLayer]) -> FusedLayers | None:
+def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     """Return the layers for the kernel; None where they have something that it does not know."""
     if any(_is_special(module) for layer in layers for module in layer.modules()):
         return None
@@ -157,7 +158,7 @@ def fused_layers(layers: Sequence[SelfAttentionLayer | DecoderLayer]) -> FusedLa
     return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, block.kind.value), dtype, positions)
 
 
-def _sublayers(layer: SelfAttentionLayer | DecoderLayer) -> list[tuple[Residual, list[Any]]]:
+def _sublayers(layer: Any) -> list[tuple[Residual, list[Any]]]:
     """Return for each sublayer its residual connection and the linear maps that a step goes through."""
     own = layer.self_attention.attention
     parts: list[tuple[Residual, list[Any]]] = [

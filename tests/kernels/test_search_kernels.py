@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +25,6 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, TransformerConfig
 from nmt.models.fused_step import FusedCache
-from nmt.models.transformer import DecoderLayer
 from nmt.runtime_config import Precision
 
 VOCAB_SIZE = 203
@@ -221,7 +220,7 @@ def test_layers_that_are_hooked_or_watched_are_called(batch: Sentences) -> None:
     assert isinstance(model.start(*batch), FusedCache)
     with recorded_attention(model):
         assert not isinstance(model.start(*batch), FusedCache)
-    handle = cast(DecoderLayer, cast(nn.ModuleList, model.decoder)[0]).feed_forward.register_forward_hook(
+    handle = model.get_submodule("decoder.0.feed_forward").register_forward_hook(
         lambda module, *_: calls.append(module)
     )
     beam_search(model, *batch, BeamConfig(beam_size=2))

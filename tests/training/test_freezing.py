@@ -81,6 +81,6 @@ def test_the_backward_pass_ends_where_all_is_frozen(tiny_model: Model) -> None:
     model: Any = tiny_model()
     freeze(model, ["encoder*", "src_embedding.*"])  # the embeddings are one matrix here
     src, tgt = torch.randint(4, 20, (1, 3)), torch.tensor([[2, 5]])
-    memory = model.encode(src, torch.ones(1, 3, dtype=torch.bool))
+    memory, _ = model.encode(src, torch.ones(1, 3, dtype=torch.bool))
     assert not memory.requires_grad
     assert model(src, torch.ones(1, 3, dtype=torch.bool), tgt).requires_grad
