@@ -99,10 +99,15 @@ def search_precision(precision: Precision | None, device: torch.device) -> Preci
             f"decoding.precision=int8 is for search on CPU, but the model is on {device}; "
             "use decoding.precision=auto or bf16, or runtime.device=cpu"
         )
+    if precision is Precision.int8 and not (kernels.has_int8() or torch.backends.mkldnn.is_available()):
+        raise UserError(
+            "decoding.precision=int8 needs a torch with oneDNN, or the kernels in C++ and a processor with "
+            f"AVX-512 VNNI, but here torch has none and runs {kernels.status()}; use decoding.precision=auto"
+        )
     if precision is not Precision.auto:
         return precision
     suitable = _suitable(device, "amx_bf16")
-    if suitable is Precision.fp32 and kernels.load() and torch.ops.nmt.has_int8():
+    if suitable is Precision.fp32 and kernels.has_int8():
         return Precision.int8
     return suitable
 

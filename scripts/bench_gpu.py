@@ -38,13 +38,10 @@ if TYPE_CHECKING:
 MODES = {
     "eager": [],
     "compiled": ["runtime.compile=true"],
-    "packed": ["trainer.packed=true"],
-    "packed, compiled": ["trainer.packed=true", "runtime.compile=true"],
-    "captured": ["trainer.captured=true"],
     "muon": ["optimizer=muon"],
     "fp16": ["runtime.precision=fp16"],
 }
-"""Mode of training -> its overrides; one whose keys this version lacks is left out."""
+"""Mode of training -> its overrides."""
 SEARCHES = {
     "beam 5": ["decoding=beam"],
     "beam 5, graphs": ["decoding=beam", "decoding.cuda_graphs=true"],
@@ -125,8 +122,7 @@ def main(args: argparse.Namespace) -> None:
             else:
                 result |= child(row, variables, min(left, LONGEST_ROW))
                 result |= verdict(result, results)
-            if "unknown" not in result:
-                results.append(result)
+            results.append(result)
             write(args, {name: value for name, value in result.items() if name != "translations"})
     print(described(facts))
     print(table(results))
@@ -169,7 +165,7 @@ def verdict(result: Record, earlier: list[Record]) -> Record:
     """Return the verdict on a result, which is compared with the first of the same work that has a speed."""
     if "error" in result:
         return {"verdict": f"failed: {result['error']}"}
-    if "verdict" in result or "unknown" in result:
+    if "verdict" in result:
         return {}
     same = [one for one in earlier if one["what"] == result["what"] and "tokens_per_second" in one]
     same = [one for one in same if one["mode"].split(",")[0] == result["mode"].split(",")[0]] or (
@@ -259,10 +255,9 @@ def drawn_pairs() -> EncodedPairs:
     return EncodedPairs(*sides, digest="drawn")
 
 
-def config(row: Record) -> TrainConfig | None:
-    """Return the config of a row, or None where this version lacks a key of the mode."""
+def config(row: Record) -> TrainConfig:
+    """Return the config of a row."""
     from nmt.config.compose import compose
-    from nmt.errors import UserError
     from nmt.verbs import VERBS
 
     common = [
@@ -276,12 +271,7 @@ def config(row: Record) -> TrainConfig | None:
         "decoding.max_length_ratio=1.0",
         "decoding.max_length_offset=0",
     ]
-    try:
-        (composed,) = compose(VERBS["train"], [*row["overrides"], *common])
-    except UserError as error:
-        if str(error).startswith("unknown key"):
-            return None
-        raise
+    (composed,) = compose(VERBS["train"], [*row["overrides"], *common])
     return composed.to_training()[0]
 
 
@@ -328,15 +318,13 @@ class Windows:
 
 def run_training(row: Record) -> Record:
     """Train by the very loop of `nmt train`, and return speed, utilisation, memory, padding and loss."""
-    cfg = config(row)
-    if cfg is None:
-        return {"unknown": "this version has no such mode"}
     from nmt import runtime
     from nmt.runs.opened import initial_model
     from nmt.runs.task import TrainedModel
     from nmt.signals import StopRequest
     from nmt.verbs import train
 
+    cfg = config(row)
     device = runtime.prepare(cfg.runtime)
     size = vocabulary_size(row)
     tokenizer: Any = SimpleNamespace(src_vocab_size=size, tgt_vocab_size=size)
@@ -369,9 +357,6 @@ def found_in(tracker: Windows) -> Record:
 
 def run_search(row: Record) -> Record:
     """Search with a model as it is before training, for as many tokens as the sources have."""
-    cfg = config(row)
-    if cfg is None:
-        return {"unknown": "this version has no such mode"}
     import torch
 
     from nmt import runtime
@@ -380,6 +365,7 @@ def run_search(row: Record) -> Record:
     from nmt.decoding.translate import evaluating, in_precision
     from nmt.runs.opened import initial_model
 
+    cfg = config(row)
     device, size = runtime.prepare(cfg.runtime), vocabulary_size(row)
     tokenizer: Any = SimpleNamespace(src_vocab_size=size, tgt_vocab_size=size)
     model, pairs = initial_model(cfg, tokenizer).to(device).eval(), drawn_pairs()

@@ -343,7 +343,7 @@ def test_every_mode_on_a_gpu_gets_a_verdict_beside_the_first() -> None:
     results: list[dict[str, Any]] = []
     for mode, speed, loss in (("eager", 100.0, 6.0), ("compiled", 150.0, 6.01), ("fp16", 90.0, 7.0)):
         results.append(row(mode, tokens_per_second=speed, loss=loss))
-    results.append(row("packed", error="exit code 1: out of memory"))
+    results.append(row("muon", error="exit code 1: out of memory"))
     assert [one["verdict"] for one in results] == [
         "ok",
         "ok, 1.50 times eager",
@@ -353,12 +353,12 @@ def test_every_mode_on_a_gpu_gets_a_verdict_beside_the_first() -> None:
     assert len(bench_gpu.table(results).splitlines()) == 2 + len(results)
 
 
-def test_rows_of_a_gpu_are_of_both_models_and_without_modes_that_do_not_exist(
+def test_rows_of_a_gpu_are_of_both_models_in_modes_that_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NMT_BENCH_FOLDER", str(tmp_path))
     rows = bench_gpu.rows(bench_gpu.parser().parse_args([]))
     assert {one["model"] for one in rows} == {"", "transformer_base", "transformer_big"}
-    compiled = next(one for one in rows if one["mode"] == "compiled")
-    assert bench_gpu.config(compiled).runtime.compile
-    assert bench_gpu.config({**compiled, "overrides": ["trainer.no_such_key=1"]}) is None
+    configs = {one["mode"]: bench_gpu.config(one) for one in rows if one["kind"] != "tests"}
+    assert set(configs) == {*bench_gpu.MODES, *bench_gpu.SEARCHES}
+    assert configs["compiled"].runtime.compile

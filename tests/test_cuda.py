@@ -95,7 +95,9 @@ def test_updates_are_those_of_a_cpu(
         torch.manual_seed(1)
         losses, _ = trained(tiny_model(), pairs, device, kind, optimizer, compiled=is_compiled)
         found.append(losses)
-    tolerance = 1e-3 if precision is Precision.fp32 else 0.1
+    # The products of Muon are bf16 on a GPU, whatever the precision.
+    is_exact = precision is Precision.fp32 and not isinstance(optimizer, MuonConfig)
+    tolerance = 1e-3 if is_exact else 0.1
     assert found[1] == pytest.approx(found[0], rel=tolerance)
     assert found[1][-1] < found[1][0]
 

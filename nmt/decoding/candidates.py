@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
+from nmt.kernels.fused import is_plain
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.models.base import TranslationModel
 
@@ -44,19 +45,23 @@ def best_candidates(
 
     Here alone is it decided whether a kernel chooses; a kernel returns no scores but the best.
     """
-    output: object = getattr(model, "output", None)
-    if isinstance(output, LowPrecisionLinear) and output.tiles:
-        rules = (before.contiguous(), _forbidden(output.num_outputs), ending, EOS_ID, num)
-        return Candidates(*output.best_of_hidden(hidden, *rules))
-    if len(hidden) <= FEW_ROWS and type(output) is nn.Linear and kernels.usable(hidden):
-        sizes = (output.weight, output.bias, output.out_features)
-        rules = (before.contiguous(), _forbidden(output.out_features), ending, EOS_ID, num)
-        return Candidates(*torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules))
+    if found := _read_by_kernel(getattr(model, "output", None), hidden):
+        rules = (before.contiguous(), _forbidden(found[2]), ending, EOS_ID, num)
+        return Candidates(*torch.ops.nmt.best_of_hidden(hidden, *found, *rules))
     logits = model.project(hidden)
     if kernels.usable(logits):
         rules = (before.contiguous(), _forbidden(logits.shape[1]), ending, EOS_ID, num)
         return Candidates(*torch.ops.nmt.best_of_logits(logits.contiguous(), *rules))
     return best_sums(before, allowed_log_probs(logits, ending), num)
+
+
+def _read_by_kernel(output: object, hidden: Tensor) -> tuple[Tensor, Tensor | None, int] | None:
+    """Return weight, bias and V of the output, where a kernel multiplies fastest; None where torch does."""
+    if isinstance(output, LowPrecisionLinear):
+        return (output.weight, output.bias, output.num_outputs) if output.tiles else None
+    if not isinstance(output, nn.Linear) or not is_plain(output, nn.Linear) or len(hidden) > FEW_ROWS:
+        return None
+    return (output.weight, output.bias, output.out_features) if kernels.usable(hidden) else None
 
 
 def allowed_log_probs(logits: Tensor, ending: Tensor) -> Tensor:

@@ -89,6 +89,11 @@ def usable_in_training(x: Tensor) -> bool:
     return x.dtype in (torch.float32, torch.bfloat16) and load()
 
 
+def has_int8() -> bool:
+    """Return whether the kernels multiply numbers of 8 bits on this processor."""
+    return load() and bool(torch.ops.nmt.has_int8())
+
+
 @functools.cache
 def problem() -> str:
     """Build the library unless it is cached, and load it; return what prevented that, or an empty string."""

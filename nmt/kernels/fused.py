@@ -133,14 +133,14 @@ class LayerNorm(nn.LayerNorm):
         return layer_norm(x, self.weight, self.bias, self.eps, feeds_product=False)
 
 
-def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether `layer` is a `kind` that is neither wrapped nor hooked: its weights define it."""
     return type(layer) is kind and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def normed_operand(norm: nn.Module, x: Tensor) -> Tensor:
     """Return norm(x) for matrix products alone: in the type to which these will round it anyway."""
-    if isinstance(norm, LayerNorm) and _is_plain(norm, LayerNorm):
+    if isinstance(norm, LayerNorm) and is_plain(norm, LayerNorm):
         return layer_norm(x, norm.weight, norm.bias, norm.eps, feeds_product=True)
     return norm(x)
 
@@ -153,7 +153,7 @@ def feed_forward(
         return outer(dropout(activation(inner(x)), rate))
     if isinstance(inner, Linear) and isinstance(outer, Linear):
         weights = (inner.weight, inner.bias, outer.weight, outer.bias)
-        if all(_is_plain(layer, Linear) and _can_multiply(x, layer.weight) for layer in (inner, outer)):
+        if all(is_plain(layer, Linear) and _can_multiply(x, layer.weight) for layer in (inner, outer)):
             return _FeedForward.apply(x, *weights, rate)
     return outer(relu_dropout(inner(x), rate))
 

@@ -1,7 +1,8 @@
 """A copy of a model for search whose linear maps multiply numbers of 16 or 8 bits.
 
-Only the operands of the products are rounded: weights once, inputs as they come. Sums, norms, softmax, the
-residual stream and the cache stay float32, so the copy takes the place of the model in any search.
+Only the operands of the products are rounded: weights once, inputs as they come. Sums, norms, softmax and the
+residual stream stay float32, so the copy takes the place of the model in any search. So do keys and values,
+but for those of Transformers with packed weights (AMX), which `nmt.models.fused_step` keeps in bf16.
 
 8 bits: each output of a map has a scale for its weights, and each row of inputs has one of its own, so that a
 sentence has the same translation in every batch; sums are exact (Wu et al. 2016, section 6, and, with scales
@@ -54,11 +55,6 @@ class LowPrecisionLinear(nn.Module):
         y = torch.ops.nmt.packed_linear(x.flatten(0, -2), self.weight, self.bias, self.num_outputs, self.relu)
         return y.view(*x.shape[:-1], self.num_outputs)
 
-    def best_of_hidden(self, hidden: Tensor, *rules: object) -> list[Tensor]:
-        """Return the best continuations that the `rules` of the kernel allow, on tiles and without logits."""
-        sizes = (self.weight, self.bias, self.num_outputs)
-        return torch.ops.nmt.best_of_hidden(hidden, *sizes, *rules)
-
 
 class Int8Linear(nn.Module):
     """`linear` with its weights and its inputs rounded to 8 bits; float32 in and out.
@@ -76,7 +72,7 @@ class Int8Linear(nn.Module):
         self.scales = (weight.abs().amax(1) / LARGEST_INT8).clamp_min(SMALLEST_SCALE)  # (O,)
         self.bias: Tensor | None = linear.bias
         rounded = (weight / self.scales[:, None]).round().to(torch.int8)
-        self.by_kernel = kernels.load() and bool(torch.ops.nmt.has_int8())
+        self.by_kernel = kernels.has_int8()
         if self.by_kernel:
             self.packed, self.shifts = torch.ops.nmt.pack_int8(rounded)
         else:

@@ -1,8 +1,9 @@
 """One step of search through all layers of a stack in one call of a kernel, where kernels know all of it.
 
-`new_cache` decides that when a search starts: linear maps must be plain or packed, norms and attention
-unwrapped, and nobody may want to see attention weights. A search that is not so keeps one of the caches of
-`nmt.models.kv_cache`, and goes through the modules of its layers; both give the same results.
+`new_cache` decides that when a search starts: linear maps must be plain or packed, the parts of a layer those
+of `nmt.layers` and not hooked, and nobody may want to see attention weights. A search that is not so keeps
+one of the caches of `nmt.models.kv_cache`, and goes through the modules of its layers. Both give the same
+results, but that the kernel keeps keys and values in bf16 where the weights are packed, and so in bf16, too.
 
 Shapes: B sentences, N hypotheses, L layers, H heads, C channels of a head, P columns of a chunk, S source
 positions, D d_model, W channels of the keys and values of all heads.
@@ -21,10 +22,10 @@ from torch.nn import functional as F
 from nmt import kernels
 from nmt.kernels.fused import LayerNorm, Linear
 from nmt.layers.attention import MultiHeadAttention
-from nmt.layers.blocks import Residual
+from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.layers.relative_positions import RelativePositions, RotaryPositions
-from nmt.models.kv_cache import KeyValueCache, new_plain_cache
+from nmt.models.kv_cache import ChunkedCache, KeyValueCache, numbered_rows
 from nmt.models.stack import SelfAttentionLayer
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 LANES = 16
 """Source positions that the kernel reads at once."""
+BLOCKS = (MultiHeadAttention, FeedForward)
+"""Blocks of sublayers that the kernel knows; one derived from them may do something else."""
 
 
 @dataclass
@@ -60,7 +63,7 @@ class FusedCache(KeyValueCache):
     chunks: list[Tensor] = field(default_factory=list)
     """Keys and values (L, rows, P, W), in the order of their writing."""
     of_prefix: list[Tensor] = field(default_factory=list)
-    """Keys and values (rows, P, W) of a prefix for each layer that has read it."""
+    """Keys and values (rows, P, W) of a prefix for each layer that has read it, until all have."""
     prefix_mask: Tensor | None = None
     """(rows, P), the columns of the prefix that may be attended to."""
     memory: list[list[Tensor]] = field(default_factory=lambda: [[], []])
@@ -84,15 +87,16 @@ class FusedCache(KeyValueCache):
         self.of_prefix.append(torch.cat([part.transpose(1, 2).flatten(2) for part in new], dim=2))
         if len(self.of_prefix) == len(self.layers.positions):
             self._append_chunk(torch.stack(self.of_prefix).to(self.layers.dtype))
+            self.of_prefix.clear()
             self.prefix_mask = None if mask is None else mask[:, 0, -1].contiguous()
         return attention(x, *new, mask)
 
     def _append_chunk(self, chunk: Tensor) -> None:
         self.chunks.append(chunk)
-        self.target["places"] = torch.cat([self.target["places"], _rows(chunk.shape[1])], dim=1)
+        self.target["places"] = torch.cat([self.target["places"], numbered_rows(chunk.shape[1])], dim=1)
 
     def remember_source(self, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self.target["sentences"] = _rows(len(src_mask))
+        self.target["sentences"] = numbered_rows(len(src_mask))
         self.source_mask = src_mask.contiguous()
         missing = -src_mask.shape[1] % LANES
         for keys, values in memories:
@@ -129,11 +133,11 @@ def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
 
     `layers` are those of a decoder, or of a decoder-only model.
     """
-    fused = fused_layers(layers) if kernels.usable(like) else None
-    if fused is None:
-        return new_plain_cache([layer.self_attention.attention for layer in layers], like)
-    places = torch.empty(len(like), 0, dtype=torch.int32)
-    return FusedCache(target={"places": places}, layers=fused)
+    attentions = [layer.self_attention.attention for layer in layers]
+    if not kernels.usable(like) or any(one.training or one.shows_weights for one in attentions):
+        return KeyValueCache()
+    target, fused = {"places": torch.empty(len(like), 0, dtype=torch.int32)}, fused_layers(layers)
+    return ChunkedCache(target=target) if fused is None else FusedCache(target=target, layers=fused)
 
 
 def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
@@ -141,13 +145,15 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     if any(_is_special(module) for layer in layers for module in layer.modules()):
         return None
     sublayers = [part for layer in layers for part in _sublayers(layer)]
-    norms = [residual.norm for residual, _ in sublayers]
-    maps = [one for _, several in sublayers for one in several]
+    if any(type(x) is not Residual or type(y) not in BLOCKS for x, y, _ in sublayers):
+        return None
+    several = [[getattr(block, name) for name in names] for _, block, names in sublayers]
+    norms, maps = [residual.norm for residual, *_ in sublayers], [one for own in several for one in own]
     if len({(type(norm), getattr(norm, "eps", None)) for norm in norms}) > 1:
         return None
     if type(norms[0]) not in (LayerNorm, nn.RMSNorm) or not all(map(_is_known, maps)):
         return None
-    modules = [module for residual, several in sublayers for module in (residual.norm, *several)]
+    modules = [module for norm, own in zip(norms, several, strict=True) for module in (norm, *own)]
     weights = [parameter for one in modules for parameter in (one.weight, getattr(one, "bias", None))]
     attention, block = layers[0].self_attention.attention, layers[0].feed_forward.block
     heads, (keys, values) = attention.num_heads, attention.widths
@@ -158,17 +164,14 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, block.kind.value), dtype, positions)
 
 
-def _sublayers(layer: Any) -> list[tuple[Residual, list[Any]]]:
-    """Return for each sublayer its residual connection and the linear maps that a step goes through."""
-    own = layer.self_attention.attention
-    parts: list[tuple[Residual, list[Any]]] = [
-        (layer.self_attention.residual, [own.query, own.key_value, own.output])
-    ]
+def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
+    """Return for each sublayer its residual connection, its block, and the maps that a step goes through."""
+    own, last = layer.self_attention, layer.feed_forward
+    parts: list[Any] = [(own.residual, own.attention, ("query", "key_value", "output"))]
     if not isinstance(layer, SelfAttentionLayer):
-        cross = layer.cross_attention.attention
-        parts.append((layer.cross_attention.residual, [cross.query, cross.output]))
-    block = layer.feed_forward.block
-    return [*parts, (layer.feed_forward.residual, [block.inner, block.outer])]
+        cross = layer.cross_attention
+        parts.append((cross.residual, cross.attention, ("query", "output")))
+    return [*parts, (last.residual, last.block, ("inner", "outer"))]
 
 
 def _is_special(module: nn.Module) -> bool:
@@ -183,8 +186,3 @@ def _is_known(linear: nn.Module) -> bool:
     if isinstance(linear, LowPrecisionLinear):
         return linear.tiles
     return type(linear) is Linear and linear.weight.dtype is torch.float32 and linear.weight.is_contiguous()
-
-
-def _rows(num: int) -> Tensor:
-    """Return (num, 1) int32: a row of its own for each hypothesis."""
-    return torch.arange(num, dtype=torch.int32)[:, None]

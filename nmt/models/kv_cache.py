@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nmt import kernels
 from nmt.layers.attention import MultiHeadAttention
 from nmt.models.base import State
 
@@ -130,11 +129,11 @@ class ChunkedCache(KeyValueCache):
         chunks, places = self.chunks.setdefault(name, []), self.target["places"]
         chunks.append(new)
         if len(chunks) > places.shape[1]:
-            self.target["places"] = torch.cat([places, _rows(len(new))], dim=1)
+            self.target["places"] = torch.cat([places, numbered_rows(len(new))], dim=1)
         return chunks
 
     def remember_source(self, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self.target["sentences"] = _rows(len(src_mask))
+        self.target["sentences"] = numbered_rows(len(src_mask))
         self.chunks["source.mask"] = [src_mask.contiguous()]
         for i, (keys, values) in enumerate(memories):
             self.chunks[f"source.{i}.keys"], self.chunks[f"source.{i}.values"] = [keys], [values]
@@ -145,18 +144,11 @@ class ChunkedCache(KeyValueCache):
         return attention.attend_cached(x, keys, values, self.target["sentences"], mask)
 
 
-def new_plain_cache(attentions: Iterable[MultiHeadAttention], like: Tensor) -> KeyValueCache:
-    """Return an empty cache for tensors such as `like` (B, ...) that serves layers of every kind."""
-    if not kernels.usable(like) or any(layer.training or layer.shows_weights for layer in attentions):
-        return KeyValueCache()
-    return ChunkedCache(target={"places": torch.empty(len(like), 0, dtype=torch.int32)})
-
-
 def mask_after(padding: Tensor, num_columns: int) -> Tensor:
     """Return (N, 1, 1, S), False in the first `padding` (N,) of S = `num_columns` columns."""
     return (torch.arange(num_columns, device=padding.device) >= padding[:, None])[:, None, None, :]
 
 
-def _rows(num: int) -> Tensor:
+def numbered_rows(num: int) -> Tensor:
     """Return (num, 1) int32: a row of its own for each hypothesis."""
     return torch.arange(num, dtype=torch.int32)[:, None]

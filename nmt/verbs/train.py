@@ -99,6 +99,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     precision = runtime.precision_of_training(cfg.runtime, device, run.precision() if checkpoint else "")
+    runtime.search_precision(cfg.decoding.precision, device)  # an error is an error before the first update
     if world.is_main:
         run.write_environment(device, precision.value)
     resume_step = checkpoint.step if checkpoint else 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ from nmt.decoding.candidates import Candidates
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.sampling import sample
 from nmt.layers.attention import recorded_attention
+from nmt.layers.blocks import FeedForward
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
-from nmt.models import build_model
+from nmt.models import build_model, fused_step
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, TransformerConfig
-from nmt.models.fused_step import FusedCache
+from nmt.models.fused_step import FusedCache, FusedLayers
 from nmt.runtime_config import Precision
 
 VOCAB_SIZE = 203
@@ -220,12 +222,51 @@ def test_layers_that_are_hooked_or_watched_are_called(batch: Sentences) -> None:
     assert isinstance(model.start(*batch), FusedCache)
     with recorded_attention(model):
         assert not isinstance(model.start(*batch), FusedCache)
-    handle = model.get_submodule("decoder.0.feed_forward").register_forward_hook(
-        lambda module, *_: calls.append(module)
-    )
-    beam_search(model, *batch, BeamConfig(beam_size=2))
-    handle.remove()
-    assert calls
+    for name in ("decoder.0.feed_forward", "output"):
+        handle = model.get_submodule(name).register_forward_hook(lambda module, *_: calls.append(module))
+        beam_search(model, *(x[:2] for x in batch), BeamConfig(beam_size=2))
+        handle.remove()
+        assert calls.pop() is model.get_submodule(name)
+        calls.clear()
+
+
+class Doubled(FeedForward):
+    """A block that the kernel does not know."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_block_of_another_class_is_called(batch: Sentences) -> None:
+    model = transformer(Positions.sinusoidal)
+    model.get_submodule("decoder.1.feed_forward.block").__class__ = Doubled
+    state, ids = model.start(*batch), torch.randint(4, VOCAB_SIZE, (12, 3))
+    assert not isinstance(state, FusedCache)
+    steps = torch.stack([model.step(ids[:, i], state) for i in range(3)], dim=1)
+    assert_close(steps, model.project(model(*batch, ids)), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [transformer, decoder_only])
+def test_keys_and_values_in_bf16_stay_close(
+    make: Callable[[Positions], TranslationModel], batch: Sentences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside packed weights, which only processors with AMX have."""
+    model, made, ids = make(Positions.rotary), fused_step.fused_layers, torch.randint(4, VOCAB_SIZE, (12, 4))
+
+    def logits() -> Tensor:
+        state = model.start(*batch)
+        return torch.stack([model.step(column, state) for column in ids.unbind(1)])
+
+    def rounding(layers: Sequence[Any]) -> FusedLayers:
+        found = made(layers)
+        assert found is not None
+        return replace(found, dtype=torch.bfloat16)
+
+    exact = logits()
+    monkeypatch.setattr(fused_step, "fused_layers", rounding)
+    rough = logits()
+    assert not torch.equal(rough, exact)
+    assert (rough - exact).norm() < 0.01 * exact.norm()
 
 
 def test_sampling_with_kernels_equals_sampling_without(

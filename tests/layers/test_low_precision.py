@@ -143,7 +143,7 @@ def test_auto_searches_in_8_bits_where_the_kernel_is_fastest(monkeypatch: pytest
     assert search_precision(Precision.auto, cpu) is Precision.bf16
 
 
-def test_8_bits_are_for_search_on_cpu() -> None:
+def test_8_bits_are_for_search_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert search_precision(Precision.int8, cpu) is Precision.int8
     message = (
@@ -152,6 +152,14 @@ def test_8_bits_are_for_search_on_cpu() -> None:
     )
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         search_precision(Precision.int8, cuda)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    message = (
+        "decoding.precision=int8 needs a torch with oneDNN, or the kernels in C++ and a processor with "
+        "AVX-512 VNNI, but here torch has none and runs without kernels (runtime.kernels=false); "
+        "use decoding.precision=auto"
+    )
+    with kernels.disabled(), pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        search_precision(Precision.int8, cpu)
     message = (
         "runtime.precision must be auto, bf16, fp16 or fp32, but is int8, which is too coarse to train in; "
         "for search use decoding.precision=int8"
