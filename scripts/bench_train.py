@@ -201,6 +201,7 @@ def run(args: argparse.Namespace) -> None:
     systems = {name: SYSTEMS[name] for name in args.systems}
     require_installed(systems, args.peers)
     results = Results(args.output)
+    earlier = read([args.output]) if args.output.exists() else []
     results.write(session("train", args.peers, {"threads": args.threads, "rounds": args.rounds}))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -214,7 +215,8 @@ def run(args: argparse.Namespace) -> None:
 
                 about = {"benchmark": "train", "size": size, "precision": precision}
                 keep = functools.partial(write, results, about)
-                compare(systems, SPEED, args.rounds, measure, keep)
+                known = [record for record in earlier if about.items() <= record.items()]
+                compare(systems, SPEED, args.rounds, measure, keep, known)
 
 
 def write(results: Results, about: Record, record: Record) -> None:

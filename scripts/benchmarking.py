@@ -164,7 +164,11 @@ def measured(command: Sequence[str], variables: Mapping[str, str], *, timeout: f
         lines = [line for line in out.read().splitlines() if line.strip()] or ["nothing was printed"]
     if process.returncode:
         return {"error": f"exit code {process.returncode}: {lines[-1].strip()}"}
-    result: Record = json.loads(lines[-1])
+    # What libraries print at the end of a process may come after it.
+    answers = [line for line in lines if line.startswith("{")]
+    if not answers:
+        return {"error": f"no result: {lines[-1].strip()}"}
+    result: Record = json.loads(answers[-1])
     return result | {"peak_rss_mb": peak}
 
 
@@ -219,21 +223,31 @@ def compare(
     rounds: int,
     run: Callable[[str, Record, bool], Record],
     write: Callable[[Record], None],
+    earlier: Sequence[Record] = (),
 ) -> None:
     """Find the best settings of every system, then run all of them round by round.
 
     `run` takes the name of a system, its settings, and whether the run is a trial, and returns a result.
+    Trials that are among the records `earlier`, of a comparison that was interrupted, are not run again.
     """
+    trials = {
+        (record["system"], str(record["settings"])): record for record in earlier if record["kind"] == "trial"
+    }
+
+    def tried(name: str, settings: Record) -> Record:
+        known = trials.get((name, str(settings)))
+        return run(name, settings, True) if known is None else known
+
     chosen: dict[str, Record] = {}
     for name, system in systems.items():
 
         def keep(record: Record, name: str = name) -> None:
-            write({"system": name, **record})
+            if (name, str(record["settings"])) not in trials:
+                write({"system": name, **record})
 
         try:
-            chosen[name] = best_settings(
-                system.settings, speed, lambda settings, name=name: run(name, settings, True), keep
-            )
+            trial = functools.partial(tried, name)
+            chosen[name] = best_settings(system.settings, speed, trial, keep)
         except RuntimeError as error:
             write({"kind": "result", "system": name, "round": 1, "error": str(error)})
     alternate(

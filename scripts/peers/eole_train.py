@@ -51,6 +51,7 @@ def config(job, folder):
             "gpu_ranks": [],
             "num_workers": 0,
             "compute_dtype": "fp32",
+            "param_init_method": "xavier_uniform",
             "optim": "adam",
             "adam_beta2": 0.98,
             "adam_eps": job["adam_eps"],
