@@ -346,7 +346,7 @@ def found_in(tracker: Windows) -> Record:
     def median(name: str) -> float:
         return statistics.median(one[f"train/{name}"] for one in tracker.windows[2:])
 
-    names = {"tokens_per_second": "tgt_tokens_per_second", "mfu": "mfu", "padding": "padding"}
+    names = {"tokens_per_second": "tgt_tokens_per_second", "mfu": "mfu", "padding": "padding_tgt"}
     found = {key: median(name) for key, name in names.items() if f"train/{name}" in tracker.windows[0]}
     if "train/gpu_memory_gb" in tracker.windows[-1]:
         found["memory_gb"] = tracker.windows[-1]["train/gpu_memory_gb"]

@@ -46,6 +46,7 @@ from nmt.training.configs import (
     CrossEntropyConfig,
     MuonConfig,
     OnNonfinite,
+    OptimizerConfig,
     SimCutConfig,
     Teacher,
     TrackingConfig,
@@ -131,6 +132,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
         folder: str = "run",
         objective: Objective | None = None,
         precision: Precision = Precision.fp32,
+        optimizer_cfg: OptimizerConfig = ADAM,
         **fields: Any,
     ) -> Trainer:
         plain: dict[str, Any] = {"batch_tokens": 40, "patience": 0, "eval_every_steps": 100, "max_steps": 6}
@@ -141,7 +143,7 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
             tiny_model(), objective or cross_entropy(), runtime, world=world, ema_decay=cfg.ema_decay
         )
         batches = [collate(pairs, range(start, start + 8)) for start in range(0, 40, 8)]
-        optimizer = build_optimizer(ADAM, parallel_model.trained)
+        optimizer = build_optimizer(optimizer_cfg, parallel_model.trained, world)
 
         def validate(step: int) -> dict[str, float]:
             own = world.shard(batches)
@@ -712,15 +714,20 @@ def test_all_ranks_go_back_to_the_same_checkpoint(trainer: Any, tmp_path: Path) 
 
 
 @pytest.mark.fault(22, 39)
+@pytest.mark.parametrize("optimizer_cfg", [ADAM, MuonConfig()], ids=["adam", "muon"])
 def test_all_ranks_take_the_number_that_fits_on_each(
-    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, optimizer_cfg: OptimizerConfig
 ) -> None:
-    """Half of each batch is on each rank; there is room for 1,000 tokens on rank 1, for more on rank 0."""
+    """Half of each batch is on each rank; there is room for 1,000 tokens on rank 1, for more on rank 0.
+
+    Muon, whose work the ranks share in a training, makes its updates alone.
+    """
     monkeypatch.setattr("nmt.training.gradients.TIMED_SECONDS", 0)
 
     def find(world: World) -> int:
         objective = Limited(1000 if world.rank else 2000)
-        made = trainer(world, objective=objective, batch_tokens="auto", auto_batch_tokens=64)
+        size: dict[str, Any] = {"batch_tokens": "auto", "auto_batch_tokens": 64}
+        made = trainer(world, objective=objective, optimizer_cfg=optimizer_cfg, **size)
         made.pairs_of_epoch = lambda epoch, stage: many_pairs()
         found: int = made.find_batch_tokens(lambda text: None)
         return found

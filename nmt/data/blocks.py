@@ -11,6 +11,7 @@ that together are not large are one part, in the order in which they were read. 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import EncodedPairs, Ids, InParts, RaggedIds, joined
+from nmt.errors import TrainingStopped
 from nmt.runtime import derive_seed
 
 LARGE_PAIRS = 1_000_000
@@ -78,14 +80,24 @@ class LargeCorpora:
         return found
 
     def read(self, epoch: int, number: int) -> EncodedPairs:
-        """Return part `number`, from 0, of an epoch."""
+        """Return part `number`, from 0, of an epoch.
+
+        Raises:
+            TrainingStopped: the files of the ids can be read no more.
+        """
         src, tgt = list[_Piece](), list[_Piece]()
         for corpus, (pairs, taken) in enumerate(zip(self._corpora, self._taken, strict=True)):
             first, last = (taken * place // self.num_parts for place in (number, number + 1))
             for rows in self._rows(corpus, epoch, first, last):
                 src.append(_Piece(pairs.src, rows))
                 tgt.append(_Piece(pairs.tgt, rows))
-        return EncodedPairs(_read(src), _read(tgt), digest=self._digest)
+        try:
+            return EncodedPairs(_read(src), _read(tgt), digest=self._digest)
+        except OSError as error:
+            raise TrainingStopped(
+                f"the training pairs cannot be read: {error.strerror}; what was saved is intact, and the "
+                "same command goes on"
+            ) from error
 
     def _rows(self, corpus: int, epoch: int, first: int, last: int) -> Iterator[slice | NDArray[np.int64]]:
         """Yield the pairs that are number `first` to `last` - 1 of those that an epoch takes of a corpus.
@@ -151,6 +163,8 @@ def _read(pieces: Sequence[_Piece]) -> RaggedIds:
         for found in _ids(side, rows):
             ids[end : end + len(found)] = found
             end += len(found)
+    if end < total:
+        raise OSError(errno.EIO, "a file of ids in the cache was cut short")
     return RaggedIds(ids, lengths)
 
 

@@ -70,7 +70,10 @@ class SentencePairs(Examples):
 
             return sampled
         encoder = Encoder(tokenizer, self.options)
-        known = all(is_encoded(part.sha256, encoder, cache_dir()) for part in text.parts)
+        known = all(
+            is_encoded(part.sha256, encoder, cache_dir(), is_large=len(part) > LARGE_PAIRS)
+            for part in text.parts
+        )
         encoded = [self._encoded(part, encoder) for part in text.parts]
         corpora = _reported(encoded, "found in the cache, encoded" if known else "encoded", log)
         of_stage = functools.lru_cache(1)(lambda stage: self._epochs(corpora, stage))
@@ -78,7 +81,15 @@ class SentencePairs(Examples):
 
     def _encoded(self, part: CorpusText, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
         if len(part) > LARGE_PAIRS:
-            return encode_shards(part.chunks, part.sha256, len(part), encoder, cache_dir(), self.workers)
+            return encode_shards(
+                part.chunks,
+                part.sha256,
+                len(part),
+                encoder,
+                cache_dir(),
+                self.workers,
+                must_cache=self.must_cache,
+            )
         return encode_stream(part.chunks, part.sha256, encoder.tokenizer, encoder.options, cache_dir())
 
     def _sampled(

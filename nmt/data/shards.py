@@ -5,12 +5,13 @@
 
 Each pair belongs to a bucket that is drawn at random; every shard is encoded by itself, and finished ones
 outlive a process that is killed. In the end the pairs of each bucket are collected from all shards and
-shuffled in memory. So any order of the pairs is as probable as any other, memory does not grow with the
+shuffled in memory. So any order of the pairs is as probable as any other, memory hardly grows with the
 corpus, and the result depends on text and tokenizer alone. Batches are unknown here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import multiprocessing
 import os
@@ -49,31 +50,45 @@ BYTES_PER_PAIR = 240
 """Usual size of the ids of a pair, in its shard and in random order."""
 
 
-def is_encoded(content: str, encoder: Encoder, cache: Path) -> bool:
-    """Return whether `cache` has the pairs of a corpus, large or not, or seems to."""
-    names = (encoder.entry_name(kind, content) for kind in ("ids", "blocks"))
-    return any((cache / name / "entry.json").is_file() for name in names)
+def is_encoded(content: str, encoder: Encoder, cache: Path, *, is_large: bool) -> bool:
+    """Return whether `cache` has the pairs of a corpus, or seems to."""
+    return (cache / encoder.entry_name("blocks" if is_large else "ids", content) / "entry.json").is_file()
 
 
 def encode_shards(
-    chunks: Chunks, content: str, num_pairs: int, encoder: Encoder, cache: Path, workers: int = 1
+    chunks: Chunks,
+    content: str,
+    num_pairs: int,
+    encoder: Encoder,
+    cache: Path,
+    workers: int = 1,
+    *,
+    must_cache: bool = False,
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream of `num_pairs` pairs in random order, or open the entry of an earlier call in `cache`.
 
-    `content` is a hash of the text. A cache that cannot be written is not used.
+    `content` is a hash of the text. A cache that cannot be written is not used, unless it must be.
 
     Raises:
-        UserError: there is no room for the ids, neither in the cache nor in the temporary folder.
+        UserError: there is no room for the ids, neither in the cache nor, if they may be there, in the
+            temporary folder.
     """
     entry = cache / encoder.entry_name("blocks", content)
     metadata = open_entry(entry)
     if metadata is None:
         folder = cache / encoder.entry_name("shards", content)
         shards = Shards(folder, content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
-        if shards.make(chunks(), workers) and write_entry(entry, shards.merge):
-            metadata = open_entry(entry)
+        if shards.make(chunks(), workers):
+            write_entry(entry, shards.merge)
+        metadata = open_entry(entry)  # perhaps of another process, which was faster and removed the shards
+        if metadata is not None:
             shutil.rmtree(shards.folder, ignore_errors=True)
-    return opened(entry, metadata) if metadata else _uncached(chunks, content, num_pairs, encoder)
+    if metadata is not None:
+        return opened(entry, metadata)
+    if must_cache:
+        way_out = "set NMT_CACHE to a folder on a larger disk; what is encoded is kept"
+        raise _no_room(num_pairs, cache, way_out)
+    return _uncached(chunks, content, num_pairs, encoder)
 
 
 def sample_shards(chunks: Chunks, num_pairs: int, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
@@ -90,12 +105,16 @@ def _uncached(
         made = shards.make(chunks(), 1) and write_entry(files, shards.merge)
         metadata = open_entry(files) if made else None
         if metadata is None:
-            raise UserError(
-                f"the ids of {num_pairs:,} training pairs need about {num_pairs * BYTES_PER_PAIR / 1e9:,.1f} "
-                f"GB of disk for a while, and {folder.parent.parent} has less; free some, or set NMT_CACHE "
-                "or TMPDIR to a folder on a larger disk"
-            )
+            way_out = "set NMT_CACHE or TMPDIR to a folder on a larger disk"
+            raise _no_room(num_pairs, folder.parent.parent, way_out)
         return opened(files, metadata)
+
+
+def _no_room(num_pairs: int, folder: Path, way_out: str) -> UserError:
+    return UserError(
+        f"the ids of {num_pairs:,} training pairs need about {num_pairs * BYTES_PER_PAIR / 1e9:,.1f} GB of "
+        f"disk for a while, and {folder} has less; free some, or {way_out}"
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +140,7 @@ class Shards:
     def make(self, chunks: Iterable[ParallelText], workers: int) -> bool:
         """Make the shards that are missing; return whether all are there, and False for lack of room."""
         texts = enumerate(_in_shards(chunks, self.shard_pairs))
-        missing = ((number, text) for number, text in texts if open_entry(self.entry(number)) is None)
+        missing = ((number, text) for number, text in texts if not self.has(number, text))
         if workers <= 1:
             return all(self.write(number, text) for number, text in missing)
         with _pool(self, workers) as submit:
@@ -132,6 +151,14 @@ class Shards:
                     return False
                 pending |= {submit(*work) for work in itertools.islice(missing, len(done))}
         return True
+
+    def has(self, number: int, text: ParallelText) -> bool:
+        """Return whether a shard is there; one of other text, which has changed meanwhile, is removed."""
+        facts = open_entry(self.entry(number))
+        if facts is not None and facts.get("text") != _hash(text):
+            shutil.rmtree(self.entry(number), ignore_errors=True)
+            return False
+        return facts is not None
 
     def write(self, number: int, text: ParallelText) -> bool:
         """Encode the pairs of a shard and write its files; return False when they cannot be written."""
@@ -144,7 +171,7 @@ class Shards:
             arrays = laid_out(src, tgt, kept, self.encoder.options)
             index = self._write_records(draft / "records", arrays, buckets)
             index.tofile(draft / "index")
-            return {"counts": list(counts)}
+            return {"counts": list(counts), "text": _hash(text)}
 
         return write_entry(self.entry(number), fill)
 
@@ -171,14 +198,14 @@ class Shards:
         """Write all pairs, bucket by bucket, each shuffled, into `draft`; return the metadata."""
         entries = [self.entry(number) for number in range(-(-self.num_pairs // self.shard_pairs))]
         counts = Counts()
-        for entry in entries:
+        sizes = np.empty((len(entries), self.num_buckets, len(FILES)), np.uint32)  # 230 MB of a billion pairs
+        for place, entry in enumerate(entries):
             facts = open_entry(entry)
             if facts is None:
                 raise OSError(f"{entry} has vanished")  # another process has finished
             counts = counts.plus(Counts(*facts["counts"]))
+            sizes[place] = np.fromfile(entry / "index", np.int64).reshape(sizes.shape[1:])
         report = counts.report(self.encoder.options)
-        shape = len(entries), self.num_buckets, len(FILES)
-        sizes = np.concatenate([np.fromfile(entry / "index", np.int64) for entry in entries]).reshape(shape)
         with ExitStack() as stack:
             layout = Layout(draft, self.encoder, stack)
             numbers = list(range(self.num_buckets))
@@ -190,7 +217,7 @@ class Shards:
         return layout.metadata(report)
 
     def _shuffled(
-        self, entries: Sequence[Path], sizes: NDArray[np.int64], bucket: int
+        self, entries: Sequence[Path], sizes: NDArray[np.uint32], bucket: int
     ) -> Iterator[list[NDArray[Any]]]:
         """Yield the arrays of all pairs of a bucket in random order, a few at a time."""
         kinds = [np.dtype(kind) for kind in self.encoder.types]
@@ -220,6 +247,10 @@ def _gathered(side: RaggedIds, rows: NDArray[np.int64]) -> NDArray[Any]:
     places = np.repeat(starts[rows] - (ends - sizes), sizes) + np.arange(sizes.sum())
     found: NDArray[Any] = side.ids[places]
     return found
+
+
+def _hash(text: ParallelText) -> str:
+    return hashlib.sha256("\n".join([*text.src, "", *text.tgt]).encode()).hexdigest()
 
 
 def write_starts(file: Path, lengths: NDArray[Any]) -> None:

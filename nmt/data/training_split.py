@@ -161,6 +161,8 @@ class Examples(ABC):
 
     workers: int = 1
     """Processes that encode a large corpus; one encodes in threads."""
+    must_cache: bool = False
+    """Whether it is an error that the ids of a large corpus do not fit into the cache."""
 
     @abstractmethod
     def view(self, text: ParallelText) -> ParallelText:

@@ -142,9 +142,11 @@ class RunDirectory:
         save_config(cfg, self.config_file)
 
     def precision(self) -> str:
-        """Return the number format in which this run was trained last; nothing where no file tells."""
+        """Return the number format in which this run was trained last on CPU; nothing where no file tells."""
         with suppress(UserError):
-            return str(read_json(self.path / "environment.json").get("precision", ""))
+            facts = read_json(self.path / "environment.json")
+            on_cpu = facts.get("kernels") != ""  # a GPU has none
+            return str(facts.get("precision", "")) if on_cpu else ""
         return ""
 
     def write_environment(self, device: torch.device, precision: str) -> None:

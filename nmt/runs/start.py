@@ -252,7 +252,8 @@ class _Rows:
     def moved(self, name: str, tensor: Tensor) -> Tensor:
         """Return a weight, or what an optimizer keeps of it, with the rows of the new vocabulary."""
         found = self._src if name.startswith("src_embedding") else self._tgt
-        return tensor if found is None or name not in self._names or not tensor.ndim else moved(tensor, found)
+        has_rows = tensor.ndim > 0 and len(tensor) > 1  # what Adafactor keeps of all columns is one row
+        return moved(tensor, found) if found is not None and name in self._names and has_rows else tensor
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return how many pieces of each side begin as they were, from others, and from the mean of all."""

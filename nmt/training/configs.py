@@ -239,7 +239,8 @@ class AdafactorConfig(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, "optimizer", "(0, 1)", "beta2_decay")
-        positive(self, "optimizer", "clip_update", "min_scale")
+        at_least(self, "optimizer", 1, "clip_update")
+        positive(self, "optimizer", "min_scale")
 
 
 @dataclass

@@ -21,6 +21,7 @@ from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.runtime import MixedPrecisionStep, seed_everything
 from nmt.training.auto_batch import TIMED_SECONDS, Room, Trial
 from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
+from nmt.training.muon import Muon
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched
 from nmt.training.statistics import BatchSize, Update, UpdateStatistics
@@ -151,10 +152,13 @@ class Gradients:
     def trial(self, pairs: EncodedPairs, plan: Plan, size: int, room: Room | None) -> Trial:
         """Make updates of the largest batches of a plan of `size` tokens; return one result for all ranks.
 
-        The learning rate is 0. No gradients are exchanged: a rank without memory keeps none waiting.
+        The learning rate is 0. The ranks exchange neither gradients nor the work of the optimizer: one
+        without memory keeps none waiting, and the numbers of their updates differ.
         """
         if self.world.all_reduce_max(float(room is not None and not room.holds(size))):
             return Trial(fits=False)
+        if isinstance(self.amp_step.optimizer, Muon):
+            self.amp_step.optimizer.world = ALONE
         tensors = dict(self.parallel_model.objective.tensors)
         largest = list(map(self._repeated, plan.largest(pairs.src_lengths, pairs.tgt_lengths)))
         tokens = sum(num_tokens_of(pairs, copies) for copies in largest)

@@ -74,10 +74,25 @@ def build_adafactor(cfg: AdafactorConfig, model: nn.Module) -> torch.optim.Optim
     )
 
 
+class Sgd(torch.optim.SGD):
+    """SGD whose momentum begins as zeros.
+
+    That of torch, fused, begins as memory without a value, in which an update that is left out leaves it.
+    """
+
+    def step(self) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"] if group["momentum"] else ():
+                if parameter.grad is not None and "momentum_buffer" not in self.state[parameter]:
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        super().step()
+
+
 def build_sgd(cfg: SgdConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return gradient descent over the parameters of `model`."""
     groups = parameter_groups(model, cfg.weight_decay)
-    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=True)
+    return Sgd(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=True)
 
 
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module, world: World = ALONE) -> torch.optim.Optimizer:

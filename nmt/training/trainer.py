@@ -18,6 +18,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from copy import deepcopy
 from typing import NoReturn
 
 import torch
@@ -187,6 +188,7 @@ class Trainer:
         """Return the pairs of the current part, unless a signal arrives while the epoch is encoded."""
         train_state = self.train_state
         if self._epoch is None or not train_state.part:
+            self._epoch = None  # sampled pairs of the epoch before take room on the disk
             self._epoch = stop.unless_stopped(lambda: self.pairs_of_epoch(train_state.epoch, self.stage))
         self._agree()
         if self._stopping or self._epoch is None:
@@ -548,11 +550,11 @@ class Trainer:
             keep = self.world.is_main
             weights, optimizer = copied(weights, keep=keep), copied(optimizer, keep=keep)
         checkpoint = Checkpoint(self.train_state.step, weights, optimizer, state)
-        self.saves.begin(lambda: self._write(checkpoint), must=must, in_thread=in_thread)
+        then = deepcopy(self.train_state)
+        self.saves.begin(lambda: self._write(checkpoint, then), must=must, in_thread=in_thread)
 
-    def _write(self, checkpoint: Checkpoint) -> str | None:
-        """Save and prune; return why that failed, or None."""
-        then = TrainState.stored_in(checkpoint.state)
+    def _write(self, checkpoint: Checkpoint, then: TrainState) -> str | None:
+        """Save and prune, by the progress of that step; return why that failed, or None."""
         try:
             self.store.save(checkpoint)
             self.store.prune(kept_steps(self.store.steps(), then, self.cfg))

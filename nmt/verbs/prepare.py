@@ -53,7 +53,7 @@ def prepare_data(cfg: TrainConfig, workers: int) -> None:
     ):
         directory, examples = RunDirectory(folder / "run"), TASKS[cfg.task].examples(cfg)
         directory.path.mkdir()
-        examples.workers = workers
+        examples.workers, examples.must_cache = workers, True
         prepare(
             cfg.data,
             cfg.tokenizer,

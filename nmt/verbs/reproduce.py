@@ -17,6 +17,7 @@ from nmt.data.training_split import TrainingText, prepare
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.tasks import TASKS
+from nmt.runtime_config import Precision
 from nmt.verbs.train import train
 
 
@@ -61,7 +62,7 @@ def run(trial: Composed) -> dict[str, Any]:
         )
     if now.absolute() == then.absolute():
         raise UserError(f"output={now} is the run itself; choose another folder for the repetition")
-    again = dataclasses.replace(stored, run=str(now))
+    again = repetition(stored, RunDirectory(then), now)
     check(again)
     _require_same_data(again, RunDirectory(then))
     results = train(again, now)
@@ -70,6 +71,15 @@ def run(trial: Composed) -> dict[str, Any]:
     require_reproduced(found, cfg.tolerance)
     print(f"reproduced: no score differs by more than tolerance={cfg.tolerance:g}")
     return results
+
+
+def repetition(stored: TrainConfig, then: RunDirectory, now: Path) -> TrainConfig:
+    """Return the config of a repetition, in the number format that `auto` was on the CPU of the run."""
+    found = then.precision()
+    if stored.runtime.precision is Precision.auto and found in Precision.__members__:
+        runtime = dataclasses.replace(stored.runtime, precision=Precision[found])
+        stored = dataclasses.replace(stored, runtime=runtime)
+    return dataclasses.replace(stored, run=str(now))
 
 
 def _require_same_data(cfg: TrainConfig, run: RunDirectory) -> None:

@@ -36,6 +36,7 @@ from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import AVERAGE
@@ -99,6 +100,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     precision = runtime.precision_of_training(cfg.runtime, device, run.precision() if checkpoint else "")
+    precision = Precision(world.broadcast(precision.value))  # the processors of ranks may differ
+    runtime_cfg = replace(cfg.runtime, precision=precision)
     runtime.search_precision(cfg.decoding.precision, device)  # an error is an error before the first update
     if world.is_main:
         run.write_environment(device, precision.value)
@@ -120,11 +123,12 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             )
             keep_sets(run, cfg, tracker.message)
         if cfg.trainer.is_to_be_found and not checkpoint:
-            cfg = with_batch_tokens(cfg, _found_batch_tokens(cfg, data, run, device, world, tracker.message))
+            in_format = replace(cfg, runtime=runtime_cfg)
+            found = _found_batch_tokens(in_format, data, run, device, world, tracker.message)
+            cfg = with_batch_tokens(cfg, found)
             if world.is_main:
                 run.adopt(cfg)
-        settled = replace(cfg, runtime=replace(cfg.runtime, precision=precision))
-        trained = _trained_model(settled, data, device, world)
+        trained = _trained_model(replace(cfg, runtime=runtime_cfg), data, device, world)
         if start:
             start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from nmt.data import blocks
 from nmt.data.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, InParts, RaggedIds
+from nmt.errors import TrainingStopped
 
 
 def corpus(size: int, first: int = 0, folder: Path | None = None) -> EncodedPairs:
@@ -82,6 +84,14 @@ def test_blocks_are_read_in_one_piece_and_in_sequence(
     large.read(1, 4)
     assert len(reads) <= 8
     assert reads == sorted(reads)
+
+
+def test_ids_that_vanish_end_the_training(tmp_path: Path) -> None:
+    epoch = epochs_of([corpus(1003, folder=tmp_path)], [1.0], seed=1)(1)
+    os.truncate(tmp_path / "src0", 400)
+    message = "the training pairs cannot be read: a file of ids in the cache was cut short; what was saved is"
+    with pytest.raises(TrainingStopped, match=message):
+        parts(epoch)
 
 
 def test_corpora_keep_their_shares_in_every_part() -> None:

@@ -99,9 +99,9 @@ def test_several_processes_write_the_same_files(tmp_path: Path) -> None:
 
 
 def test_a_second_call_reads_no_text(tmp_path: Path) -> None:
-    assert not is_encoded("TEXT", ENCODER, tmp_path)
+    assert not is_encoded("TEXT", ENCODER, tmp_path, is_large=True)
     first, _ = encoded(tmp_path, Reader())
-    assert is_encoded("TEXT", ENCODER, tmp_path)
+    assert [is_encoded("TEXT", ENCODER, tmp_path, is_large=x) for x in (True, False)] == [True, False]
     again, _ = encoded(tmp_path, Reader(most=0))
     assert as_lists(again) == as_lists(first)
 
@@ -124,6 +124,35 @@ def test_shards_that_are_done_outlive_an_interruption(
     again, _ = encoded(tmp_path, Reader())
     assert made == [512, 640, 768, 896]
     assert again.digest == whole.digest
+
+
+@pytest.mark.fault(1)
+def test_shards_of_text_that_was_changed_meanwhile_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = encoded(tmp_path / "whole", Reader())
+    with monkeypatch.context() as changed:
+        changed.setattr(TEXT, "src", [*TEXT.src[:200], "dog", *TEXT.src[201:]])
+        with pytest.raises(KeyboardInterrupt):
+            encoded(tmp_path, Reader(most=6))
+    assert encoded(tmp_path, Reader())[0].digest == whole.digest
+
+
+def test_what_another_process_has_finished_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the shards, and with them what this one is writing."""
+    plain = shards.Shards.write
+
+    def late(shard: shards.Shards, number: int, text: ParallelText) -> bool:
+        monkeypatch.setattr(shards.Shards, "write", plain)
+        encoded(tmp_path, Reader())
+        return False
+
+    monkeypatch.setattr(shards.Shards, "write", late)
+    monkeypatch.setattr(shards, "_uncached", None)
+    assert len(encoded(tmp_path, Reader())[0]) > 0
+    assert [path.name[:6] for path in tmp_path.iterdir()] == ["blocks"]
 
 
 def test_sampled_pairs_are_those_of_a_small_corpus(tmp_path: Path) -> None:
@@ -156,3 +185,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert str(caught.value).endswith(
         " has less; free some, or set NMT_CACHE or TMPDIR to a folder on a larger disk"
     )
+    with pytest.raises(
+        UserError, match="set NMT_CACHE to a folder on a larger disk; what is encoded is kept"
+    ):
+        encode_shards(Reader(), "OTHER", len(TEXT), ENCODER, tmp_path, must_cache=True)

@@ -80,6 +80,16 @@ def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> N
     assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, True]
 
 
+def test_the_number_format_of_a_training_on_cpu_is_known(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    on_gpu = {"precision": "bf16", "kernels": ""}
+    for stored in ({}, {"precision": "fp32"}, {"precision": "fp32", "kernels": "with"}, on_gpu):
+        write_json(run.path / "environment.json", {**stored})
+        assert run.precision() == ("" if stored is on_gpu else stored.get("precision", ""))
+    (run.path / "environment.json").unlink()
+    assert run.precision() == ""
+
+
 def stored_number(run: RunDirectory) -> int | None:
     return load_config(run.config_file).trainer.auto_batch_tokens
 

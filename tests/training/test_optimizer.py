@@ -14,6 +14,7 @@ from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.models.base import TranslationModel
 from nmt.models.configs import Tying
+from nmt.runtime import step_unless
 from nmt.training.configs import (
     OPTIMIZERS,
     AdafactorConfig,
@@ -43,6 +44,7 @@ from nmt.training.optimizer import (
         (MuonConfig, {"rms": 0.0}, "optimizer.rms must be positive, but is 0.0"),
         (MuonConfig, {"iterations": 0}, "optimizer.iterations must be positive, but is 0"),
         (AdafactorConfig, {"beta2_decay": 1.0}, "optimizer.beta2_decay must be in (0, 1), but is 1.0"),
+        (AdafactorConfig, {"clip_update": 0.5}, "optimizer.clip_update must be at least 1, but is 0.5"),
         (AdafactorConfig, {"min_scale": 0.0}, "optimizer.min_scale must be positive, but is 0.0"),
         (SgdConfig, {"momentum": 1.0}, "optimizer.momentum must be in [0, 1), but is 1.0"),
         (
@@ -158,6 +160,20 @@ def test_stored_optimizer_goes_on_bit_for_bit(name: str) -> None:
         assert torch.equal(ours, expected)
     if name != "sgd":
         assert float(tensors["0.bias/step"]) == 3.0  # what was handed in is not shared
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_first_update_that_is_left_out_leaves_nothing_behind(name: str) -> None:
+    trained, expected = network(), network()
+    expected.load_state_dict(trained.state_dict())
+    optimizer = build_optimizer(OPTIMIZERS[name][0](), trained)
+    for parameter in trained.parameters():
+        parameter.grad = torch.full_like(parameter, torch.inf)
+    step_unless(optimizer, torch.ones(()))
+    train(trained, optimizer, range(1, 3))
+    train(expected, build_optimizer(OPTIMIZERS[name][0](), expected), range(1, 3))
+    for ours, theirs in zip(trained.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_optimizer_of_another_model() -> None:

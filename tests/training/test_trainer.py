@@ -311,6 +311,12 @@ def test_a_checkpoint_is_that_of_its_step_while_the_training_goes_on(trainer: Fa
     assert TrainState.stored_in(made.store.load(3).state).step == 3
 
 
+def test_a_score_may_be_a_number_of_numpy(trainer: Factory) -> None:
+    made = trainer(scores=[np.float64(3.0)], **SAVING)
+    assert fit(made).scores
+    assert made.store.steps()
+
+
 def test_an_error_of_a_save_that_no_user_made_is_raised(trainer: Factory) -> None:
     made = trainer(**SAVING)
 

@@ -43,7 +43,7 @@ def test_the_same_command_again_finds_everything(
     kinds = sorted({path.name.split("-")[0] for path in cache.iterdir()})
     assert {"blocks", "split", "text", "tokenizer"} <= {*kinds}
     assert "shards" not in kinds
-    monkeypatch.setattr(shards, "encode_shards", None)
+    monkeypatch.setattr(shards.Shards, "make", None)
     assert main(["prepare", *data]) == 0
     assert "\nfound in the cache, encoded: 300 pairs read, 300 kept" in capsys.readouterr().err
 
@@ -55,6 +55,10 @@ def test_what_cannot_be_prepared_is_said(
     assert "error: data.streaming=true reads the pairs during the training" in capsys.readouterr().err
     assert main(["prepare", *data, "prepare.workers=-1"]) == 2
     assert "prepare.workers must" in capsys.readouterr().err
+    with monkeypatch.context() as full:
+        full.setattr(shards.Shards, "write", lambda *_: False)
+        assert main(["prepare", *data]) == 2
+    assert "set NMT_CACHE to a folder on a larger disk; what is encoded is kept" in capsys.readouterr().err
     assert main(["prepare", *data, "tokenizer.sampling_alpha=0.1"]) == 0
     assert "segments the pairs anew for each epoch, during the training" in capsys.readouterr().err
     Path("file").write_text("")
