@@ -51,7 +51,7 @@ from benchmarking import (
 from sacrebleu.metrics.bleu import BLEU
 
 sys.path.insert(0, str(ROOT / "scripts" / "peers"))
-from job import batch_size, parallel, translated
+from job import batch_size, parallel, translated  # type: ignore[import-not-found]
 
 from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig

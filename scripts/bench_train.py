@@ -168,7 +168,7 @@ def train_ours(job: Record) -> Record:
         "decoding.max_length_ratio": 0,
         "decoding.max_length_offset": 1,
     }
-    trainer.plan_epoch = functools.partial(first_batches, num_updates)
+    vars(trainer)["plan_epoch"] = functools.partial(first_batches, num_updates)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, contextlib.redirect_stdout(sys.stderr):
         settings = [f"{key}={value}" for key, value in limits.items()]
         code = cli.main(["train", *job["overrides"], *settings, f"run={folder}/run"])
@@ -228,8 +228,8 @@ def table(files: Iterable[Path]) -> str:
     """Return the results of some files as Markdown: machine and command of each, then one table."""
     records = read(files)
     parts = [described(record) for record in records if record["kind"] == "session"]
-    header = ("size", "precision", "system", "settings", "target tokens/s", "range", "nmt is")
-    header += ("peak memory", "parameters", "loss")
+    header = ["size", "precision", "system", "settings", "target tokens/s", "range", "nmt is"]
+    header += ["peak memory", "parameters", "loss"]
     rows = []
     for (size, precision), group in grouped(
         (record for record in records if record["kind"] == "result"), "size", "precision"
