@@ -8,10 +8,7 @@ The model is any run of a pre-norm encoder-decoder Transformer with sinusoids an
 Each system gets lines of text and gives lines of text, SentencePiece included, loading excluded; scores are
 divided by the length to the power of alpha in all of them. This project searches as `nmt translate` does; a
 peer by the adapter scripts/peers/NAME_decode.py, with the weights as `nmt export` writes them for the peer,
-or else converted by the adapter. Marian cannot hold the model; it gets one of the same
-sizes, which is made before:
-
-    python scripts/bench_decode.py marian RUN PEERS FOLDER               # then: run ... --marian FOLDER
+or else converted by the adapter.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import argparse
 import contextlib
 import functools
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -78,7 +74,6 @@ def systems(args: argparse.Namespace) -> dict[str, System]:
     own = {"parallel": ways(args.threads)}
     shared = {**own, "allocator": ALLOCATORS}
     ct2 = {**own, "batch": SENTENCES + TOKENS, "products": ("own", "MKL"), "allocator": ALLOCATORS}
-    marian = {"parallel": own["parallel"][-1:], "batch": SENTENCES + TOKENS, "allocator": ALLOCATORS}
     torch_peer = {**own, "batch": ("64 sentences", "128 sentences", "2048 tokens")}
     attention = {"attention": ("sdpa", "eager")}
     found = {}
@@ -88,8 +83,6 @@ def systems(args: argparse.Namespace) -> dict[str, System]:
         found[name] = System(None, "bench_decode.py", search, {**own, "batch": BUDGETS})
     for number in ("float32", "int8", "bfloat16"):
         found[f"ctranslate2 {number}"] = System("main", "peers/ct2_decode.py", {"compute": number}, ct2)
-    for number in ("float32", "int8"):
-        found[f"marian {number}"] = System("marian", "peers/marian_decode.py", {"compute": number}, marian)
     found["hf"] = System("main", "peers/hf_decode.py", {}, {**torch_peer, **attention, **shared})
     found["joeynmt"] = System("joeynmt", "peers/joeynmt_decode.py", {}, {**torch_peer, **shared})
     return found
@@ -202,10 +195,6 @@ def job_for(name: str, system: System, args: argparse.Namespace, folder: Path) -
     adapter = Path(system.script).stem.removesuffix("_decode")
     if system.environment is None:
         return {**system.job, "run": str(args.run.resolve())}
-    if adapter == "marian":
-        if args.marian is None:
-            sys.exit(f"{name} needs --marian FOLDER, made by: bench_decode.py marian RUN PEERS FOLDER")
-        return {**system.job, "marian": str(args.marian.resolve())}
     number = system.job.get("compute", "float32")
     if adapter not in EXPORTS:
         return system.job
@@ -263,7 +252,7 @@ def run(args: argparse.Namespace) -> None:
 def chosen_systems(args: argparse.Namespace) -> dict[str, System]:
     """Return the systems that the command line names; without trials, with the first of all settings."""
     every = systems(args)
-    names = args.systems or [name for name in every if args.marian or not name.startswith("marian")]
+    names = args.systems or list(every)
     if unknown := set(names) - every.keys():
         sys.exit(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     chosen = {name: every[name] for name in names}
@@ -300,24 +289,6 @@ def texts_of(args: argparse.Namespace, job: Record, folder: Path, number: int) -
         write_lines(expected, load({**job, **settings, "batch": BUDGETS[0]})(lines))
     output = {"expected": str(expected), "output": str(folder / "output.txt")}
     return {key: str(file) for key, file in files.items()} | output
-
-
-def make_marian_model(args: argparse.Namespace) -> None:
-    """Make the model of Marian out of a run and its training data; see `peers/marian_model.py`."""
-    args.folder.mkdir(parents=True, exist_ok=True)
-    opened = open_run(args.run)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.redirect_stdout(sys.stderr):
-        job = export(opened, Path(name), 1)
-        text = evaluation_text(opened.directory, opened.cfg, opened.cfg.data, Split.train)
-        write_lines(args.folder / "source.txt", text.src)
-        write_lines(args.folder / "target.txt", text.tgt)
-        job |= {"marian": str(args.folder.resolve()), "updates": args.updates}
-        job["parallel"] = f"{args.threads} x 1"
-        file = Path(name, "job.json")
-        file.write_text(json.dumps(job), encoding="utf-8")
-        python = args.peers / "marian" / "bin" / "python"
-        command = [str(python), str(ROOT / "scripts" / "peers" / "marian_model.py"), str(file)]
-        sys.exit(subprocess.run(command, stdout=sys.stderr).returncode)
 
 
 def write(results: Results, about: Record, record: Record) -> None:
@@ -394,16 +365,7 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("--lines-one-by-one", type=int, default=200)
     measure.add_argument("--alpha", type=float, default=1.0, help="exponent of the length penalty")
     measure.add_argument("--threads", type=int, default=2)
-    measure.add_argument("--marian", type=Path, help="folder of a model of Marian: model.npz, vocabulary.spm")
     measure.add_argument("--ours", nargs="*", default=["bf16"], help="more values of decoding.precision")
-    make = verbs.add_parser("marian", help="make a model for --marian out of a run")
-    make.add_argument("run", type=Path)
-    make.add_argument("peers", type=Path)
-    make.add_argument("folder", type=Path)
-    make.add_argument(
-        "--updates", type=int, default=300, help="of Marian's own trainer, with 2,048 tokens each"
-    )
-    make.add_argument("--threads", type=int, default=2)
     show = verbs.add_parser("table", help="make tables of results")
     show.add_argument("files", nargs="+", type=Path)
     ours = verbs.add_parser("ours", help="one translation of ours, as `run` starts it")
@@ -416,8 +378,6 @@ def main() -> None:
     args = parser().parse_args()
     if args.verb == "run":
         run(args)
-    elif args.verb == "marian":
-        make_marian_model(args)
     elif args.verb == "table":
         print(table(args.files))
     else:

@@ -30,7 +30,6 @@ class Environment(NamedTuple):
     """Packages installed without their dependencies."""
     tools: tuple[str, ...] = ()
     """What must be there to install the others."""
-    has_torch: bool = True
     python: str | None = None
     """Version of Python, for toolkits that run with no newer one."""
 
@@ -71,7 +70,6 @@ ENVIRONMENTS = {
         ),
         alone=("joeynmt==2.3.0",),
     ),
-    "marian": Environment(packages=("pymarian==1.12.42", "numpy", "sentencepiece"), has_torch=False),
     # The newest fairseq is of 2022. Its source distribution lacks C++ files that its set-up compiles unless
     # it runs at Read the Docs; pip 24.1 refuses the metadata of its OmegaConf, and Python
     # 3.11 its dataclasses.
@@ -120,8 +118,7 @@ def commands(name: str, folder: Path) -> list[list[str]]:
     pinned = f"torch=={torch.__version__.partition('+')[0]}"
     constraints = folder / f"{name}.txt"
     constraints.write_text(f"{pinned}\n", encoding="utf-8")
-    if wanted.has_torch:
-        steps.append([*install, pinned, "numpy"])
+    steps.append([*install, pinned, "numpy"])
     steps.append([*install, "--constraint", str(constraints), *wanted.packages])
     if wanted.alone:
         isolated = ["--no-build-isolation"] if wanted.tools else []

@@ -34,7 +34,6 @@ PEER_PACKAGES = (
     "eole",
     "OpenNMT-py",
     "joeynmt",
-    "pymarian",
     "fairseq",
 )
 
