@@ -193,6 +193,11 @@ class Trainer:
         self._agree()
         if self._stopping or self._epoch is None:
             self._save_and_leave(stop)
+        if train_state.sorts_by_target and self._epoch.num_parts > 1:
+            raise UserError(
+                "an earlier version of nmt began this run, and read so many pairs in another order; "
+                "go on with that version, or start a new run: init=RUN keeps the weights"
+            )
         if train_state.part >= self._epoch.num_parts:
             done = f"part {train_state.part} of {self._epoch.num_parts}"
             raise UserError(f"state.json of the checkpoint is after {done} of an epoch")

@@ -76,3 +76,14 @@ def test_a_part_of_other_pairs_is_refused(parted: Factory, pairs: EncodedPairs) 
         resumed.train_state = state
         with pytest.raises(UserError, match=message):
             fit(resumed)
+
+
+def test_a_run_of_an_earlier_version_on_a_large_corpus_is_refused(parted: Factory) -> None:
+    fit(parted(max_steps=None, max_epochs=1))
+    later = parted(max_steps=None, max_epochs=2)
+    checkpoint = later.store.latest(print)
+    assert checkpoint is not None
+    del checkpoint.state["progress"]["sorts_by_target"]
+    later.resume(checkpoint)
+    with pytest.raises(UserError, match=r"^an earlier version of nmt began this run, .* init=RUN keeps"):
+        fit(later)
