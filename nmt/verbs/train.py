@@ -36,7 +36,7 @@ from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
-from nmt.runtime_config import Precision
+from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import AVERAGE
@@ -99,12 +99,10 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     device = runtime.prepare(cfg.runtime)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
-    precision = runtime.precision_of_training(cfg.runtime, device, run.precision() if checkpoint else "")
-    precision = Precision(world.broadcast(precision.value))  # the processors of ranks may differ
-    runtime_cfg = replace(cfg.runtime, precision=precision)
+    settled = _in_precision(cfg.runtime, device, run.precision() if checkpoint else "", world)
     runtime.search_precision(cfg.decoding.precision, device)  # an error is an error before the first update
     if world.is_main:
-        run.write_environment(device, precision.value)
+        run.write_environment(device, settled.precision.value)
     resume_step = checkpoint.step if checkpoint else 0
     start = None if checkpoint else opened_start(cfg)
     tracked = TrackedRun(run.path, resume_step, cfg.trainer.max_steps, cfg.trainer.best_metric, to_plain(cfg))
@@ -123,12 +121,13 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             )
             keep_sets(run, cfg, tracker.message)
         if cfg.trainer.is_to_be_found and not checkpoint:
-            in_format = replace(cfg, runtime=runtime_cfg)
-            found = _found_batch_tokens(in_format, data, run, device, world, tracker.message)
-            cfg = with_batch_tokens(cfg, found)
+            tried = replace(cfg, runtime=settled)
+            cfg = with_batch_tokens(
+                cfg, _found_batch_tokens(tried, data, run, device, world, tracker.message)
+            )
             if world.is_main:
                 run.adopt(cfg)
-        trained = _trained_model(replace(cfg, runtime=runtime_cfg), data, device, world)
+        trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
         if start:
             start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):
@@ -143,8 +142,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
         size = sum(parameter.numel() for parameter in trained.model.parameters())
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
-        code = f", {kernels.status()}" if device.type == "cpu" else ""
-        tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {precision.value}{code}")
+        code = settled.precision.value + (f", {kernels.status()}" if device.type == "cpu" else "")
+        tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {code}")
         rate = peak(cfg.schedule, trainer.schedule)
         tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
         if world.is_main:
@@ -156,6 +155,12 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         tracker.conclude(results["step"], scores_by_split(results))
         tracker.shown(summary(cfg, results, run))
         return results
+
+
+def _in_precision(cfg: RuntimeConfig, device: torch.device, begun: str, world: World) -> RuntimeConfig:
+    """Return `cfg` in the precision of the training, that of rank 0: the processors of ranks may differ."""
+    own = runtime.precision_of_training(cfg, device, begun)
+    return replace(cfg, precision=Precision(world.broadcast(own.value)))
 
 
 def _found_batch_tokens(
