@@ -186,7 +186,8 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train experiment=multi30k_en_de schedule=noam",
             "experiment/multi30k_en_de.yaml: unknown key schedule.peak_rate; inverse_sqrt or linear or "
-            "cosine or plateau or constant has it, but schedule.name=noam: choose another schedule",
+            "cosine or wsd or exponential or step or plateau or constant has it, but schedule.name=noam: "
+            "choose another schedule",
         ),
         ("train model.d_model=many", "model.d_model must be a whole number, but is 'many'"),
         ("train model.d_model=1.5", "model.d_model must be a whole number, but is 1.5"),

@@ -121,10 +121,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             )
             keep_sets(run, cfg, tracker.message)
         if cfg.trainer.is_to_be_found and not checkpoint:
-            tried = replace(cfg, runtime=settled)
-            cfg = with_batch_tokens(
-                cfg, _found_batch_tokens(tried, data, run, device, world, tracker.message)
-            )
+            own = replace(cfg, runtime=settled)
+            cfg = with_batch_tokens(cfg, _found_batch_tokens(own, data, run, device, world, tracker.message))
             if world.is_main:
                 run.adopt(cfg)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
