@@ -2,7 +2,7 @@
 
     python scripts/bench_gpu.py                              # at most ten minutes
     python scripts/bench_gpu.py --minutes 30 --output FILE.jsonl
-    python scripts/bench_gpu.py --device cpu --tiny          # the same in a minute, to try the script itself
+    python scripts/bench_gpu.py --device cpu --tiny    # to try the script; compiling takes minutes
 
 No data is needed: pairs are drawn here, shaped as those of WMT (words by Zipf's law, some 27 pieces on either
 side, 32,000 kinds of pieces). Every row is a process of its own, so that none takes the others along, and is

@@ -359,6 +359,9 @@ def test_rows_of_a_gpu_are_of_both_models_in_modes_that_exist(
     monkeypatch.setenv("NMT_BENCH_FOLDER", str(tmp_path))
     rows = bench_gpu.rows(bench_gpu.parser().parse_args([]))
     assert {one["model"] for one in rows} == {"", "transformer_base", "transformer_big"}
-    configs = {one["mode"]: bench_gpu.config(one) for one in rows if one["kind"] != "tests"}
-    assert set(configs) == {*bench_gpu.MODES, *bench_gpu.SEARCHES}
-    assert configs["compiled"].runtime.compile
+    assert {one["mode"] for one in rows[1:]} == {*bench_gpu.MODES, *bench_gpu.SEARCHES}
+    modes = [override for overrides in bench_gpu.MODES.values() for override in overrides]
+    cfg = bench_gpu.config({**rows[1], "overrides": [*modes, *bench_gpu.SEARCHES["greedy, graphs"]]})
+    assert cfg.runtime.compile
+    assert cfg.decoding.cuda_graphs
+    assert bench_gpu.config(next(one for one in rows if one["mode"] == "beam 5, fp32")).decoding.precision

@@ -71,6 +71,7 @@ def translate(plain: dict[str, Any]) -> None:
     if isinstance(optimizer, dict) and optimizer.get("algorithm") in ("adam", "adamw"):
         for name in ("muon_momentum", "muon_rms", "muon_iterations"):  # stored for all, used by Muon alone
             optimizer.pop(name, None)
+    _forget_defaults(plain.get("decoding"))
     for old, new in RENAMED_KEYS.items():
         (old_part, old_name), (new_part, new_name) = old.rsplit(".", 1), new.rsplit(".", 1)
         values = plain.get(old_part)
@@ -78,3 +79,13 @@ def translate(plain: dict[str, Any]) -> None:
             moved = plain.setdefault(new_part, dict(NEW_PARTS.get(new_part, {})))
             if isinstance(moved, dict) and new_name not in moved:
                 moved[new_name] = values.pop(old_name)
+
+
+def _forget_defaults(decoding: Any) -> None:
+    """Set to null, which says the same on a CPU, what earlier versions stored unless told otherwise.
+
+    They stored a number for `batch_tokens`, which is null now unless the user sets it.
+    """
+    if isinstance(decoding, dict) and decoding.get("batch_tokens") is not None:
+        for name, value in (("precision", "fp32"), ("batch_tokens", 8192)):
+            decoding[name] = None if decoding.get(name, value) == value else decoding[name]

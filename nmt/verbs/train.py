@@ -138,11 +138,10 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
-        size = sum(parameter.numel() for parameter in trained.model.parameters())
+        size, rate = sum(p.numel() for p in trained.model.parameters()), peak(cfg.schedule, trainer.schedule)
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
         code = settled.precision.value + (f", {kernels.status()}" if device.type == "cpu" else "")
         tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {code}")
-        rate = peak(cfg.schedule, trainer.schedule)
         tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(cfg)

@@ -222,9 +222,10 @@ def test_layers_that_are_hooked_or_watched_are_called(batch: Sentences) -> None:
     assert isinstance(model.start(*batch), FusedCache)
     with recorded_attention(model):
         assert not isinstance(model.start(*batch), FusedCache)
+    src, mask = (x[:2] for x in batch)
     for name in ("decoder.0.feed_forward", "output"):
         handle = model.get_submodule(name).register_forward_hook(lambda module, *_: calls.append(module))
-        beam_search(model, batch[0][:2], batch[1][:2], BeamConfig(beam_size=2))
+        beam_search(model, src, mask, BeamConfig(beam_size=2))
         handle.remove()
         assert calls.pop() is model.get_submodule(name)
         calls.clear()
