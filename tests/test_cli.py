@@ -562,7 +562,7 @@ def test_a_verb_is_a_row_a_module_and_a_yaml_file(run: str, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("toi", "there is no verb 'toi'; did you mean 'toy'?; the verbs are train, distil, evaluate, "),
+        ("toi", "there is no verb 'toi'; did you mean 'toy'?; the verbs are train, prepare, distil, "),
         ("toy", "run is missing; say nmt toy run=DIR; there is outputs/mine"),
         ("toy run=outputs/mine time=2", "unknown key time; did you mean times?"),
         ("toy run=outputs/mine times=0", "times must be at least 1, but is 0"),
