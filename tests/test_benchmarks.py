@@ -157,7 +157,7 @@ def test_the_environments_hold_one_torch(tmp_path: Path, name: str, monkeypatch:
     make, *steps = bench_peers.commands(name, tmp_path)
     assert make == [f"python{wanted.python or ''}", "-m", "venv", str(tmp_path / name)]
     pinned = f"torch=={torch.__version__.partition('+')[0]}"
-    assert [step[-2:] == [pinned, "numpy"] for step in steps].count(True) == wanted.has_torch
+    assert [step[-2:] == [pinned, "numpy"] for step in steps].count(True) == 1
     assert (tmp_path / f"{name}.txt").read_text(encoding="utf-8") == f"{pinned}\n"
     (packages,) = (step for step in steps if str(tmp_path / f"{name}.txt") in step)
     assert set(wanted.packages) <= set(packages)

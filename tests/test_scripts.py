@@ -81,7 +81,9 @@ def call(
 
 def installed(clone: Path) -> list[str]:
     """Return the calls of Python so far, without the options that all installations share."""
-    common = f"install --disable-pip-version-check --no-input --constraint {clone}/constraints.txt "
+    common = (
+        f"install --disable-pip-version-check --no-input --no-compile --constraint {clone}/constraints.txt "
+    )
     return [line.replace(common, "") for line in (clone.parent / "log").read_text().splitlines()]
 
 
