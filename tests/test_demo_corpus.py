@@ -385,6 +385,7 @@ def digest(corpus: dict[str, list[Pair]]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_corpus_never_changes_unnoticed(corpus: dict[str, list[Pair]]) -> None:
     assert digest(corpus) == SHA256
     assert digest(generate()) == SHA256

@@ -62,6 +62,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "tags of languages" else SLOW) for name in MODELS]
 )
@@ -74,6 +75,7 @@ def test_the_program_for_ctranslate2(tmp_path: Path, name: str, monkeypatch: pyt
     assert names["translate"](["", "a b"])[0] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize(
     "name", ["Marian", pytest.param("lower case", marks=SLOW), pytest.param("two vocabularies", marks=SLOW)]

@@ -36,6 +36,7 @@ def torchrun(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 @pytest.mark.timeout(400)
 def test_two_processes_train_score_and_hand_over_to_one(

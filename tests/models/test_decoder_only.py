@@ -46,6 +46,7 @@ def test_a_causal_prefix_is_one_text_with_the_target(norm_order: NormOrder, posi
     assert_close(model(src, torch.ones_like(src, dtype=torch.bool), tgt_in), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "positions",
     [
