@@ -106,6 +106,11 @@ class DataConfig:
         return {}
 
     @property
+    def symbols(self) -> list[str]:
+        """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
+        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values()]))
+
+    @property
     def has_source(self) -> bool:
         """Whether the data is pairs, and not text in one language."""
         return True

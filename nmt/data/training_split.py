@@ -233,12 +233,11 @@ def prepare(
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
     if not Tokenizer.exists(run.path):
-        tags = list(dict.fromkeys([*cfg.tags.values(), *cfg.origin_tags.values()]))
         if inherited is None:
             log(f"training a {tokenizer.kind.value} tokenizer")
-            made = train_tokenizer(tokenizer, training, tags=tags, seed=seed, cache=cache_dir())
+            made = train_tokenizer(tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir())
         else:
-            made = inherited_tokenizer(inherited, training, tags=tags, seed=seed)
+            made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed)
         made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
     run.seal()

@@ -150,16 +150,16 @@ def opened_start(cfg: TrainConfig) -> Start | None:
     checkpoint, sha256 = identify_checkpoint(init.run, init.checkpoint)
     stored = load_config(RunDirectory(Path(init.run)).config_file)
     refuse_contradictions(init, to_plain(cfg), to_plain(stored))
-    _require_pieces_of_tags(cfg, stored)
+    _require_symbols(cfg, stored)
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
     run = open_run(init.run, checkpoint, dataclasses.replace(cfg.runtime, device="cpu"))
     return Start(cfg, run, checkpoint, sha256)
 
 
-def _require_pieces_of_tags(cfg: TrainConfig, stored: TrainConfig) -> None:
+def _require_symbols(cfg: TrainConfig, stored: TrainConfig) -> None:
     """Raise `UserError` when a kept vocabulary has no piece for a tag of the new data."""
-    old, new = ({*data.tags.values(), *data.origin_tags.values()} for data in (stored.data, cfg.data))
+    old, new = set(stored.data.symbols), set(cfg.data.symbols)
     if cfg.init.vocabulary is VocabularyUse.keep and new - old:
         raise UserError(
             f"init.vocabulary=keep: the vocabulary of {cfg.init.run} has no piece for the tag "

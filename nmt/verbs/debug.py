@@ -33,7 +33,6 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
 from nmt.data.streaming import closed
 from nmt.data.tokenizer_training import TokenizerKind
-from nmt.data.training_split import prepare
 from nmt.distributed import ALONE
 from nmt.errors import UserError, visible
 from nmt.models import build_model
@@ -41,7 +40,7 @@ from nmt.models.configs import ModelConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
-from nmt.runs.tasks import TASKS
+from nmt.runs.training_data import prepare
 from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
 from nmt.training.configs import (
@@ -325,16 +324,7 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     device, run = runtime.prepare(cfg.runtime), RunDirectory(folder / "session")
     run.path.mkdir()
     start = opened_start(cfg)
-    data = prepare(
-        cfg.data,
-        cfg.tokenizer,
-        TASKS[cfg.task].examples(cfg),
-        run,
-        seed=cfg.seed,
-        log=log,
-        max_steps=cfg.trainer.max_steps,
-        inherited=start.inherited if start else None,
-    )
+    data = prepare(cfg, run, log, start)
     tokenizer = data.tokenizer
     sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
     runtime.seed_everything(cfg.seed, "model")

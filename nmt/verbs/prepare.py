@@ -12,13 +12,13 @@ import torch
 
 from nmt.config.compose import Composed
 from nmt.config.roots import TrainConfig
-from nmt.data.training_split import prepare
 from nmt.disk_cache import cache_dir, entry_name, write_entry
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.scored_sets import keep_sets
 from nmt.runs.start import opened_start
 from nmt.runs.tasks import TASKS
+from nmt.runs.training_data import prepare
 from nmt.signals import StopRequest
 from nmt.temporary import temporary_folder
 from nmt.training.configs import TrackingConfig
@@ -54,16 +54,7 @@ def prepare_data(cfg: TrainConfig, workers: int) -> None:
         directory, examples = RunDirectory(folder / "run"), TASKS[cfg.task].examples(cfg)
         directory.path.mkdir()
         examples.workers, examples.must_cache = workers, True
-        prepare(
-            cfg.data,
-            cfg.tokenizer,
-            examples,
-            directory,
-            seed=cfg.seed,
-            log=tracker.message,
-            max_steps=cfg.trainer.max_steps,
-            inherited=start.inherited if start else None,
-        )
+        prepare(cfg, directory, tracker.message, start, examples)
         keep_sets(directory, cfg, tracker.message)
         if cfg.tokenizer.sampling_alpha:
             tracker.message(

@@ -13,10 +13,10 @@ from nmt.comparison.reproduction import report, reproduction, require_reproduced
 from nmt.config.compose import Composed, load_run
 from nmt.config.roots import TrainConfig, check
 from nmt.data.pairs import DataConfig, ParallelText, Split
-from nmt.data.training_split import TrainingText, prepare
+from nmt.data.training_split import TrainingText
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.tasks import TASKS
+from nmt.runs.training_data import prepare
 from nmt.runtime_config import Precision
 from nmt.verbs.train import train
 
@@ -85,6 +85,4 @@ def repetition(stored: TrainConfig, then: RunDirectory, now: Path) -> TrainConfi
 def _require_same_data(cfg: TrainConfig, run: RunDirectory) -> None:
     """Raise `UserError` unless the data that `cfg` names is that of `run`; what is read is cached."""
     print(f"comparing the data with that of {run.path}", file=sys.stderr, flush=True)
-    examples = TASKS[cfg.task].examples(cfg)
-    settings: dict[str, Any] = {"seed": cfg.seed, "max_steps": cfg.trainer.max_steps}
-    prepare(cfg.data, cfg.tokenizer, examples, _StoredData(run), log=lambda line: None, **settings)
+    prepare(cfg, _StoredData(run), log=lambda line: None)

@@ -22,7 +22,7 @@ from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import TrainingData, prepare
+from nmt.data.training_split import TrainingData
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import higher_is_better, require_computable
 from nmt.distributed import World
@@ -36,6 +36,7 @@ from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runs.training_data import prepare
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
@@ -107,18 +108,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     start = None if checkpoint else opened_start(cfg)
     tracked = TrackedRun(run.path, resume_step, cfg.trainer.max_steps, cfg.trainer.best_metric, to_plain(cfg))
     with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
-        task = TASKS[cfg.task]
         with world.main_first():
-            data = prepare(
-                cfg.data,
-                cfg.tokenizer,
-                task.examples(cfg),
-                run,
-                seed=cfg.seed,
-                log=tracker.message,
-                max_steps=cfg.trainer.max_steps,
-                inherited=start.inherited if start else None,
-            )
+            data = prepare(cfg, run, tracker.message, start)
             keep_sets(run, cfg, tracker.message)
         if cfg.trainer.is_to_be_found and not checkpoint:
             own = replace(cfg, runtime=settled)
