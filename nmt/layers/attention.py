@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,16 @@ class AttentionRole(Enum):
     """The target to the source."""
 
 
+class Factors(NamedTuple):
+    """The queries (B, H, T, C) and keys (B, H, S, C), whose products / sqrt(C) are the scores of a head.
+
+    They are rotated where positions rotate; biases of positions are added to the scores afterwards.
+    """
+
+    queries: Tensor
+    keys: Tensor
+
+
 class Recorder(nn.Module):
     """The base of every kind of attention: a module whose attention weights can be recorded."""
 
@@ -59,12 +70,18 @@ class Recorder(nn.Module):
         super().__init__()
         self.role = role
         self.recorded: list[Tensor] | None = None
+        self.factors: list[Factors] | None = None
 
-    def record(self, weights: Tensor) -> None:
-        """Keep `weights` (B, H, T, S), or (B, T, S) of a single head, when somebody asked for them."""
+    def record(self, weights: Tensor, factors: Factors | None = None) -> None:
+        """Keep `weights` (B, H, T, S), or (B, T, S) of a single head, when somebody asked for them.
+
+        `factors` are given by attention whose scores are products of queries and keys, divided by sqrt(C).
+        """
         if self.recorded is not None:
             weights = weights if weights.dim() == 4 else weights[:, None]
             self.recorded.append(weights.detach().float())
+        if self.factors is not None and factors is not None:
+            self.factors.append(Factors(*(factor.detach().float() for factor in factors)))
 
 
 class MultiHeadAttention(Recorder):
@@ -127,7 +144,7 @@ class MultiHeadAttention(Recorder):
         biased = self.positions.masked_bias(queries, num_keys, mask)
         if self.shows_weights:
             weights = fused.attention_weights(queries, keys, biased)
-            self.record(weights)
+            self.record(weights, Factors(queries, keys))
             context = self.positions.weighted_sum(self.dropout(weights).to(values.dtype), values)
         else:
             rate, is_causal = self.dropout.current_rate, is_causal and biased is mask
@@ -158,14 +175,20 @@ class MultiHeadAttention(Recorder):
 
 
 @contextmanager
-def recorded_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call."""
+def recorded_attention(
+    model: nn.Module, factors: dict[str, list[Factors]] | None = None
+) -> Iterator[dict[str, list[Tensor]]]:
+    """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call.
+
+    A dict `factors` is filled in the same way with queries and keys, where there are some.
+    """
     recorders = {name: module for name, module in model.named_modules() if isinstance(module, Recorder)}
     weights: dict[str, list[Tensor]] = {name: [] for name in recorders}
     for name, recorder in recorders.items():
         recorder.recorded = weights[name]
+        recorder.factors = None if factors is None else factors.setdefault(name, [])
     try:
         yield weights
     finally:
         for recorder in recorders.values():
-            recorder.recorded = None
+            recorder.recorded = recorder.factors = None

@@ -163,12 +163,22 @@ class Run(TrainedModel):
         return Evaluation(self, text, warn).scores(search, metrics or self.cfg.metrics)
 
     def attend(
-        self, lines: str | Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
+        self,
+        lines: str | Iterable[str],
+        decoding: DecodingConfig | None = None,
+        tgt: str | None = None,
+        *,
+        neuron_lines: int = 0,
     ) -> Iterator[SentenceMaps]:
-        """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET."""
+        """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET.
+
+        The first `neuron_lines` lines have the queries and keys of every head, too.
+        """
         self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
-        return attend(sources, self.model, self.tokenizer, search, device=self.device)
+        return attend(
+            sources, self.model, self.tokenizer, search, device=self.device, neuron_lines=neuron_lines
+        )
 
     def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:
         """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.
