@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from nmt.data import files, hub, mixture, stages, testsets
+from nmt.data import files, hub, labels, mixture, stages, testsets
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
+from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
 from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
@@ -135,6 +136,11 @@ class MixtureData(DataConfig):
     def has_source(self) -> bool:
         """Whether all corpora are pairs."""
         return all(part.has_source for part in self.parts(Split.train).values())
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether all corpora have labels."""
+        return all(part.has_labels for part in self.parts(Split.train).values())
 
     @property
     def is_mixture(self) -> bool:
@@ -305,6 +311,8 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "hub": (HubData, hub.stream),
     "files": (FilesData, files.stream),
     "text": (TextData, files.stream_text),
+    "labels": (LabelsData, labels.stream),
+    "hub_labels": (HubLabelsData, labels.stream_dataset),
     "sacrebleu": (TestsetData, testsets.stream),
     "mixture": (MixtureData, stream_mixture),
     "none": (NoData, stream_none),
