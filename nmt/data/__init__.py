@@ -9,8 +9,9 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
+    damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
-    sources             The table of sources: demo, toy, hub, files, text, mixture, sacrebleu, none.
+    sources             The table of sources: bundled ones, files, hub, text, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
     census              The counts of a training split: pairs, words, characters.
