@@ -218,6 +218,8 @@ class AlignmentData(DataConfig):
     """
 
     name: str = "alignment"
+    scored_split: Split = Split.validation
+    """The split scored at the end of training and by `nmt evaluate`."""
     corpus: dict[str, Any] = field(default_factory=open_group)
     """The pairs, with the keys of their source as an entry of a mixture has them: {train: PREFIX, validation:
     PREFIX}, or {dataset: NAME, validation: validation}."""
