@@ -285,7 +285,10 @@ class Study:
         kinds, kept = np.array(self.damage(level)), self.kept(level, name)
         bad = kinds != ""
         found = (bad & ~kept).sum()
-        by_kind = {str(kind): round(float((~kept)[kinds == kind].mean()), 4) for kind in DAMAGES}
+        by_kind = {
+            str(kind): round(float((~kept)[kinds == kind].sum() / max(1, (kinds == kind).sum())), 4)
+            for kind in DAMAGES
+        }
         record = {
             "kind": "judge",
             "level": level,
