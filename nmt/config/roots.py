@@ -25,7 +25,7 @@ from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
-from nmt.decoding.metrics import default_best, require_metrics
+from nmt.decoding.metrics import METRICS, default_best, names_of_metrics, require_metrics
 from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import Parallel, RuntimeConfig
@@ -49,10 +49,15 @@ class Task(Enum):
 
     translation = "translation"
     language_model = "language_model"
+    classification = "classification"
 
 
 def _default_metrics() -> list[str]:
     return ["bleu", "chrf"]
+
+
+LABEL_METRICS = ["accuracy", "macro_f1", "micro_f1"]
+"""The metrics of task=classification where no others are chosen."""
 
 
 @dataclass
@@ -62,7 +67,8 @@ class TrainConfig:
     run: str | None = None
     """Run directory; null names it outputs/DATA-SRC-TGT/MODEL-HASH. The same command again resumes it."""
     task: Task = Task.translation
-    """translation, or language_model: the target side alone, as one long text."""
+    """translation, language_model (the target side alone, as one long text) or classification (the target
+    is a label)."""
     seed: int = 1
     """Seed of the initial weights, the order of the data and dropout."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -88,7 +94,8 @@ class TrainConfig:
     decoding: DecodingConfig = MISSING
     """Search for translations, in validation and at the end."""
     metrics: list[str] = field(default_factory=_default_metrics)
-    """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet."""
+    """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet; of labels, by default all three of
+    accuracy, macro_f1 and micro_f1."""
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     """Rules of the scores."""
     sets: dict[str, Any] = field(default_factory=open_group)
@@ -101,8 +108,11 @@ class TrainConfig:
         require_metrics(self.metrics)
         if isinstance(self.data, DataConfig):
             set_configs(self.sets, self.data)
+        if self.task is Task.classification:
+            self.tokenizer = dataclasses.replace(self.tokenizer, labels=True)
+            self.metrics = list(LABEL_METRICS) if self.metrics == _default_metrics() else self.metrics
         if self.trainer.best_metric == "auto":
-            best = default_best(self.metrics if self.task is Task.translation else [])
+            best = default_best([] if self.task is Task.language_model else self.metrics)
             self.trainer = dataclasses.replace(self.trainer, best_metric=best)
 
 
@@ -234,15 +244,15 @@ class TranslateConfig(FileConfig):
     @property
     def reads_json(self) -> bool:
         """Whether a line of input is an object of JSON."""
-        return (self.input_format or _format_of(self.input)) is LineFormat.jsonl
+        return (self.input_format or format_of(self.input)) is LineFormat.jsonl
 
     @property
     def writes_json(self) -> bool:
         """Whether an object of JSON is written for each line."""
-        return (self.format or _format_of(self.output)) is LineFormat.jsonl
+        return (self.format or format_of(self.output)) is LineFormat.jsonl
 
 
-def _format_of(file: str | None) -> LineFormat:
+def format_of(file: str | None) -> LineFormat:
     """Return the format of lines that the name of a file says."""
     return LineFormat.jsonl if without_suffix(file or "").endswith(".jsonl") else LineFormat.text
 
@@ -284,7 +294,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"the file of {part}=... does not say what its keys are; "
                 f"begin it with `defaults: [SCHEMA, _self_]`, where SCHEMA is one of {schemas}"
             )
-    if cfg.model.shares_vocabulary and not cfg.tokenizer.joint:
+    if cfg.model.shares_vocabulary and not cfg.tokenizer.joint and not cfg.tokenizer.labels:
         yield (
             f"model.name={cfg.model.name} shares one matrix between source and target, which needs "
             f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
@@ -296,7 +306,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"name the language without punctuation, not {language!r}"
             )
     yield from _misfits_of_task(cfg)
-    longest = cfg.model.longest if cfg.task is Task.translation else cfg.model.longest_text
+    longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
     if longest is not None and cfg.data.max_tokens > longest:
         yield (
             f"data.max_tokens must not exceed {longest}, which is what model.max_positions leaves with "
@@ -308,7 +318,27 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
 
 
+def _misfits_of_labels(cfg: TrainConfig) -> Iterator[str]:
+    is_classification = cfg.task is Task.classification
+    if is_classification and cfg.model.shares_vocabulary:
+        yield (
+            f"task=classification: labels share no matrix with text, but model.name={cfg.model.name} has "
+            "one matrix for both; choose model=encoder"
+        )
+    if cfg.model.finds_labels_alone and cfg.task is Task.translation:
+        yield f"model.name={cfg.model.name} finds labels; add task=classification, or choose another model"
+    if is_classification and not cfg.data.has_labels:
+        yield f"task=classification needs labels, but data={cfg.data.name} has none; choose data=labels"
+    if not is_classification and cfg.data.has_labels:
+        yield f"data={cfg.data.name} has labels; add task=classification, or choose data with two languages"
+    if is_classification and cfg.data.streaming:
+        yield "data.streaming=true does not know all labels at the start; set it to false"
+    if cfg.tokenizer.labels and not is_classification:
+        yield "tokenizer.labels=true is for task=classification alone; leave it out"
+
+
 def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
+    yield from _misfits_of_labels(cfg)
     if cfg.task is Task.language_model and cfg.model.needs_source:
         yield (
             f"task=language_model needs a model without a source, but model.name={cfg.model.name} has an "
@@ -386,6 +416,14 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
     best = cfg.trainer.best_metric
+    known = names_of_metrics(of_labels=cfg.task is Task.classification)
+    for name in cfg.metrics if cfg.task is not Task.language_model else ():
+        if name not in known:
+            of = "labels" if METRICS[name].of_labels else "translations"
+            yield (
+                f"metrics: {name} is a score of {of}, but task is {cfg.task.value}; choose among "
+                f"{', '.join(known)}"
+            )
     if best == "loss":
         return
     if cfg.task is Task.language_model:

@@ -108,7 +108,7 @@ def counted(cfg: TrainConfig) -> Census:
 
 def _not_countable(cfg: TrainConfig) -> str:
     """Return the setting with which there are no pairs to count before training, or nothing."""
-    if cfg.task is Task.translation:
+    if cfg.task is not Task.language_model:
         return "data.streaming=true" if cfg.data.streaming else ""
     return f"task={cfg.task.value}"
 

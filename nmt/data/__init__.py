@@ -7,11 +7,12 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     lines               The lines of text files, plain or compressed, block by block.
     files               Pairs from files: parallel plain text, TSV and JSONL.
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
+    labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
     damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
-    sources             The table of sources: bundled ones, files, hub, text, mixture, alignment and others.
+    sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
     census              The counts of a training split: pairs, words, characters.
@@ -20,6 +21,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
+    label_set           The labels of a classifier, as the target pieces of a tokenizer.
     tokenizer           Text to ids and ids to text.
     adaptation          A tokenizer for new text, made from that of a trained model.
     encode              Text to ids, chunk by chunk, cached by content.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data import sources
-from nmt.data.filters import filter_pairs
+from nmt.data.filters import filter_pairs, filter_texts
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
@@ -88,7 +88,8 @@ def _cached(source: PairStream, cfg: DataConfig, cache: Path) -> Census:
     if known is not None:
         sides: list[dict[str, Any]] = [known["src"], known["tgt"]]
         return Census(known["pairs"], *(SideCensus(**side) for side in sides))
-    made = count(filter_pairs(chunk, cfg)[0] for chunk in source.chunks())
+    chosen = filter_texts if cfg.has_labels else filter_pairs
+    made = count(chosen(chunk, cfg)[0] for chunk in source.chunks())
     write_entry(entry, lambda draft: dataclasses.asdict(made))
     return made
 

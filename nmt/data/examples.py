@@ -15,7 +15,7 @@ import numpy as np
 from nmt.data.blocks import LARGE_PAIRS, epochs_of
 from nmt.data.encode import Chunks, Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
-from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, targets_alone
+from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
@@ -142,6 +142,20 @@ def _reported(
     tokens = sum(len(pairs.tgt.ids) for pairs in corpora)
     log(f"{done}: {report}, {tokens:,} target tokens")
     return corpora
+
+
+class LabelledTexts(SentencePairs):
+    """Texts with their labels, the same in each epoch or segmented anew."""
+
+    @property
+    def options(self) -> EncodingOptions:
+        """The options with which the pairs are encoded: the label, one id, is not empty."""
+        return EncodingOptions(self.cfg.max_tokens)
+
+    @property
+    def filter(self) -> Filter:
+        """The filter for texts that are blank or too long."""
+        return filter_texts
 
 
 @dataclass

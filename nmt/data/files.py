@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ from nmt.data.pairs import (
     PairStream,
     ParallelText,
     Split,
+    TableConfig,
     chunked,
     one_line,
     stamp_of_files,
@@ -103,11 +105,8 @@ class TextData(DataConfig):
 def stream(cfg: FilesData, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
-    suffixes = without_suffix(Path(place).name)
-    if suffixes.endswith((".tsv", ".jsonl")):
-        file = _find(place, key)
-        rows = _tsv_rows if suffixes.endswith(".tsv") else _jsonl_rows
-        return PairStream(lambda: stamp_of_files([file], cfg.columns), lambda: _chunks(rows(file, cfg, key)))
+    if (table := stream_table(cfg, split)) is not None:
+        return table
     if Path(place).is_file():
         raise UserError(
             f"{key}: {place} is one file of unknown format; pairs come from one .tsv or .jsonl file, "
@@ -118,6 +117,17 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
     if src.samefile(tgt):
         raise UserError(f"{key}: {src} is both the source and the target; name two different files")
     return PairStream(lambda: stamp_of_files([src, tgt]), lambda: _parallel_chunks(src, tgt, key))
+
+
+def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
+    """Return one split from a file of rows, told by its name; None for the name of another file."""
+    place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
+    readers = {".tsv": _tsv_rows, ".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    rows = readers.get(Path(without_suffix(Path(place).name)).suffix)
+    if rows is None:
+        return None
+    file = _find(place, key)
+    return PairStream(lambda: stamp_of_files([file], cfg.columns), lambda: _chunks(cfg, rows(file, cfg, key)))
 
 
 def stream_text(cfg: TextData, split: Split) -> PairStream:
@@ -220,45 +230,71 @@ def parting_line(src: NDArray[Any], tgt: NDArray[Any]) -> int:
     return int(np.argmin(cost_before + cost_after)) + 1
 
 
-def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[ParallelText]:
+Row = tuple[str, ...]
+"""The values of the columns of a config, in their order; each is the line itself where it is too long."""
+
+
+def _chunks(cfg: TableConfig, rows: Iterator[Row]) -> Iterator[ParallelText]:
     for chunk in chunked(rows):
-        yield ParallelText(*map(list, zip(*chunk, strict=True)))
+        yield cfg.pairs_of(list(map(list, zip(*chunk, strict=True))))
 
 
-def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
-    """Yield pairs; columns have the names of the header, or numbers without a header; nothing is quoted."""
+def _tsv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
+    """Yield rows; columns have the names of the header, or numbers without a header; nothing is quoted."""
     lines = read_lines(path, key)
-    header = first = next(lines).split("\t")
+    split = ((n, [line] if is_cut(line) else line.split("\t")) for n, line in enumerate(lines, start=1))
+    return _rows(split, path, cfg, key)
+
+
+def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
+    """Yield rows of columns with commas between, which may be quoted (RFC 4180), as of `_tsv_rows`."""
+    reader = csv.reader((f"{line}\n" for line in read_lines(path, key)), strict=True)
+
+    def split() -> Iterator[tuple[int, list[str]]]:
+        try:
+            for row in reader:
+                yield reader.line_num, list(map(one_line, row))
+        except csv.Error as error:
+            raise UserError(f"{key}: {path}:{reader.line_num}: not CSV: {error}") from error
+
+    return _rows(split(), path, cfg, key)
+
+
+def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
+    """Yield the columns of `cfg` of the rows of a table, which are given with the numbers of their lines."""
+    _, first = next(split)
+    header = first
     by_number = all(column.isdecimal() for column in cfg.columns)
     if by_number:
         header = [str(number) for number in range(1, len(header) + 1)]
     for column in cfg.columns:
         if column not in header:
             error = cfg.missing_column(column, str(path), header)
-            keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
+            keys = " ".join(
+                f"{cfg.key_prefix}.{field}={number}"
+                for number, field in enumerate(cfg.column_fields, start=1)
+            )
             raise error if by_number else UserError(f"{error}; without a header, give numbers: {keys}")
-    src, tgt = (header.index(column) for column in cfg.columns)
+    places = [header.index(column) for column in cfg.columns]
     if by_number:
-        yield first[src], first[tgt]
-    for number, line in enumerate(lines, start=2):
-        if is_cut(line):  # both sides count as too long
-            yield line, line
+        yield tuple(first[place] for place in places)
+    for number, row in split:
+        if len(row) == 1 and is_cut(row[0]):  # both sides count as too long
+            yield (row[0],) * len(places)
             continue
-        row = line.split("\t")
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
-        yield row[src], row[tgt]
+        yield tuple(row[place] for place in places)
 
 
-def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
+def _jsonl_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path, key), start=1):
         if is_cut(line):  # both sides count as too long
-            yield line, line
+            yield (line,) * len(cfg.columns)
             continue
         where = f"{path}:{number}"
         record = _parsed(line, f"{key}: {where}")
-        src, tgt = (_text_of(column, record, cfg, where, key) for column in cfg.columns)
-        yield src, tgt
+        yield tuple(_text_of(column, record, cfg, where, key) for column in cfg.columns)
 
 
 def _parsed(line: str, where: str) -> object:
@@ -282,11 +318,13 @@ def _unambiguous(pairs: list[tuple[str, object]], where: str) -> dict[str, objec
     return record
 
 
-def _text_of(column: str, record: object, cfg: FilesData, where: str, key: str) -> str:
+def _text_of(column: str, record: object, cfg: TableConfig, where: str, key: str) -> str:
     for name in (column, f"translation.{column}"):
         value = _value(record, name)
         if isinstance(value, str):
             return one_line(value)
+        if isinstance(value, int) and column in cfg.numbered:
+            return json.dumps(value)
         if value is not _MISSING:
             shown = "a list" if isinstance(value, list) else json.dumps(value)[:40]
             raise UserError(f"{key}: {where}: {name} must be text, but is {shown}")

@@ -70,6 +70,19 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
     return left, FilterReport(len(text), dropped)
 
 
+def filter_texts(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
+    """Drop the texts to train on that are blank or too long, and report them; the order stays."""
+    empty = [not src.strip() for src in text.src]
+    most = min(cfg.max_chars, MAX_LINE_CHARS)
+    long = [len(src) > most and not blank for src, blank in zip(text.src, empty, strict=True)]
+    report = FilterReport(len(text), {"empty": sum(empty), "too long": sum(long)})
+    if report.kept == len(text):
+        return text, report
+    kept = [not (blank or cut) for blank, cut in zip(empty, long, strict=True)]
+    left = ParallelText(list(itertools.compress(text.src, kept)), list(itertools.compress(text.tgt, kept)))
+    return left, report
+
+
 class TrainTestOverlap:
     """A counter of the pairs of a split that occur, word for word, in chunks of other pairs."""
 

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from nmt.data.pairs import (
     PairStream,
     ParallelText,
     Split,
+    TableConfig,
     one_line_each,
     stamp_of_files,
 )
@@ -40,10 +41,9 @@ PROBE_SECONDS = 5.0
 
 
 @dataclass
-class HubData(ColumnsConfig):
-    """A dataset on the Hugging Face hub, or a local folder of the same layout."""
+class DatasetConfig(TableConfig):
+    """The place of a dataset on the hub, or in a local folder, and the names of its splits."""
 
-    name: str = "hub"
     dataset: str = ""
     """Name on the hub, as owner/name."""
     path: str | None = None
@@ -76,7 +76,14 @@ class HubData(ColumnsConfig):
         return {self.where}
 
 
-def stream(cfg: HubData, split: Split) -> PairStream:
+@dataclass
+class HubData(DatasetConfig, ColumnsConfig):
+    """A dataset on the Hugging Face hub, or a local folder of the same layout."""
+
+    name: str = "hub"
+
+
+def stream(cfg: DatasetConfig, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
     if not cfg.where:
         raise UserError(
@@ -96,7 +103,7 @@ def stream(cfg: HubData, split: Split) -> PairStream:
     return PairStream(stamp, lambda: opened.chunks(cfg, split))
 
 
-def stamp_of_folder(cfg: HubData) -> str:
+def stamp_of_folder(cfg: DatasetConfig) -> str:
     """Return a stamp of all files in a local folder."""
     return stamp_of_files(sorted(file for file in Path(cfg.where).rglob("*") if file.is_file()))
 
@@ -104,7 +111,7 @@ def stamp_of_folder(cfg: HubData) -> str:
 class _Dataset:
     """A dataset that is opened when the first of its splits is read, and no more than once."""
 
-    def __init__(self, cfg: HubData):
+    def __init__(self, cfg: DatasetConfig):
         self._cfg = cfg
 
     @functools.cached_property
@@ -128,7 +135,7 @@ class _Dataset:
         with self._ready() as builder:
             return str(builder.cache_dir)
 
-    def chunks(self, cfg: HubData, split: Split) -> Iterator[ParallelText]:
+    def chunks(self, cfg: DatasetConfig, split: Split) -> Iterator[ParallelText]:
         """Yield the pairs of a split."""
         with self._ready() as builder:
             dataset = _open_split(cfg, split, builder, streaming=cfg.streaming and split is Split.train)
@@ -140,7 +147,7 @@ _OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()
 """The datasets that some stream may still read."""
 
 
-def _open_dataset(cfg: HubData, cache: str | None) -> DatasetBuilder:
+def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
     """Open the dataset in the first of the configurations that `cfg.config` can mean."""
     from datasets import load_dataset_builder
     from datasets.exceptions import DatasetNotFoundError
@@ -156,7 +163,7 @@ def _open_dataset(cfg: HubData, cache: str | None) -> DatasetBuilder:
     raise _no_config(cfg) from failure
 
 
-def _config_choices(cfg: HubData) -> Iterator[dict[str, str]]:
+def _config_choices(cfg: DatasetConfig) -> Iterator[dict[str, str]]:
     """Yield arguments that select a configuration by its name or its folder, languages in either order."""
     if cfg.config is None:
         yield {}
@@ -169,7 +176,7 @@ def _config_choices(cfg: HubData) -> Iterator[dict[str, str]]:
         yield {}
 
 
-def _no_config(cfg: HubData) -> UserError:
+def _no_config(cfg: DatasetConfig) -> UserError:
     from datasets import get_dataset_config_names
 
     names = sorted(get_dataset_config_names(cfg.where, revision=cfg.revision))
@@ -180,7 +187,7 @@ def _no_config(cfg: HubData) -> UserError:
 
 
 def _open_split(
-    cfg: HubData, split: Split, builder: DatasetBuilder, *, streaming: bool
+    cfg: DatasetConfig, split: Split, builder: DatasetBuilder, *, streaming: bool
 ) -> Dataset | IterableDataset:
     """Return the rows of one split: downloaded unless they are cached, or read from where they are."""
     wanted = cfg.place(split) or ""
@@ -202,24 +209,52 @@ def _open_split(
         raise UserError(f"{cfg.key(split)}={wanted}: {error}") from error
 
 
-def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
+def _read_columns(cfg: DatasetConfig, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
     """Yield both sides of all rows; line breaks inside a sentence become spaces."""
-    before = 0
+    before, names_of = 0, _names_of_labels(dataset)
     for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
         while table.column_names != table.flatten().column_names:
             table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
-        src, tgt = (one_line_each(_strings(cfg, table, column, before)) for column in cfg.columns)
-        yield ParallelText(src, tgt)
+        columns = (_strings(cfg, table, column, before, names_of) for column in cfg.columns)
+        yield cfg.pairs_of(list(map(one_line_each, columns)))
         before += len(table)
 
 
-def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:
-    """Return a column of an Arrow table, which must hold strings; `before` rows precede the table."""
+def _names_of_labels(dataset: Dataset | IterableDataset) -> dict[str, list[str]]:
+    """Return the names that the numbers in a column of labels stand for, by the name of the column."""
+    from datasets import ClassLabel
+
+    features = dataset.features or {}
+    return {name: kind.names for name, kind in features.items() if isinstance(kind, ClassLabel)}
+
+
+def _named(
+    cfg: DatasetConfig, values: list[Any], names: Sequence[str], column: str, before: int
+) -> list[str]:
+    """Return the labels that numbers stand for; without names the numbers themselves are the labels."""
+    for number, value in enumerate(values, start=before + 1):
+        if value is None or (names and not 0 <= value < len(names)):
+            raise UserError(
+                f"{cfg.where}: row {number:,} of the split has no label in column {column!r}, but {value}; "
+                "leave such rows out, or name another split"
+            )
+    return [names[value] if names else str(value) for value in values]
+
+
+def _strings(
+    cfg: DatasetConfig, table: Any, column: str, before: int, names_of: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return a column of an Arrow table, which must hold strings, or for a label numbers.
+
+    `before` rows precede the table; `names_of` has the names that numbers stand for.
+    """
     names = table.column_names
     name = column if column in names else f"translation.{column}"
     if name not in names:
         raise cfg.missing_column(column, cfg.where, names)
     kind = str(table.schema.field(name).type)
+    if column in cfg.numbered and (kind == "bool" or kind.startswith(("int", "uint"))):
+        return _named(cfg, table.column(name).to_pylist(), names_of.get(name, []), name, before)
     if kind not in ("string", "large_string", "string_view"):
         raise UserError(f"{cfg.where}: column {name!r} must hold text, but holds {kind}")
     values: list[Any] = table.column(name).to_pylist()
@@ -230,7 +265,7 @@ def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _readable_errors(cfg: HubData) -> Iterator[None]:
+def _readable_errors(cfg: DatasetConfig) -> Iterator[None]:
     """Restate errors of the datasets library as `UserError`."""
     from datasets.exceptions import DatasetsError
 

@@ -26,6 +26,8 @@ MAX_LINE_CHARS = 1 << 20
 """Longest line that is read whole. A longer one has `MAX_LINE_CHARS` + 1 characters, its beginning, and must
 neither be trained nor scored on."""
 
+SEPARATOR = "<sep>"
+"""The piece between the two texts of a pair to classify, which a TAB separates in text."""
 MAX_SHOWN_COLUMNS, MAX_SHOWN_CHARS = 20, 30
 """Names of columns that an error lists, and characters of each."""
 
@@ -116,6 +118,11 @@ class DataConfig:
         return True
 
     @property
+    def has_labels(self) -> bool:
+        """Whether the target of each pair is a label."""
+        return False
+
+    @property
     def is_mixture(self) -> bool:
         """Whether there may be several corpora."""
         return False
@@ -169,7 +176,44 @@ class DataConfig:
 
 
 @dataclass
-class ColumnsConfig(DataConfig):
+class TableConfig(DataConfig):
+    """Base of the sources that read rows with named columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are read; the last is the target."""
+        raise NotImplementedError
+
+    @property
+    def column_fields(self) -> tuple[str, ...]:
+        """The names of the fields that name the columns, in their order."""
+        raise NotImplementedError
+
+    @property
+    def numbered(self) -> tuple[str, ...]:
+        """The columns that may hold numbers, which stand for words."""
+        return ()
+
+    def pairs_of(self, columns: Sequence[list[str]]) -> ParallelText:
+        """Return the pairs in the values of `columns`."""
+        src, tgt = columns
+        return ParallelText(src, tgt)
+
+    def key_of(self, column: str) -> tuple[str, str]:
+        """Return the field that names a column, and the fields to set for another, as an error says them."""
+        raise NotImplementedError
+
+    def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
+        """Return the error for a `column` that `where` lacks; `columns` are there."""
+        key, remedy = self.key_of(column)
+        return UserError(
+            f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
+            f"only {_shown(columns)}{suggest(column, columns[:MAX_SHOWN_COLUMNS])}; set {remedy}"
+        )
+
+
+@dataclass
+class ColumnsConfig(TableConfig):
     """The fields of sources whose two sides have names."""
 
     src_column: str | None = None
@@ -188,15 +232,16 @@ class ColumnsConfig(DataConfig):
         """The names of the two sides in the data."""
         return self.src_column or self.src, self.tgt_column or self.tgt
 
-    def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
-        """Return the error for a `column` that `where` lacks; `columns` are there."""
+    @property
+    def column_fields(self) -> tuple[str, ...]:
+        """The fields for names, or numbers, of columns."""
+        return "src_column", "tgt_column"
+
+    def key_of(self, column: str) -> tuple[str, str]:
+        """Return the field that names a column: src or tgt, or src_column or tgt_column where it is set."""
         side = "src" if column == self.columns[0] else "tgt"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
-        return UserError(
-            f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
-            f"only {_shown(columns)}{suggest(column, columns[:MAX_SHOWN_COLUMNS])}; "
-            f"set {self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
-        )
+        return key, f"{self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
 
 
 def _shown(columns: list[str]) -> str:

@@ -19,10 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
 from nmt.checks import at_least
-from nmt.data import damage, files, hub, mixture, stages, testsets
+from nmt.data import damage, files, hub, labels, mixture, stages, testsets
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
-from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
+from nmt.data.labels import HubLabelsData, LabelsData
+from nmt.data.pairs import MAX_LINE_CHARS, SEPARATOR, DataConfig, PairStream, ParallelText, Split
 from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
@@ -138,6 +139,17 @@ class MixtureData(DataConfig):
         return all(part.has_source for part in self.parts(Split.train).values())
 
     @property
+    def has_labels(self) -> bool:
+        """Whether all corpora have labels."""
+        return all(part.has_labels for part in self.parts(Split.train).values())
+
+    @property
+    def symbols(self) -> list[str]:
+        """The tags, and what the corpora put into sources."""
+        parts = self.parts(Split.train).values()
+        return list(dict.fromkeys([*super().symbols, *(piece for part in parts for piece in part.symbols)]))
+
+    @property
     def is_mixture(self) -> bool:
         """Always True."""
         return True
@@ -247,6 +259,16 @@ class AlignmentData(DataConfig):
         if not sum(self.damage.values()):
             raise UserError(f"{self.key_prefix}.damage: all rates are 0; give one kind a higher rate")
         self.place(Split.train)  # refuses an entry that fits no source
+
+    @property
+    def has_labels(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def symbols(self) -> list[str]:
+        """The piece between the two sides, too."""
+        return [*super().symbols, SEPARATOR]
 
     @property
     def pairs(self) -> DataConfig:
@@ -371,6 +393,8 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "hub": (HubData, hub.stream),
     "files": (FilesData, files.stream),
     "text": (TextData, files.stream_text),
+    "labels": (LabelsData, labels.stream),
+    "hub_labels": (HubLabelsData, labels.stream_dataset),
     "sacrebleu": (TestsetData, testsets.stream),
     "mixture": (MixtureData, stream_mixture),
     "alignment": (AlignmentData, stream_alignment),

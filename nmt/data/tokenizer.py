@@ -22,6 +22,7 @@ import sentencepiece
 import torch
 
 from nmt.data.encoded_pairs import RaggedIds
+from nmt.data.label_set import label_model, named, spelt
 from nmt.data.pairs import ParallelText, one_line
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.subword_sampling import SubwordSampler
@@ -70,12 +71,18 @@ class Tokenizer:
         if tgt_model != src_model:
             self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
         self._src_tag = _tag(self._src, cfg.src_tag, "src_tag")
-        self._tgt_tag = _tag(self._tgt, cfg.tgt_tag, "tgt_tag")
+        self._tgt_tag = None if cfg.labels else _tag(self._tgt, cfg.tgt_tag, "tgt_tag")
+        self.labels: list[str] = []  # those of a classifier, in the order of their ids
+        if cfg.labels:
+            pieces = self.tgt_spellings(range(EOS_ID + 1, self.tgt_vocab_size))
+            self.labels = [piece.removeprefix(SPACE).replace(SPACE, " ") for piece in pieces]
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
 
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
         """Train on both sides of `text`; each of `tags`, words of the source side, is one piece."""
+        if cfg.labels:
+            return cls(cfg, train_model(cfg, text.src, "this corpus", tags), label_model(sorted({*text.tgt})))
         if cfg.joint:
             model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
             return cls(cfg, model, model)
@@ -133,7 +140,9 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
         cfg = self.cfg
-        order = ("right_to_left",) if cfg.right_to_left else ()  # absent where it changes nothing
+        order = [
+            name for name in ("right_to_left", "labels") if getattr(cfg, name)
+        ]  # absent if without effect
         tags = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
         settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
@@ -144,7 +153,13 @@ class Tokenizer:
         return [[*self.src_start, *ids] for ids in self._encode(self._src, lines)]
 
     def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of target lines, each ending with `EOS_ID`."""
+        """Return the ids of target lines, each ending with `EOS_ID`; the id of a label is alone.
+
+        Raises:
+            UserError: a line should be a label, and is none.
+        """
+        if self.cfg.labels:
+            return [[self._label_id(line)] for line in lines]
         return [[*self.tgt_start, *self._turned(ids)] for ids in self._encode(self._tgt, lines)]
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
@@ -153,6 +168,8 @@ class Tokenizer:
 
     def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
+        if self.cfg.labels:
+            return RaggedIds.of(self.encode_tgt(lines))
         return _after(self.tgt_start, self._all_turned(self._flat(self._tgt, lines)))
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
@@ -164,7 +181,9 @@ class Tokenizer:
         return _after(self.src_start, sampler.sample(prepare(self.cfg, lines), seed=seed, first=first))
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
-        """Return the ids of target lines, sampled as those of `sample_src`."""
+        """Return the ids of target lines, sampled as those of `sample_src`; labels are not sampled."""
+        if self.cfg.labels:
+            return self.flat_tgt(lines)
         sampled = self._sampler(self.tgt_model, alpha).sample(
             prepare(self.cfg, lines), seed=seed, first=first
         )
@@ -176,6 +195,8 @@ class Tokenizer:
 
     def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of target lines, with the ids of `encode_tgt`."""
+        if self.cfg.labels:
+            return [[Piece(self._label_id(line), line, line)] for line in lines]
         tag = _tagged(self._tgt_tag)
         return [[*tag, *self._turned(pieces)] for pieces in self._pieces(self._tgt, lines)]
 
@@ -191,6 +212,16 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
         return one_line(self._tgt.decode(self._in_text_order(ids)))
+
+    def _label_id(self, label: str) -> int:
+        found = int(self._tgt.piece_to_id(spelt(label)))
+        if found == UNK_ID:
+            raise UserError(f"{label!r} is no label of the training; these are {named(self.labels)}")
+        return found
+
+    def with_labels(self, cfg: TokenizerConfig, labels: Sequence[str]) -> Tokenizer:
+        """Return this tokenizer of sources, with `labels` as its targets."""
+        return Tokenizer(cfg, self.src_model, label_model(labels))
 
     def _in_text_order(self, ids: Sequence[int]) -> list[int]:
         found = [int(token) for token in ids]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nmt.checks import at_least, within
+from nmt.data.pairs import SEPARATOR
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.errors import UserError
 
@@ -85,6 +86,8 @@ class TokenizerConfig:
     translation is in its usual order. Meant for reranking: see nmt rerank."""
     src_tag: str = ""
     """Piece in front of every source: imported models of many languages are told theirs by it."""
+    labels: bool = False
+    """Whether a target is a label, one piece by itself; task=classification sets it."""
     tgt_tag: str = ""
     """Piece in front of every target, with which the search begins each translation; no part of the text."""
 
@@ -146,6 +149,8 @@ def prepare(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
     the symbols "+", "=" and "€" are not. Each mark becomes a space, so that "red/blue" and "well-known"
     become two words; an apostrophe is removed, so that "don't" stays one word.
     """
+    if cfg.labels:  # a TAB separates two texts
+        lines = [line.replace("\t", f" {SEPARATOR} ") if "\t" in line else line for line in lines]
     ready = [line.lower() for line in lines] if cfg.lowercase else list(lines)
     return [line.translate(_UNPUNCTUATED) for line in ready] if cfg.strip_punctuation else ready
 

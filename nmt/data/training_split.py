@@ -28,6 +28,7 @@ from nmt.data import sources, stages
 from nmt.data.adaptation import Inherited, extended
 from nmt.data.encoded_pairs import InParts
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
+from nmt.data.label_set import label_set, require_known
 from nmt.data.mixture import mean_shares
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.streaming import StreamedText
@@ -238,8 +239,12 @@ def prepare(
             made = train_tokenizer(tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir())
         else:
             made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed)
+        if tokenizer.labels and isinstance(training, TrainingText):
+            made = made.with_labels(tokenizer, label_set(training.chunks()))
         made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
+    for name, kept in scored_on.items() if tokenizer.labels else ():
+        require_known(kept.tgt, trained.labels, name)
     run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
 

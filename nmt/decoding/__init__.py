@@ -5,6 +5,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     configs             The configs of search, and the table of strategies; no torch.
     comet_script        The part of COMET that another Python runs; imports nothing of this package.
     comet               COMET, computed by another Python.
+    label_scores        Scores of labels; no text, no model.
     metrics             Scores of translations against references, one row each.
     reranking           The choice among candidates by weighted features, and the weights.
     confidence          The agreement of the confidence of a model with the quality of its translations.
@@ -25,6 +26,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     requests            What is asked of the translation of a line; text to `Wish`.
     translate           Lines in, translations out, order kept.
     score               Pairs of lines in, log probabilities out, order kept.
+    classify            Lines in, labels and their probabilities out, order kept.
     evaluate            Loss, and metrics with their signatures, on one split.
 """
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,10 @@ class Scores:
     """By metric name: how the value was computed."""
     hypotheses: list[str]
     """The scored translations, one line per source line."""
+    notes: list[str] = field(default_factory=list)
+    """What is shown beside each of them, such as a probability."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Scores by label and the confusion matrix; see `nmt.decoding.label_scores.details_of`."""
 
 
 def evaluate_text(

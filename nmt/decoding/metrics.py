@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from nmt.decoding import comet
+from nmt.decoding import comet, label_scores
 from nmt.decoding.configs import ScoringConfig
 from nmt.errors import UserError, suggest
 
@@ -53,6 +53,8 @@ class Metric(NamedTuple):
     training must compute the same value."""
     require: Callable[[str, ScoringConfig], object] = lambda tgt_lang, scoring: None
     """Function that raises `UserError` where what the metric needs is not there."""
+    of_labels: bool = False
+    """Whether labels are scored, for task=classification, and not translations."""
 
 
 def _bleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
@@ -154,6 +156,15 @@ def _row(name: str, label: str, higher_is_better: bool = True) -> Metric:
     return Metric(label, higher_is_better, partial(_corpus_score, name), SCORERS[name])
 
 
+def _of_labels(label: str, score: Callable[[Lines, Lines], float]) -> Metric:
+    """Return the row of a score of labels, in percent."""
+
+    def scored(text: ScoredText) -> tuple[float, str]:
+        return score(text.hypotheses, text.references[0]), f"labels:{len(set(text.references[0]))}"
+
+    return Metric(label, True, scored, of_labels=True)
+
+
 METRICS: dict[str, Metric] = {
     "bleu": _row("bleu", "BLEU"),
     "spbleu": _row("spbleu", "spBLEU"),
@@ -161,8 +172,16 @@ METRICS: dict[str, Metric] = {
     "chrf++": _row("chrf++", "chrF++"),
     "ter": _row("ter", "TER", False),
     "comet": Metric("COMET", True, _comet, lambda tgt_lang, scoring: comet.require()),
+    "accuracy": _of_labels("accuracy", label_scores.accuracy),
+    "macro_f1": _of_labels("macro F1", label_scores.macro_f1),
+    "micro_f1": _of_labels("micro F1", label_scores.micro_f1),
 }
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
+
+
+def names_of_metrics(*, of_labels: bool) -> list[str]:
+    """Return the names of the metrics of labels, or of those of translations."""
+    return [name for name, metric in METRICS.items() if metric.of_labels is of_labels]
 
 
 def require_computable(names: Sequence[str], tgt_lang: str, scoring: ScoringConfig) -> None:
@@ -204,5 +223,5 @@ def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
     Values that were read from JSON may be "inf" or "nan".
     """
     labels = {name: metric.label for name, metric in METRICS.items()}
-    labels |= {name: name for name in ("perplexity", "accuracy")}
+    labels["perplexity"] = "perplexity"
     return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]

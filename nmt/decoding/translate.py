@@ -136,20 +136,24 @@ def read_sources(
     cfg: DecodingConfig,
     warn: Log,
     first_line: int,
+    done: str = "translated",
 ) -> tuple[dict[int, list[int]], set[int]]:
-    """Return the ids of lines that are not blank, by their places, and the places of lines that are cut."""
+    """Return the ids of lines that are not blank, by their places, and the places of lines that are cut.
+
+    `done` is what is done to the part of a line that is left, for the warning.
+    """
     longest = longest_source(model, cfg)
     encoded = tokenizer.encode_src(beginnings(lines, longest))
     # A line may also turn out blank when it is normalised: then no piece of it is left.
     shortest = len(tokenizer.src_start) + 2
     sources = {i: ids for i, ids in enumerate(encoded) if len(ids) >= shortest and lines[i].strip()}
     if shortened := [i for i, ids in enumerate(encoded) if is_shortened(lines[i], len(ids), longest)]:
-        warn(cut_message([i + first_line for i in shortened], longest, cfg, unit="characters"))
+        warn(cut_message([i + first_line for i in shortened], longest, cfg, done, unit="characters"))
     too_long = [i for i, ids in sources.items() if len(ids) > longest]
     for i in too_long:
         sources[i] = [*sources[i][: longest - 1], EOS_ID]
     if too_long:
-        warn(cut_message([i + first_line for i in too_long], longest, cfg))
+        warn(cut_message([i + first_line for i in too_long], longest, cfg, done))
     return sources, {*shortened, *too_long}
 
 

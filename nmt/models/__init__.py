@@ -14,6 +14,7 @@ Knows token ids; refuses to know text, losses and searches. The modules in impor
     rnn                 The recurrent encoder-decoder, with and without attention.
     convolutional       The convolutional model: gated convolutions, attention in every decoder layer.
     decoder_only        The decoder-only Transformer: one stack over source and target, or over a text.
+    encoder             The encoder with a head, for classification.
     ensemble            Several models that predict as one.
     __init__            The one function that builds a model.
 """

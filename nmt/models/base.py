@@ -75,6 +75,8 @@ class TranslationModel(nn.Module, ABC):
     """Longest source or target that the positions allow; None where there is no limit."""
     gains_from_compiling = True
     """Whether `runtime.compile` compiles `forward`."""
+    reads_target = True
+    """Whether hidden states depend on the target before them; those of an encoder with a head do not."""
     output: nn.Linear
     """The map from hidden states to logits; not in `forward`, so that a loss may pick positions first.
 

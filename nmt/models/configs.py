@@ -52,6 +52,11 @@ class ModelConfig:
         return True
 
     @property
+    def finds_labels_alone(self) -> bool:
+        """Whether the model predicts one token from the source alone, so that it can only classify."""
+        return False
+
+    @property
     def longest_text(self) -> int | None:
         """Longest target in tokens where there is no source; None where there is no limit."""
         return self.longest
@@ -417,6 +422,43 @@ class DecoderOnlyConfig(StackConfig):
         return super().longest
 
 
+class Pooling(Enum):
+    """The way from the states of all source positions to one."""
+
+    mean = "mean"
+    """Their mean."""
+    first = "first"
+    """The state of a token in front of every source."""
+    attention = "attention"
+    """Their mean with learned weights."""
+
+
+@dataclass
+class EncoderConfig(StackConfig):
+    """Sizes and variations of an encoder with a head, for `task=classification`."""
+
+    name: str = "encoder"
+    encoder_layers: int = 6
+    """Depth of the encoder."""
+    pooling: Pooling = Pooling.mean
+    """mean (of the states of all positions), first (the state of a token in front of every source) or
+    attention (a mean with learned weights)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("encoder_layers")
+
+    @property
+    def finds_labels_alone(self) -> bool:
+        return True
+
+    @property
+    def longest(self) -> int | None:
+        """All positions, but that of the token in front of the source."""
+        whole = super().longest
+        return None if whole is None else whole - (self.pooling is Pooling.first)
+
+
 class Mean(Enum):
     """The mean that an ensemble predicts with."""
 
@@ -464,4 +506,5 @@ MODELS: dict[str, tuple[type[ModelConfig], Code]] = {
     "transformer": (TransformerConfig, "nmt.models.transformer.Transformer"),
     "decoder_only": (DecoderOnlyConfig, "nmt.models.decoder_only.DecoderOnly"),
     "convolutional": (ConvolutionalConfig, "nmt.models.convolutional.Convolutional"),
+    "encoder": (EncoderConfig, "nmt.models.encoder.Encoder"),
 }

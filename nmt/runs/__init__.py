@@ -6,6 +6,7 @@ Knows files and models together; refuses to know the command line. The modules i
     task                The interface of a task: training examples, evaluation and samples.
     translation         The task of translation.
     language_model      The task of language modelling.
+    classification      The task of classification.
     tasks               The table of tasks, and the evaluation of a model by the code of its task.
     directory           A run directory: its files, its lock and its config.
     status              The file that says how a training stands.

@@ -60,6 +60,7 @@ RESULTS = {
     **dict.fromkeys(("test", "train"), dict[str, NUMBER] | None),
     "averaged_steps": list[int] | None,
     "compared": dict[str, NUMBER] | None,
+    "details": dict[str, dict[str, Any]] | None,
     "sets": dict[str, dict[str, dict[str, float | str]]] | None,
 }
 """Fields of results.json with their types; None: may be missing."""

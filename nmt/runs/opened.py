@@ -6,6 +6,7 @@ Every component gets its own part of the config; no component sees the whole.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +18,15 @@ from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.mixture import tagged
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
+from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.requests import Request
 from nmt.decoding.score import PairScore, score
-from nmt.decoding.translate import Translation, in_precision, translate_stream
+from nmt.decoding.translate import LINES_AT_ONCE, Translation, in_precision, translate_stream
 from nmt.errors import Log, UserError, suggest, warn
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -112,6 +114,33 @@ class Run(TrainedModel):
         asked = self.asking_for(tgt, several)
         return translate_stream(asked, self.searched(search), self.tokenizer, search, **shared)
 
+    def classify(
+        self,
+        lines: str | Iterable[str],
+        decoding: DecodingConfig | None = None,
+        *,
+        warn: Log = warn,
+        first_line: int = 1,
+    ) -> Iterator[tuple[str, dict[str, float]]]:
+        """Yield the label of each line, or of one line, in order, with the probability of every label.
+
+        A line is a text, or two with a TAB between where the model was trained on pairs. `decoding` says how
+        many tokens may be read and in which precision; `warn` is told of lines that are cut, which are
+        counted from `first_line`.
+
+        Raises:
+            UserError: a line has no TAB or several, but is to be two texts, or has one, but is to be one.
+        """
+        self.require_task(Task.classification)
+        search, remaining = decoding or self.cfg.decoding, iter([lines] if isinstance(lines, str) else lines)
+        while block := list(itertools.islice(remaining, LINES_AT_ONCE)):
+            for number, line in enumerate(block, start=first_line):
+                _require_texts(line, number, is_pair=SEPARATOR in self.cfg.data.symbols)
+            where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
+            for one in classify(block, self.searched(search), self.tokenizer, search, **where):
+                yield one.label, one.probabilities
+            first_line += len(block)
+
     def score(
         self,
         pairs: Sequence[tuple[str, str]],
@@ -126,6 +155,8 @@ class Run(TrainedModel):
         `decoding` says how many tokens may be read and in which precision; `tgt` is as in `asking_for`,
         `warn` and `first_line` as in `nmt.decoding.score`.
         """
+        if self.cfg.task is Task.classification:
+            self.require_task(Task.translation)
         search, sources = decoding or self.cfg.decoding, None
         if self.cfg.task is Task.translation:
             sources = list(self.asking_for(tgt, [src for src, _ in pairs]))
@@ -194,19 +225,39 @@ class Run(TrainedModel):
     def require_task(self, task: Task) -> None:
         """Raise `UserError` for a model that was trained for another task."""
         run = self.directory.path
-        if self.cfg.task is task:
+        own = self.cfg.task
+        if own is task:
             return
-        if task is Task.translation:
+        if task is Task.translation and own is Task.language_model:
             raise UserError(
                 f"{run} is a language model and translates nothing; nmt generate run={run} continues a text"
             )
-        raise UserError(f"{run} is no language model, but translates: nmt translate run={run}")
+        wanted = {
+            Task.translation: "translates nothing",
+            Task.language_model: "is no language model",
+            Task.classification: "finds no labels",
+        }
+        does = {
+            Task.translation: f"translates: nmt translate run={run}",
+            Task.language_model: f"continues a text: nmt generate run={run}",
+            Task.classification: f"classifies texts: nmt classify run={run}",
+        }
+        raise UserError(f"{run} {wanted[task]}, but {does[own]}")
 
 
 def _tagged(line: str | Request, tag: str) -> str | Request:
     """Return a line with `tag` in front of its source."""
     (source,) = tagged([line if isinstance(line, str) else line.src], tag)
     return source if isinstance(line, str) else dataclasses.replace(line, src=source)
+
+
+def _require_texts(line: str, number: int, *, is_pair: bool) -> None:
+    """Raise `UserError` unless a line to classify is one text, or two with a TAB between."""
+    if line.count("\t") != is_pair:
+        what = "two texts with one TAB between" if is_pair else "one text, without a TAB"
+        raise UserError(
+            f"line {number} of the input has {line.count(chr(9))} TABs, but the run classifies {what}"
+        )
 
 
 def open_run(path: str | Path, checkpoint: str = "final", runtime_cfg: RuntimeConfig | None = None) -> Run:

@@ -248,6 +248,7 @@ class _Rows:
             self._src = origins(old.src_model, new.src_model)
         self._sizes = {"src": new.src_vocab_size, "tgt": new.tgt_vocab_size}
         self._is_joint = new.src_model == new.tgt_model
+        self._has_labels = new.cfg.labels
 
     def moved(self, name: str, tensor: Tensor) -> Tensor:
         """Return a weight, or what an optimizer keeps of it, with the rows of the new vocabulary."""
@@ -258,6 +259,8 @@ class _Rows:
     def counts(self) -> dict[str, dict[str, int]]:
         """Return how many pieces of each side begin as they were, from others, and from the mean of all."""
         both = {"joint": self._tgt} if self._is_joint else {"src": self._src, "tgt": self._tgt}
+        if self._has_labels:  # which begin anew
+            both = {"src": self._src}
         return {side: self._counts(side, found) for side, found in both.items()}
 
     def _counts(self, side: str, found: Origins | None) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nmt.config.roots import Task
 from nmt.data.batching import collate, plan_in_order
@@ -11,6 +12,7 @@ from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, perplexity, validation_values
 from nmt.errors import Log
 from nmt.progress import told
+from nmt.runs.classification import Classification
 from nmt.runs.language_model import LanguageModel
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.runs.translation import Translation
@@ -18,6 +20,7 @@ from nmt.runs.translation import Translation
 TASKS: dict[Task, TaskCode] = {
     Task.translation: Translation(),
     Task.language_model: LanguageModel(),
+    Task.classification: Classification(),
 }
 
 
@@ -40,8 +43,5 @@ class Evaluation:
         measured = self.task.measures_accuracy
         values = validation_values(model, batches, device=device, world=world, accuracy=measured)
         scores = self.task.outputs(self.trained, self.text, decoding, metrics)
-        return Scores(
-            {"loss": values["loss"], "perplexity": perplexity(values["loss"])} | values | scores.values,
-            scores.signatures,
-            scores.hypotheses,
-        )
+        of_loss = {"loss": values["loss"], "perplexity": perplexity(values["loss"])}
+        return replace(scores, values=of_loss | values | scores.values)

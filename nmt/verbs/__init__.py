@@ -12,6 +12,7 @@ import order:
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     score               Score given translations.
+    classify            Find the labels of texts.
     rerank              Choose among the translations of a run by the scores of other runs.
     distil              Train a student on the translations of teachers.
     import_model        Make a run of a model that another program has trained.
@@ -140,6 +141,19 @@ _ROWS = (
             "paste src.txt hyp.txt | nmt score run=outputs/mine > scores.txt",
             "nmt score run=outputs/mine normalise=true per_token=true < pairs.tsv",
             "nmt score run=outputs/mine input=pairs.tsv output=scores.txt  # a large file: several workers",
+        ),
+        reads_input=True,
+    ),
+    Verb(
+        name="classify",
+        summary="labels of texts: a text in, LABEL TAB PROBABILITY out, line by line, or a large file",
+        config="nmt.verbs.configs.ClassifyConfig",
+        code="nmt.verbs.classify.run",
+        groups=("decoding",),
+        examples=(
+            "nmt classify run=outputs/mine < texts.txt > labels.tsv",
+            "nmt classify run=outputs/mine format=jsonl < texts.txt       # all probabilities",
+            "nmt classify run=outputs/mine input=texts.txt output=labels.jsonl  # several workers",
         ),
         reads_input=True,
     ),

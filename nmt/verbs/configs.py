@@ -17,10 +17,12 @@ from nmt.attention_views.configs import ViewsConfig
 from nmt.checks import at_least, not_negative
 from nmt.config.roots import (
     FileConfig,
+    LineFormat,
     RunConfig,
     TargetConfig,
     Task,
     TrainConfig,
+    format_of,
     require_checkpoint,
 )
 from nmt.data import sources
@@ -127,6 +129,20 @@ class ScoreConfig(FileConfig):
     """Whether a score is divided by the number of target tokens, EOS counted."""
     per_token: bool = False
     """Whether two columns follow: the pieces of the target, and the log probability of each."""
+
+
+@dataclass
+class ClassifyConfig(FileConfig):
+    """Find the labels of texts; of decoding, precision, limit and batches count, and no search."""
+
+    format: LineFormat | None = None
+    """text (LABEL TAB PROBABILITY) or jsonl (all probabilities): what is written for each line; null: jsonl
+    if output ends in .jsonl, else text."""
+
+    @property
+    def writes_json(self) -> bool:
+        """Whether an object of JSON is written for each line."""
+        return (self.format or format_of(self.output)) is LineFormat.jsonl
 
 
 @dataclass

@@ -24,6 +24,7 @@ from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData
 from nmt.decoding.evaluate import Scores
+from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better, require_computable
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
@@ -234,7 +235,7 @@ def validator(
 ) -> Callable[[int], dict[str, float]]:
     """Return a function that scores the model on the validation split, like the final evaluation."""
     cfg = trained.cfg
-    if cfg.task is Task.translation:
+    if cfg.task is not Task.language_model:
         require_computable(cfg.metrics, cfg.data.scored_language, cfg.scoring)
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
@@ -284,6 +285,8 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         if trained.world.is_main:
             write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
+        if scores.details:
+            results.setdefault("details", {})[split.value] = scores.details
     if cfg.sets:
         results["sets"] = _scored_sets(trained, run, log)
     results["train_seconds"] = round(train_state.seconds, 1)
@@ -359,6 +362,7 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         f"run         {run.path}",
         f"weights     {weights}",
         *(score_line(name, scores) for name, scores in scores_by_split(results).items()),
+        *confusion_lines(results.get("details", {}).get(cfg.data.scored_split.value, {})),
         *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),
         f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
         "",

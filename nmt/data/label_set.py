@@ -1,0 +1,66 @@
+"""The set of labels of a classifier: found in the training texts, and kept as the target side of a tokenizer.
+
+A label is one piece, whatever it is spelt of, and a target is that piece alone, without EOS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sentencepiece import sentencepiece_model_pb2
+
+from nmt.data.pairs import ParallelText
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.tokenizer_training import SPACE
+from nmt.errors import UserError, suggest
+
+MAX_NAMED = 20
+"""Labels that an error lists."""
+SPECIAL = {PAD_ID: "<pad>", UNK_ID: "<unk>", BOS_ID: "<s>", EOS_ID: "</s>"}
+_Model: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made at run time
+_Piece, _Spec = _Model.SentencePiece, sentencepiece_model_pb2.TrainerSpec  # type: ignore[attr-defined]
+
+
+def label_set(chunks: Iterable[ParallelText]) -> list[str]:
+    """Return the labels of all pairs, sorted; raise `UserError` when there are not two."""
+    found = sorted({label for chunk in chunks for label in chunk.tgt})
+    if len(found) < 2:
+        named = f"one label, {found[0]!r}," if found else "no label"
+        raise UserError(f"the training texts have {named} but there must be two; check data.label_column")
+    return found
+
+
+def named(labels: Sequence[str]) -> str:
+    """Return the first labels as an error lists them."""
+    return ", ".join(labels[:MAX_NAMED]) + (", ..." if len(labels) > MAX_NAMED else "")
+
+
+def require_known(labels: Sequence[str], known: Sequence[str], split: str) -> None:
+    """Raise `UserError` when one of the `labels` of a split is not `known` from the training."""
+    places = set(known)
+    for number, label in enumerate(labels, start=1):
+        if label not in places:
+            raise UserError(
+                f"{split} text {number:,} has the label {label!r}, which no training text has; these have "
+                f"{named(known)}{suggest(label, known)}"
+            )
+
+
+def label_model(labels: Sequence[str]) -> bytes:
+    """Return a SentencePiece model whose pieces, behind the special ids, are the labels."""
+    spec = _Spec(model_type=_Spec.WORD, pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
+    model = _Model(trainer_spec=spec)
+    model.normalizer_spec.name = "identity"
+    for number, spelling in sorted(SPECIAL.items()):
+        kind = _Piece.UNKNOWN if number == UNK_ID else _Piece.CONTROL
+        model.pieces.append(_Piece(piece=spelling, type=kind))
+    for label in labels:
+        model.pieces.append(_Piece(piece=spelt(label), type=_Piece.NORMAL))
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
+
+
+def spelt(label: str) -> str:
+    """Return the piece of a label."""
+    return SPACE + label.replace(" ", SPACE)

@@ -1,0 +1,62 @@
+"""The task of classification: text in, a label out, learnt from labelled text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nmt.config.roots import TrainConfig
+from nmt.data.encode import EncodingOptions, encode_pairs
+from nmt.data.encoded_pairs import EncodedPairs
+from nmt.data.examples import LabelledTexts
+from nmt.data.filters import FilterReport
+from nmt.data.label_set import require_known
+from nmt.data.pairs import ParallelText
+from nmt.decoding.classify import classify
+from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.evaluate import Scores, score_text
+from nmt.decoding.label_scores import confusion_table, details_of
+from nmt.runs.task import TaskCode, TrainedModel
+from nmt.training.tracking import Tracker
+
+
+class Classification(TaskCode):
+    """The task of finding the label of a text, or of two texts."""
+
+    next_commands = (
+        "nmt classify run={run} < texts.txt > labels.tsv",
+        "nmt evaluate run={run} data.scored_split=validation",
+    )
+
+    def examples(self, cfg: TrainConfig) -> LabelledTexts:
+        """Return labelled texts."""
+        return LabelledTexts(cfg.data, cfg.seed, cfg.tokenizer.sampling_alpha)
+
+    def evaluation_pairs(
+        self, trained: TrainedModel, text: ParallelText
+    ) -> tuple[EncodedPairs, FilterReport]:
+        """Return the texts that are not longer than the positions of the model."""
+        require_known(text.tgt, trained.tokenizer.labels, "scored")
+        return encode_pairs(text, trained.tokenizer, EncodingOptions(trained.model.max_length))
+
+    def outputs(
+        self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
+    ) -> Scores:
+        """Classify all texts, none left out, and score the labels."""
+        model, device, world = trained.model, trained.device, trained.world
+        found = classify(text.src, model, trained.tokenizer, decoding, device=device, world=world)
+        labels = [one.label for one in found]
+        scores = score_text(text.src, labels, text.tgt, metrics, tgt_lang="")
+        scores.details = details_of(labels, text.tgt)
+        scores.notes = [f"{one.probability:.4f}" for one in found]
+        return scores
+
+    def show(
+        self, trained: TrainedModel, text: ParallelText, scores: Scores, tracker: Tracker, step: int
+    ) -> None:
+        """Record the first texts with label, prediction and its probability, and the confusion matrix."""
+        rows = list(zip(text.src, text.tgt, scores.hypotheses, scores.notes, strict=True))
+        header = ("text", "label", "prediction", "probability")
+        tracker.table(step, "valid/samples", header, rows[: trained.cfg.trainer.num_samples])
+        if scores.details:
+            columns, *counts = confusion_table(scores.details)
+            tracker.table(step, "valid/confusion", columns, counts)
