@@ -46,6 +46,7 @@ bench_train = script("bench_train")
 bench_decode = script("bench_decode")
 bench_peers = script("bench_peers")
 bench_gpu = script("bench_gpu")
+bench_filters = script("bench_filters")
 
 
 def runs(system: str, speeds: list[float], **more: Any) -> list[dict[str, Any]]:
@@ -365,3 +366,44 @@ def test_rows_of_a_gpu_are_of_both_models_in_modes_that_exist(
     assert cfg.runtime.compile
     assert cfg.decoding.cuda_graphs
     assert bench_gpu.config(next(one for one in rows if one["mode"] == "beam 5, fp32")).decoding.precision
+
+
+def test_a_level_of_damage_is_spread_over_all_kinds_and_told_line_by_line() -> None:
+    german = [
+        f"Hund {number} läuft schnell zu Katze {number} am Zaun , wo er laut bellt" for number in range(600)
+    ]
+    french = [f"chien {number}" for number in range(600)]
+    lines = bench_filters.Lines(french, german, french, ["Hund", "Katze", "Zaun", "Haus"])
+    targets, done = bench_filters.damaged(lines, 40)
+    assert [tgt != true for tgt, true in zip(targets, german, strict=True)] == [kind != "" for kind in done]
+    counts = {kind: done.count(kind) for kind in bench_filters.DAMAGES}
+    assert 230 <= sum(counts.values()) <= 240
+    assert min(counts.values()) >= 35
+    assert all(tgt == french[row] for row, tgt in enumerate(targets) if done[row] == "language")
+    assert bench_filters.damaged(lines, 40) == (targets, done)
+
+
+def test_a_study_judges_each_filter_once(tmp_path: Path) -> None:
+    study = bench_filters.Study(tmp_path, 10, [])
+    text = [f"a dog number {number} barks at night" for number in range(40)]
+    bench_filters.write_pairs(study.level(30) / "train", text, [*text[:30], *["ja " * 40] * 10])
+    (study.level(30) / "damage").write_text("\n" * 25 + "order\n" * 5 + "facts\n" * 10)
+    for _ in range(2):
+        study.judge(30, "length")
+    (record,) = study.records
+    assert (record["dropped"], record["precision"], record["recall"]) == (10, 1.0, 0.6667)
+    assert record["recall_by_kind"] == dict.fromkeys(bench_filters.DAMAGES, 0.0) | {"facts": 1.0}
+    scored = [
+        {"kind": "bleu", "level": 30, "filter": "length", "seed": seed, "updates": 10, "pairs": 30}
+        | {"validation_bleu": bleu, "test_bleu": bleu}
+        for seed, bleu in enumerate((20.0, 22.0))
+    ]
+    assert "| 30% | length | 10 | 30 | 2 | 21.00 ± 1.41 | 21.00 ± 1.41 |" in bench_filters.table(
+        [record, *scored]
+    )
+
+
+def test_the_area_under_a_curve_counts_ties_by_half() -> None:
+    positive = np.array([True, False, True, False])
+    assert bench_filters.area_under_curve(np.array([3.0, 1.0, 2.0, 0.0]), positive) == 1.0
+    assert bench_filters.area_under_curve(np.zeros(4), positive) == 0.5

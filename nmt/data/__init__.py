@@ -12,8 +12,9 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
+    damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
-    sources             The table of sources: demo, toy, hub, files, text, labels, mixture, sacrebleu, none.
+    sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
     census              The counts of a training split: pairs, words, characters.

@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from nmt.data import files, hub, labels, mixture, stages, testsets
+from nmt.checks import at_least
+from nmt.data import damage, files, hub, labels, mixture, stages, testsets
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
 from nmt.data.labels import HubLabelsData, LabelsData
-from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
+from nmt.data.pairs import MAX_LINE_CHARS, SEPARATOR, DataConfig, PairStream, ParallelText, Split
 from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
@@ -143,6 +144,12 @@ class MixtureData(DataConfig):
         return all(part.has_labels for part in self.parts(Split.train).values())
 
     @property
+    def symbols(self) -> list[str]:
+        """The tags, and what the corpora put into sources."""
+        parts = self.parts(Split.train).values()
+        return list(dict.fromkeys([*super().symbols, *(piece for part in parts for piece in part.symbols)]))
+
+    @property
     def is_mixture(self) -> bool:
         """Always True."""
         return True
@@ -212,6 +219,75 @@ class MixtureData(DataConfig):
         scored = {**self.parts(Split.validation), **self.parts(Split.test)}
         known = {part.tgt for part in scored.values()}
         return known.pop() if len(known) == 1 else self.tgt
+
+
+@dataclass
+class AlignmentData(DataConfig):
+    """The pairs of a corpus, true ones and damaged ones, for a classifier of misaligned pairs.
+
+    The source of a line is `SRC TAB TGT`, its target the label `aligned` or `misaligned`; see
+    docs/filtering_by_model.md.
+    """
+
+    name: str = "alignment"
+    scored_split: Split = Split.validation
+    """The split scored at the end of training and by `nmt evaluate`."""
+    corpus: dict[str, Any] = field(default_factory=open_group)
+    """The pairs, with the keys of their source as an entry of a mixture has them: {train: PREFIX, validation:
+    PREFIX}, or {dataset: NAME, validation: validation}."""
+    damage: dict[str, float] = field(
+        default_factory=lambda: {kind: rate for kind, (rate, _) in damage.KINDS.items()}
+    )
+    """How often each kind of damage is chosen, relative to the others; 0: never."""
+    copies: int = 4
+    """How often each training pair occurs, in turn as it is and damaged anew; other splits have one copy."""
+    damage_seed: int = 1
+    """Another number makes other damages."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, self.key_prefix, 1, "copies")
+        for kind, rate in self.damage.items():
+            if kind not in damage.KINDS:
+                known = ", ".join(damage.KINDS)
+                raise UserError(
+                    f"{self.key_prefix}.damage: there is no kind {kind!r}, only {known}"
+                    f"{suggest(kind, damage.KINDS)}"
+                )
+            if not 0.0 <= rate < float("inf"):
+                raise UserError(f"{self.key_prefix}.damage.{kind} must be 0 or more, but is {rate}")
+        if not sum(self.damage.values()):
+            raise UserError(f"{self.key_prefix}.damage: all rates are 0; give one kind a higher rate")
+        self.place(Split.train)  # refuses an entry that fits no source
+
+    @property
+    def has_labels(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def symbols(self) -> list[str]:
+        """The piece between the two sides, too."""
+        return [*super().symbols, SEPARATOR]
+
+    @property
+    def pairs(self) -> DataConfig:
+        """The config of the source of the true pairs."""
+        common = {"src": self.src, "tgt": self.tgt, "streaming": self.streaming}
+        return _part_config(self.corpus or {}, f"{self.key_prefix}.corpus", common)
+
+    def place(self, split: Split) -> str | None:
+        """Return the place of the true pairs."""
+        return self.pairs.place(split)
+
+    def key(self, split: Split) -> str:
+        """Return the config key of the place of the true pairs."""
+        return self.pairs.key(split)
+
+    @property
+    def origins(self) -> set[str]:
+        """What is read for the true pairs."""
+        return self.pairs.origins
 
 
 def _weighted(name: str, entry: Any) -> dict[str, Any]:
@@ -300,6 +376,12 @@ def stream_none(cfg: NoData, split: Split) -> PairStream:
     raise UserError(f"data=none has no {split.value} pairs; name a corpus, such as data=files and its keys")
 
 
+def stream_alignment(cfg: AlignmentData, split: Split) -> PairStream:
+    """Return one split of true and damaged pairs with their labels."""
+    copies = cfg.copies if split is Split.train else 1
+    return damage.labelled(stream(cfg.pairs, split), cfg.damage, seed=cfg.damage_seed, copies=copies)
+
+
 def stream_mixture(cfg: DataConfig, split: Split) -> PairStream:
     """Return one split of all corpora, one after the other."""
     return mixture.concatenated(list(streams(cfg, split).values()))
@@ -315,6 +397,7 @@ SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] 
     "hub_labels": (HubLabelsData, labels.stream_dataset),
     "sacrebleu": (TestsetData, testsets.stream),
     "mixture": (MixtureData, stream_mixture),
+    "alignment": (AlignmentData, stream_alignment),
     "none": (NoData, stream_none),
 }
 

@@ -29,6 +29,7 @@ NEEDED = {
     "data=hub": ("data.dataset=owner/name",),
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
     "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
+    "data=alignment": ("data.corpus={train: train, validation: dev}",),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
     "objective=distillation": ("objective.teachers=[outputs/teacher]",),
 }
