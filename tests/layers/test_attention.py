@@ -42,7 +42,7 @@ def naive_attention(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: 
     G = layer.num_kv_heads  # head h of the queries has head h * G // H of keys and values
     keys = layer.key_value(source)[..., : G * d_k].unflatten(-1, (G, d_k))
     values = layer.key_value(source)[..., G * d_k :].unflatten(-1, (G, d_v))
-    if layer.query_norm is not None:
+    if layer.query_norm is not None and layer.key_norm is not None:
         queries, keys = (
             side / (side.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight
             for side, norm in ((queries, layer.query_norm), (keys, layer.key_norm))
