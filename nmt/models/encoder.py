@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.special_ids import BOS_ID
-from nmt.layers.attention import AttentionRole, Recorder, prepared
+from nmt.layers.attention import AttentionRole, Factors, Recorder, prepared
 from nmt.layers.blocks import Dropout
 from nmt.models.base import AttentionMaps, State, TranslationModel
 from nmt.models.configs import EncoderConfig, Pooling, Tying
@@ -109,14 +109,24 @@ class Encoder(TranslationModel):
         x = self.encoder_norm(x if self.pooling is not None else x[:, 0])
         return self.dropout(x if self.pooling is None else self.pooling(x, src_mask))
 
-    def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
+    def attention(
+        self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False
+    ) -> AttentionMaps:
         """Return the weights of the encoder, and as `cross` those by which the source is pooled.
 
         With `pooling=first` these are the weights of the token in front of the source, by layer and head;
         they add up to less than 1, because that token attends to itself, too.
         """
-        maps = super().attention(src, src_mask, tgt_in)
+        maps = super().attention(src, src_mask, tgt_in, with_factors=with_factors)
         if self.pooling is None:
+            if factors := maps.factors.get("encoder"):
+                of_text = [Factors(*(part[:, :, 1:] for part in layer)) for layer in factors]
+                of_first = [layer.queries[:, :, :1].expand(-1, -1, tgt_in.shape[1], -1) for layer in factors]
+                both = zip(of_first, of_text, strict=True)
+                maps.factors = {
+                    "encoder": of_text,
+                    "cross": [Factors(queries, layer.keys) for queries, layer in both],
+                }
             maps.cross = [weights[:, :, :1, 1:] for weights in maps.encoder]
             maps.encoder = [weights[:, :, 1:, 1:] for weights in maps.encoder]
         maps.cross = [weights.expand(-1, -1, tgt_in.shape[1], -1) for weights in maps.cross]
