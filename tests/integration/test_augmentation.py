@@ -33,7 +33,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("more", [[], ["data.streaming=true", "data.buffer_pairs=7"]])
+STREAM = ["data.streaming=true", "data.buffer_pairs=7"]
+
+
+@pytest.mark.parametrize("more", [[], pytest.param(STREAM, marks=pytest.mark.slow)])
 def test_a_resumed_run_sees_the_modified_pairs_of_one_left_alone(
     run: Path, tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,25 +93,3 @@ def test_a_run_without_sets_is_scored_on_augmented_ones_of_its_own_copies(
     results = json.loads((run / "results.json").read_text())
     stored = next((copied / "evaluations").glob("test-loud-*.json"))
     assert json.loads(stored.read_text())["scores"] == results["sets"]["upper"]["test"]
-
-
-@pytest.mark.parametrize(
-    ("sets", "message"),
-    [
-        ("{up: {augment: []}}", "sets.up.augment is empty; name a modifier: upper_case, "),
-        (
-            "{up: {augment: all}}",
-            "sets.up.augment must be a list, such as [{name: upper_case}], but is 'all'",
-        ),
-        ("{up: {augment: [loud]}}", "sets.up.augment[0].name must be one of upper_case, "),
-        (
-            "{upper: {test: x}, more: {augment: usual}}",
-            "sets.upper is there twice: once by augment: usual; give one another name",
-        ),
-    ],
-)
-def test_an_augmented_set_that_is_none_is_one_error(
-    sets: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", *TOY, f"sets={sets}"]) == 2
-    assert message in capsys.readouterr().err
