@@ -68,6 +68,11 @@ class AugmentedData(DataConfig):
         return self.of.origin_tags
 
     @property
+    def has_labels(self) -> bool:
+        """That of the corpus."""
+        return self.of.has_labels
+
+    @property
     def origins(self) -> set[str]:
         """Those of the corpus."""
         return self.of.origins

@@ -124,6 +124,11 @@ class DataConfig:
         return True
 
     @property
+    def has_labels(self) -> bool:
+        """Whether the target of each pair is a label."""
+        return False
+
+    @property
     def is_mixture(self) -> bool:
         """Whether there may be several corpora."""
         return False

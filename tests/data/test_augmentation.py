@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import pickle
 from typing import Any
@@ -107,6 +108,14 @@ def test_tags_markup_and_blank_sides_stay(name: str) -> None:
     for pair in (("", "x."), ("x.", ""), ("<2de> ", "x."), ("<2de> .", "."), ("!", "..")):
         new = modified(name, *pair, symbols=symbols)
         assert [bool(side.strip()) for side in new] == [bool(side.strip()) for side in pair]
+
+
+def test_labels_stay() -> None:
+    every = augmentation([{"name": name, "rate": 1.0} for name in ("upper_case", "end_punctuation")])
+    text = dataclasses.replace(every, has_labels=True)(
+        ParallelText(["It is big.\tIt is not."], ["yes."]), seed=1
+    )
+    assert (text.src, text.tgt) == (["IT IS BIG.\tIT IS NOT"], ["yes."])
 
 
 def test_a_modified_pair_is_a_function_of_seed_and_number_alone() -> None:
