@@ -12,6 +12,9 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
+    draws               Random numbers that are hashes of a key and a counter.
+    augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
+    augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
     damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
@@ -20,8 +23,6 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
-    draws               Random numbers that are hashes of a key and a counter.
-    augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.

@@ -72,12 +72,14 @@ class Augmentation:
     """Of source and target."""
     symbols: tuple[str, ...] = ()
     """Special pieces that the data puts into text."""
+    has_labels: bool = False
+    """Whether targets are labels, which stay as they are."""
 
     @classmethod
     def of(cls, cfg: DataConfig, languages: tuple[str, str] | None = None) -> Augmentation:
         """Return the modifiers that `cfg.augment` says; without `languages`, for those of `cfg`."""
         rows = modifiers.parsed(f"{cfg.key_prefix}.augment", cfg.augment)
-        return cls(tuple(rows), languages or (cfg.src, cfg.tgt), tuple(cfg.symbols))
+        return cls(tuple(rows), languages or (cfg.src, cfg.tgt), tuple(cfg.symbols), cfg.has_labels)
 
     def __bool__(self) -> bool:
         return any(modifier.rate for modifier in self.modifiers)
@@ -104,9 +106,11 @@ class Augmentation:
         body = src[_front(self.symbols).match(src).end() :]  # type: ignore[union-attr]
         if not body.strip() or not tgt.strip():
             return src, tgt
-        new = modify(modifier, Pair(body, tgt, self.languages, self.symbols), Draws(key))
-        is_whole = new.src.strip() and new.tgt.strip()
-        return (src[: len(src) - len(body)] + new.src, new.tgt) if is_whole else (src, tgt)
+        pair = Pair(body, body if self.has_labels else tgt, self.languages, self.symbols)
+        new = modify(modifier, pair, Draws(key))
+        if not new.src.strip() or not new.tgt.strip():
+            return src, tgt
+        return src[: len(src) - len(body)] + new.src, tgt if self.has_labels else new.tgt
 
 
 UNMODIFIED = Augmentation()

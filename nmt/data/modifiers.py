@@ -16,7 +16,7 @@ from nmt.data.rows import Row
 from nmt.errors import UserError
 from nmt.loading import Code
 
-EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪🔥✨🎉❤💔💯🚀🌍🍕⚽🎵📷✅❌⚠★☺→•§©®™"
+EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪🔥✨🎉❤💔💯🚀🌍🍕⚽🎵📷✅❌⚠★☺→•§©®"
 """Characters that are inserted as noise unless others are named."""
 
 

@@ -66,7 +66,8 @@ def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[s
             near = suggest(str(own), known) or f"; the keys of name={name} are {', '.join(known)}"
             raise UserError(f"unknown key {key}.{own}{near}")
     try:
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), {**defaults, **given}))
+        values: dict[Any, Any] = {**defaults, **given}
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
     except ValidationError as error:
         raise UserError(f"{key}.{error.key} cannot be {given.get(str(error.key))!r}") from error
     return cls(**typed, key_prefix=key)

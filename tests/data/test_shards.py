@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from nmt.data import shards
+from nmt.data.augmentation import Augmentation
 from nmt.data.encode import Encoder, EncodingOptions, encode_pairs
 from nmt.data.encoded_pairs import EncodedPairs, starts_of
 from nmt.data.filters import FilterReport
+from nmt.data.modifiers import TyposConfig
 from nmt.data.pairs import ParallelText
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.tokenizer import Tokenizer
@@ -155,8 +157,10 @@ def test_what_another_process_has_finished_meanwhile_is_taken(
     assert [path.name[:6] for path in tmp_path.iterdir()] == ["blocks"]
 
 
-def test_sampled_pairs_are_those_of_a_small_corpus(tmp_path: Path) -> None:
-    encoder = Encoder(TOKENIZER, ENCODER.options, alpha=0.1, seed=3, epoch=2)
+@pytest.mark.parametrize("alpha", [0.0, 0.1])
+def test_pairs_drawn_anew_are_those_of_a_small_corpus(alpha: float) -> None:
+    typos = Augmentation((TyposConfig("typos", rate=0.5),))
+    encoder = Encoder(TOKENIZER, ENCODER.options, alpha, seed=3, epoch=2, augmentation=typos)
     pairs, report = sample_shards(Reader(), len(TEXT), encoder)
     src, tgt = encoder(TEXT, 0)
     kept = (np.minimum(src.lengths, tgt.lengths) > 1) & (np.maximum(src.lengths, tgt.lengths) <= 20)

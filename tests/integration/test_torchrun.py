@@ -42,9 +42,10 @@ def torchrun(
 def test_two_processes_train_score_and_hand_over_to_one(
     nmt: Command, tiny: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Each samples the segmentations by itself; each epoch begins with a check that they are the same."""
+    """Each modifies and segments the pairs by itself; each epoch begins with a check that they agree."""
     run = tmp_path / "run"
     sampled = ["tokenizer.kind=unigram", "tokenizer.vocab_size=25", "tokenizer.sampling_alpha=0.1"]
+    sampled.append("data.augment=[{name: typos, rate: 0.5}]")
     every = ["trainer.eval_every_steps=3", "trainer.log_every_steps=1"]
     options = [*tiny, *sampled, *every, "model.dropout=0.1"]
     done = torchrun(environment, "train", f"run={run}", *options, "trainer.max_steps=6")
