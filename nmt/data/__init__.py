@@ -3,6 +3,7 @@
 Knows text and tokens; refuses to know a model. The modules in import order:
 
     rows                Ordered lists of groups in a config: each names a row of a table.
+    filter_table        The table of filters, which judge training pairs.
     modifiers           The table of modifiers, which change the text of training pairs.
     pairs               Sentence pairs, and the config fields that all sources share.
     compression         Compressed files, told by their first bytes.
@@ -20,6 +21,9 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
+    pair_filters        The filters of the table: what each measures and accepts.
+    opuscleaner         The steps of a file of OpusCleaner as filters of the table.
+    filtering           The filters of a corpus run once, and what they kept, cached.
     census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from nmt.checks import at_least
-from nmt.data import modifiers
+from nmt.data import filter_table, modifiers
 from nmt.errors import UserError, suggest
 
 CHUNK_PAIRS = 50_000
@@ -73,6 +73,9 @@ class DataConfig:
     augment: list[Any] = field(default_factory=list)
     """Modifiers of the training pairs, in order, each with the share of the pairs that it changes anew in
     each epoch, such as [{name: upper_case, rate: 0.05}, {name: typos}]; see docs/augmentation.md."""
+    filters: list[Any] = field(default_factory=list)
+    """Filters of the training pairs, in order, behind max_chars and max_ratio, such as [{name: duplicates},
+    {name: language, min: 0.8}]; see docs/filters.md."""
     key_prefix: str = field(default="data", compare=False, repr=False, metadata={"omegaconf_ignore": True})
     """Prefix of keys in errors: `data`, or `data.corpora.NAME` in a mixture. Not a config key itself."""
 
@@ -90,6 +93,9 @@ class DataConfig:
                 )
         at_least(self, self.key_prefix, 1, "max_chars", "max_ratio", "buffer_pairs")
         at_least(self, self.key_prefix, 2, "max_tokens")
+        filters_key = f"{self.key_prefix}.filters"
+        chosen = filter_table.parsed(filters_key, self.filters or [], streaming=self.streaming)
+        self.filters = [row.plain() for row in chosen]
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment or [])
         self.augment = [row.plain() for row in rows]
 
