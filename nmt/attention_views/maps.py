@@ -19,6 +19,7 @@ from nmt.attention_views.alignment import Weights, mean_weights
 from nmt.attention_views.table import weights_table
 from nmt.data.batching import pad
 from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
+from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.translate import (
     beginnings,
@@ -129,6 +130,30 @@ def attend_pairs(
     """
     tokens = _tokens(pairs, model, tokenizer, cfg, device, warn, first_line)
     yield from attend_tokens(tokens, model, tokenizer, device=device)
+
+
+def attend_labels(
+    lines: Iterable[str],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    cfg: DecodingConfig,
+    *,
+    device: torch.device,
+    warn: Log = warn,
+    chunk: int = 4096,
+) -> Iterator[SentenceMaps]:
+    """Yield what a classifier attends to for each line, in order; the target is the label that it finds."""
+    remaining, first_line, longest = iter(lines), 1, longest_source(model, cfg)
+    while taken := list(itertools.islice(remaining, chunk)):
+        found = classify(taken, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+        src = tokenizer.src_pieces(beginnings(taken, longest))
+        tgt = tokenizer.tgt_pieces([one.label for one in found])
+        sentences = [
+            SentenceMaps(line, _cut(src[i], longest), tgt[i]) if taken[i].strip() else SentenceMaps(line)
+            for i, line in enumerate(range(first_line, first_line + len(taken)))
+        ]
+        yield from attend_tokens(sentences, model, tokenizer, device=device)
+        first_line += len(taken)
 
 
 def attend_tokens(

@@ -42,8 +42,8 @@ _MISSING = object()
 
 @dataclass
 class FilesData(ColumnsConfig):
-    """Files on disk. A path means two plain text files, or one .tsv or .jsonl file, each also as .gz, .bz2,
-    .xz or .zst.
+    """Files on disk. A path means two plain text files, or one .tsv, .csv or .jsonl file, each also as .gz,
+    .bz2, .xz or .zst.
 
     Plain text: `{lang}` in the path stands for the language, as in corpus/train.{lang}.txt; a path without
     `{lang}` is a prefix, so that corpus/train means corpus/train.en and corpus/train.de.
@@ -109,7 +109,7 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
         return table
     if Path(place).is_file():
         raise UserError(
-            f"{key}: {place} is one file of unknown format; pairs come from one .tsv or .jsonl file, "
+            f"{key}: {place} is one file of unknown format; pairs come from one .tsv, .csv or .jsonl file, "
             "or from two text files, whose path is given with {lang} for the language"
         )
     pattern = place if "{lang}" in place else f"{place}.{{lang}}"

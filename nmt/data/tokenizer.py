@@ -75,7 +75,7 @@ class Tokenizer:
         self.labels: list[str] = []  # those of a classifier, in the order of their ids
         if cfg.labels:
             pieces = self.tgt_spellings(range(EOS_ID + 1, self.tgt_vocab_size))
-            self.labels = [piece.removeprefix(SPACE).replace(SPACE, " ") for piece in pieces]
+            self.labels = [piece.removeprefix(SPACE) for piece in pieces]
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
 
     @classmethod

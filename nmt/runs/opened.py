@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from nmt import runtime
-from nmt.attention_views.maps import SentenceMaps, attend
+from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
@@ -196,9 +196,16 @@ class Run(TrainedModel):
     def attend(
         self, lines: str | Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
     ) -> Iterator[SentenceMaps]:
-        """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET."""
+        """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET.
+
+        Those of a classifier are for the label that it finds; a line is one to classify.
+        """
+        search = decoding or self.cfg.decoding
+        if self.cfg.task is Task.classification:
+            texts = [lines] if isinstance(lines, str) else lines
+            return attend_labels(texts, self.model, self.tokenizer, search, device=self.device)
         self.require_task(Task.translation)
-        search, sources = decoding or self.cfg.decoding, self.asking_for(tgt, lines)
+        sources = self.asking_for(tgt, lines)
         return attend(sources, self.model, self.tokenizer, search, device=self.device)
 
     def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:

@@ -21,7 +21,8 @@ def run(trial: Composed) -> dict[str, Any]:
     """Write what the model attends to for the lines on standard input, and print the names of the files."""
     cfg = trial.to_config(AttentionVerbConfig)
     opened = open_runs(cfg)
-    opened.require_task(Task.translation)
+    if opened.cfg.task is Task.language_model:
+        opened.require_task(Task.translation)
     maps = empty_maps(opened.model, opened.device)
     require_maps(maps, cfg, f"the model of {cfg.run} (model.name={opened.cfg.model.name})")
     lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)

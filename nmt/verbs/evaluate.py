@@ -24,6 +24,7 @@ from nmt.data.sources import set_configs
 from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import agreement
 from nmt.decoding.evaluate import Scores
+from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
@@ -107,6 +108,8 @@ def _tagged(opened: Run, data: DataConfig, text: ParallelText) -> ParallelText:
 def _report(cfg: EvaluateConfig, opened: Run, part: Part, scores: Scores, seconds: float) -> None:
     """Print the scores of a corpus, and store them beside its translations."""
     print(score_line(part.label, scores.values), flush=True)
+    for line in confusion_lines(scores.details):
+        print(line)
     for name, signature in scores.signatures.items():
         print(f"signature   {name}|{signature}")
     name, directory = hypothesis_name(cfg, opened.cfg, part), opened.directory
@@ -150,6 +153,7 @@ def _record(
         "metrics": cfg.metrics,
         "scores": scores.values,
         "signatures": scores.signatures,
+        **({"details": scores.details} if scores.details else {}),
         "sentences": len(part.text),
         "num_references": 1 + len(part.text.references),
         "sha256": {side: _sha256(getattr(part.text, side)) for side in ("src", "tgt")},
@@ -183,6 +187,8 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
     if trained.task is Task.language_model and data.tgt != own.tgt:
         raise UserError(f"the run models {own.tgt}, but data.tgt is {data.tgt}; add data.tgt={own.tgt}")
     wrong = [pair for pair in data.languages if pair not in own.languages]
+    if trained.task is Task.classification and not data.has_labels:
+        raise UserError(f"the run classifies texts, but data={data.name} has no labels; choose data=labels")
     if trained.task is Task.translation and wrong:
         (src, tgt), known = wrong[0], " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(own.languages))
         first = own.languages[0]
