@@ -210,7 +210,8 @@ class Study:
 
     def pairs(self, level: int) -> ParallelText:
         """Return the training pairs of a level."""
-        return ParallelText(*(read_lines(self.level(level) / f"train.{side}") for side in ("en", "de")))
+        src, tgt = (read_lines(self.level(level) / f"train.{side}") for side in ("en", "de"))
+        return ParallelText(src, tgt)
 
     def damage(self, level: int) -> list[str]:
         """Return what was done to each training pair of a level."""
@@ -339,7 +340,7 @@ def area_under_curve(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((ranks[positive].sum() - num * (num + 1) / 2) / (num * (len(scores) - num)))
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> str:
+def table(records: Sequence[benchmarking.Record]) -> str:
     """Return the tables of a study: what filters find, by kind of damage, and BLEU."""
     judged = [record for record in records if record["kind"] == "judge"]
     header = ["level", "filter", "dropped", "precision", "recall", "true pairs dropped", "AUC", *DAMAGES]
