@@ -212,7 +212,7 @@ class MixedPrecisionStep:
         The host does not wait for a GPU, which reads `unusable` by itself.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("rate", 1.0)
         step_unless(self.optimizer, unusable)
         self.scaler.update()  # by what `unscale_` has found
         self.optimizer.zero_grad(set_to_none=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from nmt.checks import not_negative
 from nmt.errors import UserError
 
 
@@ -29,6 +30,8 @@ class ViewsConfig:
     """Layer of cross-attention that the alignments come from, counted from 1; null: the mean of all."""
     max_sentences: int = 10
     """Number of lines on the page and in images; alignments are written for every line."""
+    neurons: int = 1
+    """Number of the first of these lines that the page has queries and keys of, for the neuron view."""
 
     def __post_init__(self) -> None:
         if not self.views or len(set(self.views)) < len(self.views):
@@ -38,11 +41,17 @@ class ViewsConfig:
             raise UserError("output must name a directory, but is empty; output=null is RUN/attention")
         if self.layer is not None and self.layer < 1:
             raise UserError(f"layer counts from 1, but is {self.layer}; null means all layers")
+        not_negative(self, "", "neurons")
         if self.max_sentences < 1:
             raise UserError(
                 f"max_sentences must be at least 1, but is {self.max_sentences}; "
                 "views=[soft,hard] writes neither page nor images"
             )
+
+    @property
+    def neuron_lines(self) -> int:
+        """The number of the last line that queries and keys are needed of; 0 for none."""
+        return min(self.neurons, self.max_sentences) if View.page in self.views else 0
 
     @property
     def last_line(self) -> int | None:

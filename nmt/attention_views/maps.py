@@ -53,6 +53,9 @@ class SentenceMaps:
     weight of a token that is not predicted before is 0."""
     cross: list[Weights] = field(default_factory=list)
     """(H, T, S) per layer: from the position that predicts target token t to the source."""
+    factors: dict[str, list[tuple[Weights, Weights]]] = field(default_factory=dict)
+    """Kind (encoder, decoder or cross) -> queries and keys per layer, (H, rows, C) and (H, columns, C), whose
+    products / sqrt(C) are the scores; only where they were asked for and scores are such products."""
 
     def __repr__(self) -> str:
         kinds = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
@@ -80,6 +83,10 @@ class SentenceMaps:
         self.tgt = [self.tgt[row] for row in rows]
         self.cross = [layer[:, rows] for layer in self.cross]
         self.decoder = [layer[:, rows][:, :, columns] for layer in self.decoder]
+        of_keys = {"cross": [*range(len(self.src))], "decoder": columns}
+        for kind, order in of_keys.items():
+            if kind in self.factors:
+                self.factors[kind] = [(q[:, rows], k[:, order]) for q, k in self.factors[kind]]
 
     @property
     def src_text(self) -> str:
@@ -101,8 +108,11 @@ def attend(
     device: torch.device,
     warn: Log = warn,
     chunk: int = 4096,
+    neuron_lines: int = 0,
 ) -> Iterator[SentenceMaps]:
     """Yield what the model attends to for each line, in order; a line is SOURCE or SOURCE, TAB, TARGET.
+
+    The first `neuron_lines` lines have queries and keys, too.
 
     Raises:
         UserError: a line has more than one TAB.
@@ -110,7 +120,8 @@ def attend(
     remaining = enumerate(lines, start=1)
     while taken := dict(itertools.islice(remaining, chunk)):
         pairs = [_split(line, number) for number, line in taken.items()]
-        yield from attend_pairs(pairs, model, tokenizer, cfg, device=device, warn=warn, first_line=min(taken))
+        numbers = {"first_line": min(taken), "neuron_lines": neuron_lines}
+        yield from attend_pairs(pairs, model, tokenizer, cfg, device=device, warn=warn, **numbers)
 
 
 def attend_pairs(
@@ -122,14 +133,16 @@ def attend_pairs(
     device: torch.device,
     warn: Log = warn,
     first_line: int = 1,
+    neuron_lines: int = 0,
 ) -> Iterator[SentenceMaps]:
     """Yield what the model attends to for pairs (source, target); search for a target that is None.
 
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut; `warn`
-    then gets a message that names it, counted from `first_line`.
+    then gets a message that names it, counted from `first_line`. Lines up to number `neuron_lines` get
+    queries and keys, too.
     """
     tokens = _tokens(pairs, model, tokenizer, cfg, device, warn, first_line)
-    yield from attend_tokens(tokens, model, tokenizer, device=device)
+    yield from attend_tokens(tokens, model, tokenizer, device=device, neuron_lines=neuron_lines)
 
 
 def attend_labels(
@@ -157,11 +170,19 @@ def attend_labels(
 
 
 def attend_tokens(
-    sentences: Sequence[SentenceMaps], model: TranslationModel, tokenizer: Tokenizer, *, device: torch.device
+    sentences: Sequence[SentenceMaps],
+    model: TranslationModel,
+    tokenizer: Tokenizer,
+    *,
+    device: torch.device,
+    neuron_lines: int = 0,
 ) -> Iterator[SentenceMaps]:
-    """Yield sentences that have tokens, in the order of the model, with weights, in the order of the text."""
+    """Yield sentences that have tokens, in the order of the model, with weights, in the order of the text.
+
+    Those of the first `neuron_lines` lines get queries and keys, too.
+    """
     for batch in _batches(sentences):
-        for sentence in _add_weights(batch, model, device):
+        for sentence in _add_weights(batch, model, device, neuron_lines):
             if tokenizer.cfg.right_to_left and sentence.tgt:
                 sentence.turn()
             yield sentence
@@ -233,21 +254,33 @@ def _batches(sentences: Sequence[SentenceMaps]) -> Iterator[list[SentenceMaps]]:
 
 
 def _add_weights(
-    batch: Sequence[SentenceMaps], model: TranslationModel, device: torch.device
+    batch: Sequence[SentenceMaps], model: TranslationModel, device: torch.device, neuron_lines: int = 0
 ) -> Sequence[SentenceMaps]:
     """Return the batch after adding the weights to each of its sentences."""
+    with_factors = any(sentence.line <= neuron_lines for sentence in batch)
     sentences = [sentence for sentence in batch if sentence.src]
     if not sentences:
         return batch
     src, src_mask = pad([[piece.id for piece in sentence.src] for sentence in sentences])
     tgt_in, _ = pad([[piece.id for piece in sentence.tgt_in] for sentence in sentences])
     with evaluating(model):
-        maps = model.attention(src.to(device), src_mask.to(device), tgt_in.to(device))
+        maps = model.attention(
+            src.to(device), src_mask.to(device), tgt_in.to(device), with_factors=with_factors
+        )
     kinds = (maps.encoder, maps.decoder, maps.cross)
     encoder, decoder, cross = ([np.asarray(layer.cpu()) for layer in kind] for kind in kinds)
+    factors = {
+        kind: [tuple(np.asarray(factor.cpu()) for factor in layer) for layer in layers]
+        for kind, layers in maps.factors.items()
+    }
     for i, sentence in enumerate(sentences):
         S, T = len(sentence.src), len(sentence.tgt)
         sentence.encoder = [layer[i, :, :S, :S] for layer in encoder]
         sentence.decoder = [layer[i, :, :T, :T] for layer in decoder]
         sentence.cross = [layer[i, :, :T, :S] for layer in cross]
+        if sentence.line <= neuron_lines:
+            sizes = {"encoder": (S, S), "decoder": (T, T), "cross": (T, S)}
+            for kind, layers in factors.items():
+                R, C = sizes[kind]
+                sentence.factors[kind] = [(q[i, :, :R], k[i, :, :C]) for q, k in layers]
     return batch

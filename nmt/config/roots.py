@@ -346,6 +346,12 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         )
     if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
+    if cfg.task is Task.language_model and any(
+        part.filters for part in [cfg.data, *cfg.data.parts(Split.train).values()]
+    ):
+        yield "data.filters is for pairs; with task=language_model set it to []"
+    if cfg.task is Task.language_model and cfg.data.augment:
+        yield "data.augment is for pairs; with task=language_model set it to []"
     if cfg.task is Task.language_model and cfg.tokenizer.right_to_left:
         yield "tokenizer.right_to_left=true is for task=translation; set it to false"
     if cfg.task is Task.translation and not cfg.data.has_source:

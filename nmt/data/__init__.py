@@ -2,6 +2,9 @@
 
 Knows text and tokens; refuses to know a model. The modules in import order:
 
+    rows                Ordered lists of groups in a config: each names a row of a table.
+    filter_table        The table of filters, which judge training pairs.
+    modifiers           The table of modifiers, which change the text of training pairs.
     pairs               Sentence pairs, and the config fields that all sources share.
     compression         Compressed files, told by their first bytes.
     lines               The lines of text files, plain or compressed, block by block.
@@ -15,9 +18,14 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
+    pair_filters        The filters of the table: what each measures and accepts.
+    opuscleaner         The steps of a file of OpusCleaner as filters of the table.
+    filtering           The filters of a corpus run once, and what they kept, cached.
     census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
+    draws               Random numbers that are hashes of a key and a counter.
+    augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.

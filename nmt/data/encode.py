@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
+from nmt.data.augmentation import UNMODIFIED, Augmentation
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds
 from nmt.data.filters import FilterReport
 from nmt.data.pairs import CHUNK_PAIRS, ParallelText
@@ -68,9 +69,14 @@ class Encoder:
     """Above 0, segmentations are sampled, by the seed and the numbers of epoch and pair."""
     seed: int = 0
     epoch: int = 0
+    augmentation: Augmentation = UNMODIFIED
+    """Modifies the text, by the seed and the numbers of epoch and pair."""
 
     def __call__(self, text: ParallelText, first: int) -> tuple[RaggedIds, RaggedIds]:
         """Return the ids of both sides of pairs from pair number `first` on, none left out."""
+        if self.augmentation:
+            seed = derive_seed("augment", self.seed, self.epoch)
+            text = self.augmentation(text, seed=seed, first=first)
         if not self.alpha:
             return self.tokenizer.flat_src(text.src), self.tokenizer.flat_tgt(text.tgt)
         src_seed, tgt_seed = (derive_seed(side, self.seed, self.epoch) for side in ("src", "tgt"))
@@ -147,15 +153,13 @@ def encode_stream(
     return opened(entry, metadata)
 
 
-def sample_pairs(
-    chunks: Chunks, tokenizer: Tokenizer, options: EncodingOptions, *, alpha: float, seed: int, epoch: int
-) -> tuple[EncodedPairs, FilterReport]:
-    """Encode pairs with segmentations sampled anew for each epoch: a pure function of the arguments.
+def sample_pairs(chunks: Chunks, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+    """Encode pairs with an encoder that modifies or samples anew for each epoch, into files deleted at once.
 
-    The segmentation of a side depends on its text, `alpha`, `seed`, `epoch`, the number of the pair and the
-    side alone, and not on the size of chunks.
+    What becomes of a side depends on the pair, the encoder, the number of the pair and the side alone, and
+    not on the size of chunks.
     """
-    return _encode_uncached(chunks(), Encoder(tokenizer, options, alpha, seed, epoch))
+    return _encode_uncached(chunks(), encoder)
 
 
 def _chunks(text: ParallelText) -> Iterator[ParallelText]:

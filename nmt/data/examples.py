@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nmt.data.augmentation import Augmentation
 from nmt.data.blocks import LARGE_PAIRS, epochs_of
-from nmt.data.encode import Chunks, Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encode import Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
@@ -28,7 +29,7 @@ from nmt.runtime import derive_seed
 
 @dataclass
 class SentencePairs(Examples):
-    """Sentence pairs, the same in each epoch or segmented anew (subword regularisation)."""
+    """Sentence pairs, the same in each epoch, or modified and segmented anew (subword regularisation)."""
 
     cfg: DataConfig
     seed: int
@@ -56,7 +57,7 @@ class SentencePairs(Examples):
         if isinstance(text, StreamedText):
             encode = functools.partial(self._encode_buffer, tokenizer, log)
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
-        if self.sampling_alpha:
+        if self._changes:
 
             def sampled(epoch: int, stage: int) -> InParts:
                 shares = self.cfg.shares(list(map(len, text.parts)), stage)
@@ -65,7 +66,8 @@ class SentencePairs(Examples):
                     self._sampled(part if share else None, tokenizer, epoch, corpus)
                     for corpus, (part, share) in enumerate(both)
                 ]
-                corpora = _reported(encoded, f"segmented for epoch {epoch}", log)
+                done = "segmented" if self.sampling_alpha else "modified"
+                corpora = _reported(encoded, f"{done} for epoch {epoch}", log)
                 return self._epochs(corpora, stage)(epoch)
 
             return sampled
@@ -95,21 +97,24 @@ class SentencePairs(Examples):
     def _sampled(
         self, part: CorpusText | None, tokenizer: Tokenizer, epoch: int, corpus: int
     ) -> tuple[EncodedPairs, FilterReport]:
-        """Segment a corpus anew for an epoch, or nothing in place of one that is not read."""
+        """Encode a corpus anew for an epoch, or nothing in place of one that is not read."""
+        of_corpus = list(self.cfg.parts(Split.train).values())[corpus]
+        encoder = self._encoder(tokenizer, epoch, corpus, (of_corpus.src, of_corpus.tgt))
         if part is not None and len(part) > LARGE_PAIRS:
-            seed = derive_seed(self.seed, corpus)
-            encoder = Encoder(tokenizer, self.options, self.sampling_alpha, seed, epoch)
             return sample_shards(part.chunks, len(part), encoder)
-        return self._sample(part.chunks if part else _nothing, tokenizer, epoch, corpus)
+        return sample_pairs(part.chunks if part else _nothing, encoder)
 
-    def _sample(
-        self, chunks: Chunks, tokenizer: Tokenizer, epoch: int, corpus: int = 0
-    ) -> tuple[EncodedPairs, FilterReport]:
-        """Segment pairs anew for an epoch; the same pair in another corpus is segmented otherwise."""
-        seed = derive_seed(self.seed, corpus)
-        return sample_pairs(
-            chunks, tokenizer, self.options, alpha=self.sampling_alpha, seed=seed, epoch=epoch
-        )
+    @property
+    def _changes(self) -> bool:
+        """Whether the ids of a pair differ from epoch to epoch."""
+        return bool(self.sampling_alpha or self.cfg.augment)
+
+    def _encoder(
+        self, tokenizer: Tokenizer, epoch: int, corpus: int = 0, languages: tuple[str, str] | None = None
+    ) -> Encoder:
+        """Return the encoder of an epoch, to which the same pair in another corpus is another."""
+        seed, augmentation = derive_seed(self.seed, corpus), Augmentation.of(self.cfg, languages)
+        return Encoder(tokenizer, self.options, self.sampling_alpha, seed, epoch, augmentation)
 
     def _epochs(self, corpora: Sequence[EncodedPairs], stage: int) -> Callable[[int], InParts]:
         """Return the function that gives the epochs of a stage: of each corpus its share."""
@@ -119,8 +124,8 @@ class SentencePairs(Examples):
         self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
     ) -> EncodedPairs:
         """Encode a buffer of a stream; `read` reports the pairs that were read for it."""
-        if self.sampling_alpha:
-            pairs, report = self._sample(lambda: iter([buffer]), tokenizer, number)
+        if self._changes:
+            pairs, report = sample_pairs(lambda: iter([buffer]), self._encoder(tokenizer, number))
         else:
             pairs, report = encode_pairs(buffer, tokenizer, self.options)
         source = f"; for it, {read}" if read.read else ""  # else the chunk was read for an earlier buffer

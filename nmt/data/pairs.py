@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nmt.checks import at_least
+from nmt.data import filter_table, modifiers
 from nmt.errors import UserError, suggest
 
 CHUNK_PAIRS = 50_000
@@ -69,6 +70,12 @@ class DataConfig:
     """Read the training pairs during training, again and again, without storing them."""
     buffer_pairs: int = 200_000
     """With data.streaming: pairs that are shuffled together; an epoch is one such buffer."""
+    augment: list[Any] = field(default_factory=list)
+    """Modifiers of the training pairs, in order, each with the share of the pairs that it changes anew in
+    each epoch, such as [{name: upper_case, rate: 0.05}, {name: typos}]; see docs/augmentation.md."""
+    filters: list[Any] = field(default_factory=list)
+    """Filters of the training pairs, in order, behind max_chars and max_ratio, such as [{name: duplicates},
+    {name: language, min: 0.8}]; see docs/filters.md."""
     key_prefix: str = field(default="data", compare=False, repr=False, metadata={"omegaconf_ignore": True})
     """Prefix of keys in errors: `data`, or `data.corpora.NAME` in a mixture. Not a config key itself."""
 
@@ -86,6 +93,11 @@ class DataConfig:
                 )
         at_least(self, self.key_prefix, 1, "max_chars", "max_ratio", "buffer_pairs")
         at_least(self, self.key_prefix, 2, "max_tokens")
+        filters_key = f"{self.key_prefix}.filters"
+        chosen = filter_table.parsed(filters_key, self.filters or [], streaming=self.streaming)
+        self.filters = [row.plain() for row in chosen]
+        rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment or [])
+        self.augment = [row.plain() for row in rows]
 
     @property
     def languages(self) -> list[tuple[str, str]]:
@@ -110,7 +122,9 @@ class DataConfig:
     @property
     def symbols(self) -> list[str]:
         """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
-        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values()]))
+        rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment)
+        of_modifiers = modifiers.symbols(rows)
+        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values(), *of_modifiers]))
 
     @property
     def has_source(self) -> bool:

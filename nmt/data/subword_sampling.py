@@ -30,6 +30,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
+from nmt.data.draws import Uint64s, hashes
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer_training import SPACE
@@ -50,7 +51,6 @@ NONE = -math.inf
 ONCE = -1
 """In place of the first node of a unit that has no graph."""
 
-Uint64s = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
 
@@ -71,7 +71,7 @@ class SubwordSampler:
                 self._graphs = self._kind(self._pieces, self._alpha)
             part = lines[start : start + PART_LINES]
             numbers = np.arange(first + start, first + start + len(part), dtype=np.uint64)
-            parts.append(self._sample(part, _hashes(np.array([seed], np.uint64), numbers)))
+            parts.append(self._sample(part, hashes(np.array([seed], np.uint64), numbers)))
         ids, lengths = [part.ids for part in parts], [part.lengths for part in parts]
         return RaggedIds(np.concatenate(ids), np.concatenate(lengths))
 
@@ -81,7 +81,7 @@ class SubwordSampler:
         nodes, is_end = self._graphs.first_nodes(units)
         line_of: Ints = np.cumsum(is_end) - is_end
         firsts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(is_end) + 1])
-        keys = _hashes(keys[line_of], (np.arange(len(units)) - firsts[line_of]).astype(np.uint64))
+        keys = hashes(keys[line_of], (np.arange(len(units)) - firsts[line_of]).astype(np.uint64))
         ids = self._graphs.walk(units, nodes, keys)
         again = (ids[1:] == UNK_ID) & (ids[:-1] == UNK_ID)  # a row of unknown pieces is one piece
         ids = np.delete(ids, np.flatnonzero(again) + 1)
@@ -200,7 +200,7 @@ class _Graphs(ABC):
         going, step = np.arange(len(nodes)), 0
         visits: list[tuple[Ints, Ints]] = []
         while len(going):
-            drawn = _hashes(keys, np.array([step], np.uint64)) >> np.uint64(32)
+            drawn = hashes(keys, np.array([step], np.uint64)) >> np.uint64(32)
             places = (nodes.astype(np.uint64) << np.uint64(32)) + drawn
             edges = np.searchsorted(_view(self._bounds), places, side="right")
             visits.append((going, edges))
@@ -318,7 +318,7 @@ class _Merges(_Graphs):
         for i in np.flatnonzero(nodes == ONCE).tolist():
             symbols = self._characters(units[i])
             most = np.arange(3 * len(units[i]), dtype=np.uint64)  # more than are ever due
-            for is_left_out in (_hashes(keys[i : i + 1], most) < self._alpha * 2.0**64).tolist():
+            for is_left_out in (hashes(keys[i : i + 1], most) < self._alpha * 2.0**64).tolist():
                 if max(symbols.scores, default=NONE) == NONE:
                     break
                 if is_left_out:
@@ -354,11 +354,3 @@ def _in_order(visits: Sequence[tuple[Ints, Ints]], num_units: int) -> Ints:
     for step, (units, edge) in enumerate(visits):
         edges[firsts[units] + step] = edge
     return edges
-
-
-def _hashes(keys: Uint64s, counters: Uint64s) -> Uint64s:
-    """Return output number `counters` of the generator SplitMix64 (Steele et al. 2014) seeded with `keys`."""
-    x = keys + (counters + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(31))

@@ -27,9 +27,11 @@ import sentencepiece
 from nmt.data import sources, stages
 from nmt.data.adaptation import Inherited, extended
 from nmt.data.encoded_pairs import InParts
+from nmt.data.filtering import Chain, chains, filtered, judged_alone
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.label_set import label_set, require_known
 from nmt.data.mixture import mean_shares
+from nmt.data.pair_filters import ModelScorers
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.streaming import StreamedText
 from nmt.data.tokenizer import Tokenizer
@@ -64,12 +66,15 @@ class CorpusText:
     """Pairs with the same text on both sides."""
     breaks: dict[str, int] = field(default_factory=dict)
     """Name of a character of `BREAKS` -> how often it occurs in the pairs."""
+    account: list[str] = field(default_factory=list)
+    """A line for each of data.filters."""
 
     def __len__(self) -> int:
         return self.report.kept
 
     def remarks(self) -> Iterator[str]:
         """Yield what a person should know about the pairs."""
+        yield from self.account
         if self.copies > MAX_COPIES * len(self):
             yield (
                 f"warning: {self.copies:,} of {len(self):,} pairs have the same text on both sides; is one "
@@ -209,11 +214,12 @@ def prepare(
     log: Log,
     max_steps: int | None,
     inherited: Inherited | None = None,
+    scorers: ModelScorers | None = None,
 ) -> TrainingData:
     """Prepare the training data of a run; the evaluation splits and the tokenizer are copied into the run.
 
     `max_steps` is the length of the training in updates, of which stages are perhaps a share. Without an
-    `inherited` tokenizer one is trained.
+    `inherited` tokenizer one is trained. `scorers` open the models of `cfg.filters`.
 
     Raises:
         UserError: the data cannot be read, or has changed since the run began.
@@ -226,7 +232,7 @@ def prepare(
             text = evaluation_split(sources.stream(cfg, split), cache_dir())
             text = dataclasses.replace(text, references=sources.references(cfg, split))
             scored_on[split.value] = examples.view(text)
-    training = training_text(cfg, examples.filter, scored_on, log, max_steps)
+    training = training_text(cfg, examples.filter, scored_on, log, max_steps, scorers)
     if isinstance(training, TrainingText):
         run.require_same_data(training)
     for name, kept in scored_on.items():
@@ -262,14 +268,18 @@ def training_text(
     scored_on: Mapping[str, ParallelText],
     log: Log,
     max_steps: int | None,
+    scorers: ModelScorers | None = None,
 ) -> TrainingText | StreamedText:
     """Return the filtered training split, scanned, or with `cfg.streaming` to be read during training."""
-    streams = sources.training_streams(cfg)
+    streams, filters = sources.training_streams(cfg), chains(cfg, scored_on, scorers)
     if cfg.streaming:
         shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log, max_steps)
         log(f"training data: a stream, shuffled {cfg.buffer_pairs:,} pairs at a time")
-        return streamed(list(streams.values()), shares, cfg, pair_filter)
-    parts = {name: scan(part, cfg, pair_filter, scored_on, cache_dir()) for name, part in streams.items()}
+        return streamed(list(streams.values()), shares, cfg, pair_filter, list(filters.values()))
+    parts = {
+        name: scan(part, cfg, pair_filter, scored_on, cache_dir(), filters[name])
+        for name, part in streams.items()
+    }
     for name, part in parts.items():
         what = f"training data{f' of {name}' if len(parts) > 1 else ''}"
         for line in (str(part.report), *part.remarks()):
@@ -293,11 +303,17 @@ def _logged_shares(
 
 
 def streamed(
-    streams: Sequence[PairStream], shares: Sequence[Sequence[float]], cfg: DataConfig, pair_filter: Filter
+    streams: Sequence[PairStream],
+    shares: Sequence[Sequence[float]],
+    cfg: DataConfig,
+    pair_filter: Filter,
+    filters: Sequence[Chain] = (),
 ) -> StreamedText:
     """Return the filtered pairs of streams, to be read during training, with their shares in each stage."""
-    corpora = [functools.partial(_filtered, source, cfg, pair_filter) for source in streams]
-    depends_on = [source.stamp() for source in streams], pair_filter.__name__, cfg.max_chars, cfg.max_ratio
+    both = list(itertools.zip_longest(streams, filters))
+    corpora = [functools.partial(judged_alone, source, cfg, pair_filter, chain) for source, chain in both]
+    stamps = [source.stamp() + (chain.stamp() if chain else "") for source, chain in both]
+    depends_on = stamps, pair_filter.__name__, cfg.max_chars, cfg.max_ratio
     return StreamedText(corpora, shares, hashlib.sha256(repr(depends_on).encode()).hexdigest())
 
 
@@ -307,8 +323,16 @@ def scan(
     pair_filter: Filter,
     scored_on: Mapping[str, ParallelText],
     cache: Path,
+    filters: Chain | None = None,
 ) -> CorpusText:
-    """Filter a stream, and report and hash the pairs, in one pass whose results are cached."""
+    """Filter a stream, and report and hash the pairs, in one pass whose results are cached.
+
+    With `filters` the pairs are those that all of them keep.
+    """
+    if filters:
+        left = filtered(source, cfg, pair_filter, filters, cache)
+        text = scan(left.source, cfg, pair_filter, scored_on, cache)
+        return dataclasses.replace(text, report=left.report, account=left.remarks)
     others = [(split, digest_of(text)) for split, text in scored_on.items()]
     options = pair_filter.__name__, cfg.max_chars, cfg.max_ratio, others
     before = source.stamp()
@@ -320,8 +344,8 @@ def scan(
             raise UserError("the training data has changed while it was read; run the same command again")
         write_entry(entry, lambda draft: made)
     known = metadata | {"report": FilterReport(**metadata["report"])}
-    filtered = functools.partial(_filtered, source, cfg, pair_filter)
-    return CorpusText(**known, kept=lambda: (chunk for chunk, _ in filtered()))
+    judged = functools.partial(judged_alone, source, cfg, pair_filter, None)
+    return CorpusText(**known, kept=lambda: (chunk for chunk, _ in judged()))
 
 
 def digest_of(text: ParallelText) -> str:
@@ -331,21 +355,14 @@ def digest_of(text: ParallelText) -> str:
     return digest.hexdigest()
 
 
-def _filtered(
-    source: PairStream, cfg: DataConfig, pair_filter: Filter
-) -> Iterator[tuple[ParallelText, FilterReport]]:
-    for chunk in source.chunks():
-        yield pair_filter(chunk, cfg)
-
-
 def _scan_once(
     source: PairStream, cfg: DataConfig, pair_filter: Filter, scored_on: Mapping[str, ParallelText]
 ) -> Metadata:
     """Filter, count and hash all pairs; return the metadata of a cache entry."""
     total, digest, copies = FilterReport(0), _Digest(), 0
     overlaps = {split: TrainTestOverlap(text) for split, text in scored_on.items()}
-    filtered = _filtered(source, cfg, pair_filter)
-    for chunk, report in told(filtered, "reading the training data", "pairs", lambda part: part[1].read):
+    judged = judged_alone(source, cfg, pair_filter, None)
+    for chunk, report in told(judged, "reading the training data", "pairs", lambda part: part[1].read):
         total += report
         digest.add(chunk)
         copies += sum(src == tgt != "" for src, tgt in zip(chunk.src, chunk.tgt, strict=True))

@@ -150,6 +150,8 @@ class DrawingConfig(DecodingConfig):
     """Sample from the fewest likeliest tokens that together have this probability."""
     epsilon: float = 0.0
     """Sample from the tokens that have at least this probability, or from the likeliest if none has."""
+    min_p: float = 0.0
+    """Sample from the tokens that have at least this share of the probability of the likeliest."""
     seed: int = 1
     """Seed of the samples; the same seed gives the same samples."""
 
@@ -159,7 +161,7 @@ class DrawingConfig(DecodingConfig):
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"decoding.top_k must be at least 1 or null, but is {self.top_k}")
         within(self, "decoding", "(0, 1]", "top_p")
-        within(self, "decoding", "[0, 1)", "epsilon")
+        within(self, "decoding", "[0, 1)", "epsilon", "min_p")
 
 
 @dataclass

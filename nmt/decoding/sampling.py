@@ -12,6 +12,7 @@ Shapes: B sentences, K samples a sentence, G groups of rows, R rows, V vocabular
 sample allowed.
 
 Top-k: Fan et al. 2018. Top-p (nucleus): Holtzman et al. 2020. Epsilon: Hewitt et al. 2022.
+Min-p: Nguyen et al. 2024.
 """
 
 from __future__ import annotations
@@ -218,6 +219,8 @@ def truncate(probs: Tensor, cfg: DrawingConfig) -> Tensor:
     bounds = []  # the least probability that each rule allows
     if cfg.epsilon:
         bounds.append(probs.amax(dim=1).clamp(max=cfg.epsilon))
+    if cfg.min_p:
+        bounds.append(probs.amax(dim=1) * cfg.min_p)
     if cfg.top_k is not None and cfg.top_k < vocab_size:
         bounds.append(probs.topk(cfg.top_k).values[:, -1])
     if cfg.top_p < 1:

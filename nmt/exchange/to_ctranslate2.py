@@ -82,7 +82,12 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
 
 
 def _misfits(cfg: TransformerConfig) -> list[str]:
-    problems = misfits(cfg, "model", {"activation": ACTIVATIONS}, "format=ctranslate2")
+    held: dict[str, Any] = {
+        "activation": ACTIVATIONS,
+        "num_kv_heads": [None, cfg.num_heads],
+        "qk_norm": [False],
+    }
+    problems = misfits(cfg, "model", held, "format=ctranslate2")
     if cfg.positions is Positions.t5 and max(cfg.encoder_layers, cfg.decoder_layers) > 1:
         problems.append(
             "model.positions=t5 has a table of biases in each layer, but format=ctranslate2 has one for all"

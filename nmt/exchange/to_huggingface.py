@@ -119,6 +119,8 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
         "activation": ACTIVATIONS,
         "d_k": [None, share],
         "d_v": [None, share],
+        "num_kv_heads": [None, cfg.num_heads],
+        "qk_norm": [False],
     }
     problems = misfits(cfg, "model", held, f"the class {family.name} of transformers")
     sizes = run.tokenizer.src_vocab_size, run.tokenizer.tgt_vocab_size

@@ -4,7 +4,8 @@ Nothing here knows a vocabulary, a batch or a model family. Shapes: B sentences,
 S positions of the keys, D d_model, H heads, C channels of a head. Masks are boolean and True means "may be
 attended", or what `prepared` makes of such a mask; every query must have something to attend to.
 
-Attention: Vaswani et al. 2017, section 3.2.
+Attention: Vaswani et al. 2017, section 3.2. Keys and values of fewer heads: Shazeer 2019 (one), Ainslie et
+al. 2023. Normalised queries and keys: Henry et al. 2020, here by root mean squares, before positions rotate.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,8 @@ from nmt.kernels.fused import Linear
 from nmt.layers.blocks import Dropout, initialise
 from nmt.layers.relative_positions import RelativePositions
 
+QK_EPS = 1e-6
+"""Added to the mean square in the norms of queries and keys."""
 ROW = 8
 """Rows of an additive mask begin at multiples of so many elements: the kernels of GPUs copy other masks."""
 
@@ -52,6 +56,16 @@ class AttentionRole(Enum):
     """The target to the source."""
 
 
+class Factors(NamedTuple):
+    """The queries (B, H, T, C) and keys (B, H, S, C), whose products / sqrt(C) are the scores of a head.
+
+    They are rotated where positions rotate; biases of positions are added to the scores afterwards.
+    """
+
+    queries: Tensor
+    keys: Tensor
+
+
 class Recorder(nn.Module):
     """The base of every kind of attention: a module whose attention weights can be recorded."""
 
@@ -59,12 +73,18 @@ class Recorder(nn.Module):
         super().__init__()
         self.role = role
         self.recorded: list[Tensor] | None = None
+        self.factors: list[Factors] | None = None
 
-    def record(self, weights: Tensor) -> None:
-        """Keep `weights` (B, H, T, S), or (B, T, S) of a single head, when somebody asked for them."""
+    def record(self, weights: Tensor, factors: Factors | None = None) -> None:
+        """Keep `weights` (B, H, T, S), or (B, T, S) of a single head, when somebody asked for them.
+
+        `factors` are given by attention whose scores are products of queries and keys, divided by sqrt(C).
+        """
         if self.recorded is not None:
             weights = weights if weights.dim() == 4 else weights[:, None]
             self.recorded.append(weights.detach().float())
+        if self.factors is not None and factors is not None:
+            self.factors.append(Factors(*(factor.detach().float() for factor in factors)))
 
 
 class MultiHeadAttention(Recorder):
@@ -75,6 +95,7 @@ class MultiHeadAttention(Recorder):
 
     A head has `d_k` channels for queries and keys and `d_v` for values, D / H each unless given; `bias` is
     for the projections to these. `positions`, if given, tell self-attention how far a key is from a query.
+    Keys and values may have fewer heads, `num_kv_heads`, of which each is for as many heads of queries.
     """
 
     def __init__(
@@ -88,22 +109,38 @@ class MultiHeadAttention(Recorder):
         d_v: int | None = None,
         bias: bool = True,
         output_bias: bool = True,
+        num_kv_heads: int | None = None,
+        qk_norm: bool = False,
         positions: RelativePositions | None = None,
     ):
         super().__init__(role)
-        self.num_heads = num_heads
-        self.widths = [num_heads * (size or d_model // num_heads) for size in (d_k, d_v)]
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
+        channels = [size or d_model // num_heads for size in (d_k, d_v)]
+        self.widths = [num_heads * size for size in channels]
+        self.kv_widths = [self.num_kv_heads * size for size in channels]
         self.query = Linear(d_model, self.widths[0], bias=bias)
-        self.key_value = Linear(d_model, *self.widths, bias=bias)
+        self.key_value = Linear(d_model, *self.kv_widths, bias=bias)
+        self.query_norm, self.key_norm = (
+            nn.RMSNorm(channels[0], QK_EPS) if qk_norm else None for _ in range(2)
+        )
         self.output = Linear(self.widths[1], d_model, bias=output_bias)
         self.dropout = Dropout(dropout)
         self.positions = RelativePositions() if positions is None else positions
         initialise(self.query, self.key_value, self.output)
 
     def keys_values(self, x: Tensor, start: int | Tensor = 0) -> tuple[Tensor, Tensor]:
-        """Return keys, rotated to their columns from `start` on, and values (B, H, S, C) of x (B, S, D)."""
-        keys, values = map(self._split, torch.split(self.key_value(x), self.widths, dim=-1))
-        return self.positions.rotate(keys, start), values
+        """Return keys, rotated to their columns from `start` on, and values (B, H, S, C) of x (B, S, D).
+
+        H is here `num_kv_heads`.
+        """
+        parts = torch.split(self.key_value(x), self.kv_widths, dim=-1)
+        keys, values = (self._split(part, self.num_kv_heads) for part in parts)
+        return self.positions.rotate(_normed(keys, self.key_norm), start), values
+
+    def queries(self, x: Tensor, start: int | Tensor) -> Tensor:
+        """Return the queries (B, H, T, C) of x (B, T, D), rotated to their positions from `start` on."""
+        split = self._split(self.query(x), self.num_heads)
+        return self.positions.rotate(_normed(split, self.query_norm), start)
 
     def forward(
         self,
@@ -117,17 +154,22 @@ class MultiHeadAttention(Recorder):
     ) -> Tensor:
         """Return (B, T, D) of x (B, T, D), keys and values (B, H, S, C); the mask expands to (B, H, T, S).
 
+        Keys and values have `num_kv_heads` heads.
+
         With `positions`, the rows of x are the last T of the S columns. `start` is the position of the first
         row of x, as given to `keys_values`; S - T by default. `is_causal` says that the mask hides the later
         columns and nothing else.
         """
         num_keys = keys.shape[2]
         start = num_keys - x.shape[1] if start is None else start
-        queries = self.positions.rotate(self._split(self.query(x)), start)
+        queries = self.queries(x, start)
+        if self.num_kv_heads < self.num_heads:
+            each = self.num_heads // self.num_kv_heads
+            keys, values = (part.repeat_interleave(each, dim=1) for part in (keys, values))
         biased = self.positions.masked_bias(queries, num_keys, mask)
         if self.shows_weights:
             weights = fused.attention_weights(queries, keys, biased)
-            self.record(weights)
+            self.record(weights, Factors(queries, keys))
             context = self.positions.weighted_sum(self.dropout(weights).to(values.dtype), values)
         else:
             rate, is_causal = self.dropout.current_rate, is_causal and biased is mask
@@ -146,26 +188,38 @@ class MultiHeadAttention(Recorder):
 
         x is the last column. Query n attends to row rows[n, i] of each chunk i: `rows` (N, chunks) int32. In
         the first chunk `mask` (R, L) allows some columns, in the others all are allowed. For evaluation where
-        `kernels.usable`, unless `shows_weights`; the definition is `forward` over the gathered rows.
+        `kernels.usable`, unless `shows_weights` or keys have fewer heads than queries; the definition is
+        `forward` over the gathered rows.
         """
         num_keys = sum(chunk.shape[2] for chunk in keys)
-        queries = self.positions.rotate(self._split(self.query(x)), num_keys - 1)
+        queries = self.queries(x, num_keys - 1)
         bias = self.positions.bias(queries, num_keys)
         return self.output(fused.attention_cached(queries, keys, values, rows, mask, bias))
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+    def _split(self, x: Tensor, num_heads: int) -> Tensor:
+        return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+def _normed(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
+    """Return queries or keys x (B, H, T, C) after their norm, if there is one, in the type of x."""
+    return x if norm is None else norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
 @contextmanager
-def recorded_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call."""
+def recorded_attention(
+    model: nn.Module, factors: dict[str, list[Factors]] | None = None
+) -> Iterator[dict[str, list[Tensor]]]:
+    """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call.
+
+    A dict `factors` is filled in the same way with queries and keys, where there are some.
+    """
     recorders = {name: module for name, module in model.named_modules() if isinstance(module, Recorder)}
     weights: dict[str, list[Tensor]] = {name: [] for name in recorders}
     for name, recorder in recorders.items():
         recorder.recorded = weights[name]
+        recorder.factors = None if factors is None else factors.setdefault(name, [])
     try:
         yield weights
     finally:
         for recorder in recorders.values():
-            recorder.recorded = None
+            recorder.recorded = recorder.factors = None

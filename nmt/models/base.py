@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from nmt.layers.attention import AttentionRole, Recorder, recorded_attention
+from nmt.layers.attention import Factors, Recorder, recorded_attention
 from nmt.layers.loss import projected_nll
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class AttentionMaps:
     """(B, H, T, T): from each target position to the target up to it."""
     cross: list[Tensor] = field(default_factory=list)
     """(B, H, T, S): from each target position, which predicts the token after it, to the source."""
+    factors: dict[str, list[Factors]] = field(default_factory=dict)
+    """For the kinds above whose scores are products: the queries and keys of each layer, if asked for."""
 
 
 class TranslationModel(nn.Module, ABC):
@@ -141,12 +143,20 @@ class TranslationModel(nn.Module, ABC):
         """
         return state.select(rows, sentences)
 
-    def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
-        """Return the weights with which `forward` attends, given the same arguments."""
-        with recorded_attention(self) as recorded:
+    def attention(
+        self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False
+    ) -> AttentionMaps:
+        """Return the weights with which `forward` attends, given the same arguments.
+
+        `with_factors` asks for the queries and keys, too.
+        """
+        factors: dict[str, list[Factors]] | None = {} if with_factors else None
+        with recorded_attention(self, factors) as recorded:
             self(src, src_mask, tgt_in)
-        maps: dict[AttentionRole, list[Tensor]] = {role: [] for role in AttentionRole}
+        maps = AttentionMaps()
         for name, module in self.named_modules():
             if isinstance(module, Recorder):
-                maps[module.role].extend(recorded[name])
-        return AttentionMaps(**{role.value: layers for role, layers in maps.items()})
+                getattr(maps, module.role.value).extend(recorded[name])
+                if factors and factors[name]:
+                    maps.factors.setdefault(module.role.value, []).extend(factors[name])
+        return maps

@@ -113,6 +113,10 @@ class StackConfig(ModelConfig):
     """Width of the queries and keys of a head; null: d_model / num_heads."""
     d_v: int | None = None
     """Width of the values of a head; null: d_model / num_heads."""
+    num_kv_heads: int | None = None
+    """Heads of keys and values, each for as many heads of queries; divides num_heads; null: num_heads."""
+    qk_norm: bool = False
+    """Whether the queries and keys of a head are divided by their root mean square, with a trained gain."""
     dropout: float = 0.1
     """On the embeddings and on the output of every sublayer."""
     attention_dropout: float = 0.0
@@ -154,7 +158,9 @@ class StackConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("d_ff", "num_heads", "d_k", "d_v", "max_positions", "max_distance")
+        self.require_positive(
+            "d_ff", "num_heads", "d_k", "d_v", "num_kv_heads", "max_positions", "max_distance"
+        )
         self.require_rates("dropout", "attention_dropout", "activation_dropout")
         positive(self, "model", "norm_eps")
         _check_heads(self)
@@ -193,6 +199,11 @@ def _check_heads(cfg: StackConfig) -> None:
         raise UserError(
             f"model.d_model must be divisible by model.num_heads, but {cfg.d_model} % {cfg.num_heads} "
             f"= {cfg.d_model % cfg.num_heads}; try model.num_heads={nearest}"
+        )
+    if cfg.num_kv_heads is not None and cfg.num_heads % cfg.num_kv_heads:
+        raise UserError(
+            f"model.num_kv_heads must divide model.num_heads={cfg.num_heads}, but is {cfg.num_kv_heads}; "
+            f"try {' or '.join(str(n) for n in range(1, cfg.num_heads) if cfg.num_heads % n == 0) or 1}"
         )
     width, _ = cfg.head_widths
     if cfg.positions is Positions.rotary and width % 2:

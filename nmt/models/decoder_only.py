@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.special_ids import BOS_ID
-from nmt.layers.attention import AttentionRole, prepared
+from nmt.layers.attention import AttentionRole, Factors, prepared
 from nmt.models.base import AttentionMaps, TranslationModel
 from nmt.models.configs import DecoderOnlyConfig
 from nmt.models.fused_step import new_cache
@@ -79,24 +79,33 @@ class DecoderOnly(TranslationModel):
         state.position += 1
         return self.norm(x)
 
-    def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
+    def attention(
+        self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False
+    ) -> AttentionMaps:
         """Return the weights of each layer, cut into the parts of the contract, without the first BOS.
 
         A target position divides its attention between source and target, so that its rows in `cross` and
         `decoder` sum to 1 only together, and to less where the position attends to the first BOS.
         """
-        layers = super().attention(src, src_mask, tgt_in).decoder
+        whole = super().attention(src, src_mask, tgt_in, with_factors=with_factors)
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
         index = (padding[:, None] + 1 + torch.arange(src.shape[1], device=src.device)).clamp(max=columns - 1)
         maps = AttentionMaps()
-        for weights in layers:  # (B, H, P + T, P + T)
+        for weights in whole.decoder:  # (B, H, P + T, P + T)
             cols = index[:, None, None, :].expand(-1, *weights.shape[1:3], -1)  # (B, H, P + T, S)
             to_source = weights.gather(3, cols) * src_mask[:, None, None, :]
             rows = index[:, None, :, None].expand(-1, weights.shape[1], -1, src.shape[1])  # (B, H, S, S)
             maps.encoder.append(to_source.gather(2, rows))
             maps.cross.append(to_source[:, :, columns:])
             maps.decoder.append(weights[:, :, columns:, columns:])
+        for factors in whole.factors.get("decoder", []):  # (B, H, P + T, C) each
+            rows = index[:, None, :, None].expand(-1, factors.keys.shape[1], -1, factors.keys.shape[3])
+            of_src = Factors(*(x.gather(2, rows) for x in factors))
+            of_tgt = Factors(*(x[:, :, columns:] for x in factors))
+            cut = (of_src, Factors(of_tgt.queries, of_src.keys), of_tgt)
+            for kind, part in zip(("encoder", "cross", "decoder"), cut, strict=True):
+                maps.factors.setdefault(kind, []).append(part)
         return maps
 
     def _prefix(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,9 @@ class Ensemble(TranslationModel):
         pairs = zip(self.members, state.parts, strict=True)
         return replace(state, parts=[model.reorder(part, rows, sentences) for model, part in pairs])
 
-    def attention(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:
+    def attention(
+        self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False
+    ) -> AttentionMaps:
         """Raise `UserError`: attention weights belong to one model."""
         raise UserError(
             f"attention weights belong to one model, but this is an ensemble of {len(self.models)}; "

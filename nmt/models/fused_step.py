@@ -134,7 +134,9 @@ def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
     `layers` are those of a decoder, or of a decoder-only model.
     """
     attentions = [layer.self_attention.attention for layer in layers]
-    if not kernels.usable(like) or any(one.training or one.shows_weights for one in attentions):
+    if not kernels.usable(like) or any(
+        one.training or one.shows_weights or one.num_kv_heads < one.num_heads for one in attentions
+    ):
         return KeyValueCache()
     target, fused = {"places": torch.empty(len(like), 0, dtype=torch.int32)}, fused_layers(layers)
     return ChunkedCache(target=target) if fused is None else FusedCache(target=target, layers=fused)
@@ -176,7 +178,7 @@ def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
 
 def _is_special(module: nn.Module) -> bool:
     """Return whether a module does more in a step of search than its class says, or is in training."""
-    if isinstance(module, MultiHeadAttention) and module.shows_weights:
+    if isinstance(module, MultiHeadAttention) and (module.shows_weights or module.query_norm is not None):
         return True
     return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
 

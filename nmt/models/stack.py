@@ -163,6 +163,8 @@ def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention
         d_v=d_v,
         bias=cfg.attention_bias,
         output_bias=cfg.attention_output_bias,
+        num_kv_heads=cfg.num_kv_heads,
+        qk_norm=cfg.qk_norm,
         positions=build_relative_positions(cfg, role),
     )
 

@@ -15,6 +15,7 @@ Knows files and models together; refuses to know the command line. The modules i
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
     alignment           The probability of a label of pairs under a classifier, for a filter.
     start               The start of a training from the model of another run.
+    scorers             The models of filters of training pairs, which score pairs.
     training_data       The training data of a run, prepared from its whole config.
     scored_sets         The named corpora that are scored beside the data of a run.
     stages              Folders of text that are made once, named by what they are made of.

@@ -194,11 +194,17 @@ class Run(TrainedModel):
         return Evaluation(self, text, warn).scores(search, metrics or self.cfg.metrics)
 
     def attend(
-        self, lines: str | Iterable[str], decoding: DecodingConfig | None = None, tgt: str | None = None
+        self,
+        lines: str | Iterable[str],
+        decoding: DecodingConfig | None = None,
+        tgt: str | None = None,
+        *,
+        neuron_lines: int = 0,
     ) -> Iterator[SentenceMaps]:
         """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET.
 
-        Those of a classifier are for the label that it finds; a line is one to classify.
+        Those of a classifier are for the label that it finds; a line is one to classify. The first
+        `neuron_lines` lines of a translation have the queries and keys of every head, too.
         """
         search = decoding or self.cfg.decoding
         if self.cfg.task is Task.classification:
@@ -206,7 +212,9 @@ class Run(TrainedModel):
             return attend_labels(texts, self.model, self.tokenizer, search, device=self.device)
         self.require_task(Task.translation)
         sources = self.asking_for(tgt, lines)
-        return attend(sources, self.model, self.tokenizer, search, device=self.device)
+        return attend(
+            sources, self.model, self.tokenizer, search, device=self.device, neuron_lines=neuron_lines
+        )
 
     def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:
         """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.

@@ -321,7 +321,8 @@ def entry_of(part: DataConfig) -> dict[str, Any]:
     own = {field.name for field in fields(cls)} - {field.name for field in fields(DataConfig)}
     values = {keys.get(name, name): getattr(part, name) for name in sorted(own)}
     given = {key: value for key, value in values.items() if value is not None}
-    return {"name": part.name, "src": part.src, "tgt": part.tgt, **given}
+    own_filters = {"filters": part.filters} if part.filters and part.key_prefix != "data" else {}
+    return {"name": part.name, "src": part.src, "tgt": part.tgt, **given, **own_filters}
 
 
 def mixture_of(

@@ -6,6 +6,7 @@ from nmt.config.roots import TrainConfig
 from nmt.data import training_split
 from nmt.data.training_split import Examples, RunFiles, TrainingData
 from nmt.errors import Log
+from nmt.runs.scorers import RunScorers
 from nmt.runs.start import Start
 from nmt.runs.tasks import TASKS
 
@@ -26,4 +27,5 @@ def prepare(
         log=log,
         max_steps=cfg.trainer.max_steps,
         inherited=start.inherited if start else None,
+        scorers=RunScorers(cfg.runtime),
     )

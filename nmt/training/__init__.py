@@ -8,6 +8,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
     trackers            Weights & Biases, MLflow and trackio: what is sent to them, by a thread.
     checkpoint          Write atomically, verify, read, keep and average tensors.
+    freezing            Weights that do not learn, by patterns of their names.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers and their parameter groups.
     schedules           Learning-rate schedules: pure functions of the step.
@@ -16,7 +17,6 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     distillation        The predictions of other runs as what a model learns.
     __init__            The one function that builds an objective.
     ema                 Exponential moving average of the weights.
-    freezing            Weights that do not learn, by patterns of their names.
     recomputation       Gradient checkpointing: layers computed again in backward.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.
     flops               Floating-point operations of training, and the utilisation of a GPU.

@@ -6,8 +6,10 @@ and meaning. Imports no torch: the code of a row is loaded at its first use.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -156,6 +158,38 @@ class TrainerConfig:
 
 
 @dataclass
+class WeightGroup:
+    """Weights with a learning rate or a weight decay of their own: an entry of `optimizer.groups`."""
+
+    weights: list[str]
+    """Patterns of their names, such as encoder.* or *embedding*."""
+    rate: float = 1.0
+    """Factor on the learning rate."""
+    weight_decay: float | None = None
+    """Weight decay of all of them; null: as without the group."""
+
+    @classmethod
+    def of(cls, key: str, entry: object) -> WeightGroup:
+        """Return an entry as a group; raise `UserError`, which names `key`, where it is none."""
+        known = list(cls.__dataclass_fields__)
+        if not isinstance(entry, Mapping) or not entry.get("weights"):
+            raise UserError(
+                f"{key} must be a group such as {{weights: [encoder.*], rate: 0.1}}, but is {entry!r}"
+            )
+        for name in entry:
+            if name not in known:
+                raise UserError(
+                    f"unknown key {key}.{name}{suggest(str(name), known)}; there are {', '.join(known)}"
+                )
+        patterns = [entry["weights"]] if isinstance(entry["weights"], str) else list(entry["weights"])
+        for name in ("rate", "weight_decay"):
+            value = entry.get(name, 0.0)
+            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
+                raise UserError(f"{key}.{name} must be a number of at least 0, but is {value!r}")
+        return cls(patterns, entry.get("rate", 1.0), entry.get("weight_decay"))
+
+
+@dataclass
 class OptimizerConfig:
     """Base of the optimizer configs."""
 
@@ -165,9 +199,17 @@ class OptimizerConfig:
     """Weight decay of matrices only: never of biases, norms or embeddings."""
     clip_norm: float = 1.0
     """Global L2 norm that gradients are scaled down to; 0 turns clipping off."""
+    groups: list[Any] = field(default_factory=list)
+    """Weights with a rate or decay of their own, such as [{weights: [encoder.*], rate: 0.1}, {weights:
+    [*embedding*], weight_decay: 0.01}]; rate is a factor. A weight belongs to the first group it matches."""
 
     def __post_init__(self) -> None:
         not_negative(self, "optimizer", "weight_decay", "clip_norm")
+        self.own_groups()
+
+    def own_groups(self) -> list[WeightGroup]:
+        """Return `groups`, checked."""
+        return [WeightGroup.of(f"optimizer.groups[{i}]", entry) for i, entry in enumerate(self.groups or [])]
 
 
 @dataclass

@@ -88,11 +88,11 @@ def dealt(shapes: Sequence[torch.Size], num_ranks: int) -> list[list[int]]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon over `matrices`, as `packed_matrices` returns them, and fused AdamW over the groups `others`.
+    """Muon over the groups `own`, and fused AdamW over the groups `others`.
 
-    The first of `param_groups` is Muon's. Its update of a matrix has a root mean square of `rms` times the
-    learning rate. `step` expects gradients that are unscaled, and finite unless `found_inf` is 1.0, and never
-    waits for the device.
+    `matrices` are those of `own`, as `packed_matrices` returns them. The first of `param_groups` are Muon's.
+    Its update of a matrix has a root mean square of `rms` times the learning rate. `step` expects gradients
+    that are unscaled, and finite unless `found_inf` is 1.0, and never waits for the device.
     """
 
     found_inf: Tensor | None = None
@@ -103,9 +103,9 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self,
         matrices: Mapping[Tensor, list[int]],
+        own: list[dict[str, Any]],
         others: list[dict[str, Any]],
         *,
-        weight_decay: float,
         momentum: float,
         rms: float,
         iterations: int,
@@ -118,8 +118,8 @@ class Muon(torch.optim.Optimizer):
         self.iterations = iterations
         self._dtype: torch.dtype | None = None
         self.adam = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
-        first: dict[str, Any] = {"params": list(matrices), "weight_decay": weight_decay}
-        super().__init__([first, *self.adam.param_groups], {"lr": 0.0})
+        self.num_own = len(own)
+        super().__init__([*own, *self.adam.param_groups], {"lr": 0.0})
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -128,12 +128,13 @@ class Muon(torch.optim.Optimizer):
 
     def step(self) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
-        first, *others = self.param_groups
-        self.adam.param_groups, self.adam.state = others, self.state  # both share a state, even a loaded one
+        own, self.adam.param_groups = self.param_groups[: self.num_own], self.param_groups[self.num_own :]
+        self.adam.state = self.state  # both share a state, even a loaded one
         self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.adam.step()
         with torch.no_grad():
-            self._update(first)
+            for group in own:
+                self._update(group)
 
     def _update(self, group: dict[str, Any]) -> None:
         """Update the matrices of `group` by Muon, all matrices of one shape together."""

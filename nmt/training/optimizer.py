@@ -10,7 +10,7 @@ Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -27,19 +27,21 @@ from nmt.training.configs import (
     MuonConfig,
     OptimizerConfig,
     SgdConfig,
+    WeightGroup,
 )
+from nmt.training.freezing import matching
 from nmt.training.muon import Muon, packed_matrices
 
 
 def build_adam(cfg: AdamConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return Adam over the parameters of `model`."""
-    groups = parameter_groups(model, cfg.weight_decay)
+    groups = parameter_groups(model, cfg)
     return torch.optim.Adam(groups, lr=0.0, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
 def build_adamw(cfg: AdamWConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return AdamW over the parameters of `model`."""
-    groups = parameter_groups(model, cfg.weight_decay)
+    groups = parameter_groups(model, cfg)
     return torch.optim.AdamW(groups, lr=0.0, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
@@ -51,10 +53,11 @@ def build_muon(cfg: MuonConfig, model: nn.Module) -> torch.optim.Optimizer:
             "optimizer=muon is for models with plain matrices besides the vocabulary, but this one has none; "
             "use optimizer=adam or optimizer=adamw"
         )
+    others = [parameter for parameter in model.parameters() if parameter not in matrices]
     return Muon(
         matrices,
-        parameter_groups(model, cfg.weight_decay, without=matrices),
-        weight_decay=cfg.weight_decay,
+        parameter_groups(model, cfg, matrices),
+        parameter_groups(model, cfg, others),
         momentum=cfg.momentum,
         rms=cfg.rms,
         iterations=cfg.iterations,
@@ -66,7 +69,7 @@ def build_muon(cfg: MuonConfig, model: nn.Module) -> torch.optim.Optimizer:
 def build_adafactor(cfg: AdafactorConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return Adafactor over the parameters of `model`, without a first moment."""
     return torch.optim.Adafactor(
-        parameter_groups(model, cfg.weight_decay),
+        parameter_groups(model, cfg),
         lr=0.0,
         beta2_decay=-cfg.beta2_decay,
         eps=(None, cfg.min_scale),
@@ -91,7 +94,7 @@ class Sgd(torch.optim.SGD):
 
 def build_sgd(cfg: SgdConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return gradient descent over the parameters of `model`."""
-    groups = parameter_groups(model, cfg.weight_decay)
+    groups = parameter_groups(model, cfg)
     return Sgd(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=True)
 
 
@@ -110,25 +113,38 @@ def build_optimizer(cfg: OptimizerConfig, model: nn.Module, world: World = ALONE
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, without: Collection[Tensor] = ()
+    model: nn.Module, cfg: OptimizerConfig, parameters: Iterable[Tensor] | None = None
 ) -> list[dict[str, object]]:
-    """Return the matrices with weight decay, and biases, norms and embeddings without it.
+    """Return the parameters of `model`, or some of them, by their weight decay and the factor of their rate.
 
-    No tensor is there twice, and none that is frozen.
+    Matrices have the decay of `cfg`, biases, norms and embeddings have none, and what `cfg.groups` names has
+    its own. No tensor is there twice, and none that is frozen.
+
+    Raises:
+        UserError: a pattern of `cfg.groups` matches no name.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    left_out = {id(parameter) for parameter in without}
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
-    for parameter in model.parameters():
-        if parameter.requires_grad and id(parameter) not in left_out:
-            matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
-            (decayed if matrix else plain).append(parameter)
-    groups: list[dict[str, object]] = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    own = _own_groups(model, cfg)
+    found: dict[tuple[float, float], list[Tensor]] = {}
+    for parameter in model.parameters() if parameters is None else parameters:
+        if parameter.requires_grad:
+            is_matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
+            group = own.get(id(parameter), WeightGroup([]))
+            decay = cfg.weight_decay if is_matrix else 0.0
+            decay = decay if group.weight_decay is None else group.weight_decay
+            found.setdefault((decay, group.rate), []).append(parameter)
+    ordered = sorted(found.items(), key=lambda item: item[0], reverse=True)
+    return [{"params": group, "weight_decay": decay, "rate": rate} for (decay, rate), group in ordered]
+
+
+def _own_groups(model: nn.Module, cfg: OptimizerConfig) -> dict[int, WeightGroup]:
+    """Return the group of `cfg.groups` for the id of each parameter that has one, by any of its names."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    found: dict[int, WeightGroup] = {}
+    for number, group in enumerate(cfg.own_groups()):
+        for name in matching(group.weights, named, f"optimizer.groups[{number}].weights"):
+            found.setdefault(id(named[name]), group)
+    return found
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ from nmt.config.overrides import quoted
 from nmt.config.roots import Task, TrainConfig, TranslateConfig, check
 from nmt.config.stored import load_config, refuse_difference, to_plain
 from nmt.data import sources
+from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split
@@ -39,6 +40,7 @@ from nmt.runs import synthetic
 from nmt.runs.configs import Side
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_runs, with_fixed_checkpoints
+from nmt.runs.scorers import RunScorers
 from nmt.runs.stages import Fill, Stage
 from nmt.runs.synthetic import Selection
 from nmt.runtime_config import RuntimeConfig
@@ -282,7 +284,9 @@ def _corpus(
         text = synthetic.stage_of_text(root, files, side, cfg.data.max_chars)
         write = synthetic.write_text(text, files, side, cfg.data.max_chars)
     else:
-        pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, {}, cache_dir())
+        of_part = data.name if data is cfg.data else part[0]
+        filters = chains(cfg.data, {}, RunScorers(cfg.runtime))[of_part]
+        pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, {}, cache_dir(), filters)
         text, write = synthetic.stage_of_pairs(root, pairs), synthetic.write_pairs(pairs)
     groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]
     languages = data.src, data.tgt

@@ -61,3 +61,7 @@ def prepare_data(cfg: TrainConfig, workers: int) -> None:
                 f"tokenizer.sampling_alpha={cfg.tokenizer.sampling_alpha:g} segments the pairs anew for each "
                 "epoch, during the training: no ids are prepared"
             )
+        elif cfg.data.augment:
+            tracker.message(
+                "data.augment modifies the pairs anew for each epoch, during the training: no ids are prepared"
+            )

@@ -21,7 +21,7 @@ from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.configs import TransformerConfig
+from nmt.models.configs import DecoderOnlyConfig, RnnConfig, TransformerConfig
 
 CPU = torch.device("cpu")
 LINES = ["two dogs run in the snow", "a man in a red shirt", "a dog", "the snow is red"]
@@ -176,3 +176,47 @@ def test_empty_maps_show_what_there_is(model: TranslationModel) -> None:
     empty = empty_maps(model, CPU)
     for layers in (empty.encoder, empty.decoder, empty.cross):
         assert [layer.tolist() for layer in layers] == [[[[1.0]], [[1.0]]]] * 2
+
+
+def explained(sentence: SentenceMaps, kind: str) -> None:
+    """Check that weights are the softmax of the products, over all that may be attended to."""
+    for weights, (queries, keys) in zip(getattr(sentence, kind), sentence.factors[kind], strict=True):
+        scores = queries @ keys.transpose(0, 2, 1) / queries.shape[2] ** 0.5
+        for head, row in np.ndindex(weights.shape[:2]):
+            seen = weights[head, row] > 0
+            rest = np.log(weights[head, row][seen]) - scores[head, row][seen]  # the same number for all
+            np.testing.assert_allclose(rest, rest[:1].repeat(len(rest)), atol=1e-4)
+
+
+@pytest.mark.parametrize("right_to_left", [False, True])
+def test_queries_and_keys_are_those_that_the_weights_come_from(
+    tokenizer: Tokenizer, right_to_left: bool
+) -> None:
+    cfg = replace(tokenizer.cfg, right_to_left=right_to_left)
+    turned = Tokenizer(cfg, tokenizer.src_model, tokenizer.tgt_model)
+    model = build(tokenizer, positions=Positions.rotary)
+    lines = ["a dog\tred snow", "two dogs run in the snow\tdogs", "a man\ta man"]
+    *with_factors, last = attend(lines, model, turned, CFG, device=CPU, neuron_lines=2)
+    for sentence in with_factors:
+        for kind in ("encoder", "decoder", "cross"):
+            explained(sentence, kind)
+    assert last.factors == {}
+
+
+def test_a_decoder_only_model_has_queries_and_keys_of_both_sides(tokenizer: Tokenizer) -> None:
+    cfg = DecoderOnlyConfig(d_model=16, d_ff=32, num_heads=2, num_layers=2, dropout=0.0)
+    sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+    model = build_model(cfg, **sizes).eval()
+    lines = ["two dogs run in the snow\tdogs", "a dog\tred snow"]
+    for sentence in attend(lines, model, tokenizer, CFG, device=CPU, neuron_lines=2):
+        for kind in ("encoder", "decoder", "cross"):
+            explained(sentence, kind)
+
+
+def test_attention_without_products_has_no_queries_and_keys(tokenizer: Tokenizer) -> None:
+    cfg = RnnConfig(d_model=16, dropout=0.0)
+    sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+    model = build_model(cfg, **sizes).eval()
+    (sentence,) = attend(["a dog\tred snow"], model, tokenizer, CFG, device=CPU, neuron_lines=1)
+    assert sentence.cross
+    assert not sentence.factors

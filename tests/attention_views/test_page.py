@@ -85,6 +85,19 @@ def test_the_weights_on_the_page_are_those_of_the_sentence() -> None:
                 np.testing.assert_allclose(restored, weights, atol=0.5 / 255 + 1e-6)
 
 
+def test_queries_and_keys_are_on_the_page_where_the_sentence_has_them() -> None:
+    original = sentence()
+    random = np.random.default_rng(1).normal(size=(2, 3, 3, 4)).astype(np.float32)
+    original.factors = {"encoder": [(random[0], random[1] * 100)] * 2}
+    maps = page_data(original)["maps"]
+    assert maps["cross"]["factors"] == []
+    for pair in maps["encoder"]["factors"]:
+        for packed, values in zip(pair, (random[0], random[1] * 100), strict=True):
+            numbers = np.frombuffer(base64.b64decode(packed["values"]), "<i2") * packed["largest"] / 32767
+            assert packed["channels"] == 4
+            np.testing.assert_allclose(numbers.reshape(values.shape), values, atol=packed["largest"] / 65000)
+
+
 def test_only_the_kinds_that_there_are_appear() -> None:
     only_cross = sentence()
     only_cross.encoder, only_cross.decoder = [], []

@@ -170,6 +170,7 @@ def test_the_text_of_a_corpus_is_no_markup_on_the_page(sentences: Sentences, tmp
         ),
         ({"output": " "}, "output must name a directory, but is empty; output=null is RUN/attention"),
         ({"layer": 0}, "layer counts from 1, but is 0; null means all layers"),
+        ({"neurons": -1}, "neurons must not be negative, but is -1"),
         (
             {"max_sentences": 0},
             "max_sentences must be at least 1, but is 0; views=[soft,hard] writes neither page nor images",

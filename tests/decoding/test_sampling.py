@@ -53,6 +53,8 @@ def shares(cfg: SamplingConfig, num: int = 10_000) -> list[float]:
         (SamplingConfig(epsilon=0.2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
         (SamplingConfig(epsilon=0.9), [1, 0, 0, 0]),
         (SamplingConfig(epsilon=0.01), PROBS),
+        (SamplingConfig(min_p=0.5), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(min_p=0.9), [1, 0, 0, 0]),
         (SamplingConfig(epsilon=0.1, top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
         (SamplingConfig(epsilon=0.2, top_p=0.9), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
     ],
@@ -229,6 +231,7 @@ def test_a_continuation_beyond_the_window_begins_anew_as_training_does(
         ({"top_k": 0}, "decoding.top_k must be at least 1 or null, but is 0"),
         ({"top_p": 0.0}, "decoding.top_p must be in (0, 1], but is 0.0"),
         ({"epsilon": -0.1}, "decoding.epsilon must be in [0, 1), but is -0.1"),
+        ({"min_p": 1.0}, "decoding.min_p must be in [0, 1), but is 1.0"),
         ({"top_p": 1.1}, "decoding.top_p must be in (0, 1], but is 1.1"),
     ],
 )

@@ -35,7 +35,7 @@ class StairsConfig(configs.PeakConfig):
 
 
 def build_heavy_ball(cfg: HeavyBallConfig, model: TranslationModel) -> torch.optim.Optimizer:
-    groups = optimizer.parameter_groups(model, cfg.weight_decay)
+    groups = optimizer.parameter_groups(model, cfg)
     return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum)
 
 

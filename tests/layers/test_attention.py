@@ -39,15 +39,21 @@ def naive_attention(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: 
     """
     H, (d_k, d_v) = layer.num_heads, (width // layer.num_heads for width in layer.widths)
     queries = layer.query(x).unflatten(-1, (H, d_k))
-    keys = layer.key_value(source)[..., : H * d_k].unflatten(-1, (H, d_k))
-    values = layer.key_value(source)[..., H * d_k :].unflatten(-1, (H, d_v))
+    G = layer.num_kv_heads  # head h of the queries has head h * G // H of keys and values
+    keys = layer.key_value(source)[..., : G * d_k].unflatten(-1, (G, d_k))
+    values = layer.key_value(source)[..., G * d_k :].unflatten(-1, (G, d_v))
+    if layer.query_norm is not None:
+        queries, keys = (
+            side / (side.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight
+            for side, norm in ((queries, layer.query_norm), (keys, layer.key_norm))
+        )
     context = torch.zeros(*x.shape[:2], H, d_v)
     first = source.shape[1] - x.shape[1]
     for b, t, h in itertools.product(range(len(x)), range(x.shape[1]), range(H)):
         allowed = mask[b, t].nonzero().flatten().tolist()
-        scores = [score(layer, h, queries[b, t, h], keys[b, s, h], first + t, s) for s in allowed]
+        scores = [score(layer, h, queries[b, t, h], keys[b, s, h * G // H], first + t, s) for s in allowed]
         for weight, s in zip(torch.stack(scores).softmax(0), allowed, strict=True):
-            value = values[b, s, h]
+            value = values[b, s, h * G // H]
             if isinstance(layer.positions, ClippedPositions):
                 value = value + layer.positions.values.weight[clipped_row(first + t, s)]
             context[b, t, h] += weight * value
@@ -113,6 +119,8 @@ def check_all_ways(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: T
         {"num_heads": 2, "d_k": 5, "d_v": 7},
         {"num_heads": 5, "d_k": 3, "d_v": 2, "bias": False},
         {"num_heads": 3, "d_v": 1, "output_bias": False},
+        {"num_heads": 6, "num_kv_heads": 2, "d_v": 3},
+        {"num_heads": 2, "num_kv_heads": 1, "qk_norm": True},
     ],
     ids=str,
 )

@@ -121,6 +121,11 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "rotary_wide_heads": partial(
             transformer, positions=Positions.rotary, num_heads=3, d_k=6, d_v=4, embedding_norm=True
         ),
+        "one_head_of_keys": partial(transformer, num_heads=4, num_kv_heads=1, qk_norm=True, norm=rms),
+        "few_heads_of_keys": partial(
+            transformer, positions=Positions.rotary, num_heads=4, num_kv_heads=2, qk_norm=True, d_v=3
+        ),
+        "qk_norm": partial(transformer, positions=Positions.t5, num_buckets=8, max_distance=6, qk_norm=True),
         "alibi": partial(transformer, positions=Positions.alibi, num_heads=4, activation=Activation.silu),
         "alibi_post": partial(
             transformer,
@@ -180,6 +185,7 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "source_learned": partial(decoder_only, prefix=Prefix.causal, loss_on=LossOn.both),
         "post_norm": partial(decoder_only, norm_order=NormOrder.post, positions=Positions.sinusoidal),
         "rotary": partial(decoder_only, positions=Positions.rotary, norm=rms, prefix=Prefix.causal),
+        "few_heads_of_keys": partial(decoder_only, num_heads=4, num_kv_heads=2, qk_norm=True),
         "alibi": partial(decoder_only, positions=Positions.alibi, final_norm=False, d_k=4),
         "relative": partial(decoder_only, positions=Positions.relative, norm_order=post, final_norm=True),
         "t5": partial(decoder_only, positions=Positions.t5, activation=Activation.geglu),

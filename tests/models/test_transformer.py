@@ -279,6 +279,10 @@ def test_two_vocabularies_cannot_share_a_matrix(tying: Tying) -> None:
         ({"dropout": 1.0}, "model.dropout must be in [0, 1), but is 1.0"),
         ({"attention_dropout": -0.1}, "model.attention_dropout must be in [0, 1), but is -0.1"),
         ({"activation_dropout": 2.0}, "model.activation_dropout must be in [0, 1), but is 2.0"),
+        (
+            {"num_kv_heads": 3},
+            "model.num_kv_heads must divide model.num_heads=8, but is 3; try 1 or 2 or 4",
+        ),
         ({"d_k": 0}, "model.d_k must be at least 1, but is 0"),
         ({"d_v": -2}, "model.d_v must be at least 1, but is -2"),
         ({"max_distance": 0}, "model.max_distance must be at least 1, but is 0"),

@@ -67,7 +67,7 @@ def ids_of(parameters: object) -> list[int]:
 @pytest.mark.parametrize("tying", Tying)
 def test_weight_decay_is_for_matrices(tiny_model: Callable[..., TranslationModel], tying: Tying) -> None:
     model = tiny_model(tying=tying, positions=Positions.learned)
-    decayed, plain = parameter_groups(model, 0.01)
+    decayed, plain = parameter_groups(model, AdamWConfig(weight_decay=0.01))
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
     decayed_ids, plain_ids = (ids_of(group["params"]) for group in (decayed, plain))
     assert sorted(decayed_ids + plain_ids) == sorted(id(p) for p in model.parameters())  # each of them once
@@ -80,7 +80,62 @@ def test_weight_decay_is_for_matrices(tiny_model: Callable[..., TranslationModel
 
 
 def test_a_model_without_matrices_has_one_group() -> None:
-    assert len(parameter_groups(nn.LayerNorm(4), 0.01)) == 1
+    assert len(parameter_groups(nn.LayerNorm(4), AdamWConfig(weight_decay=0.01))) == 1
+
+
+@pytest.mark.parametrize("kind", [AdamConfig, MuonConfig, SgdConfig])
+def test_weights_with_a_rate_and_a_decay_of_their_own(
+    tiny_model: Callable[..., TranslationModel], kind: type[OptimizerConfig]
+) -> None:
+    """A rate of 0 leaves weights as they are; the first group that matches any name of a weight counts."""
+    model = tiny_model(tying=Tying.all)
+    groups = [
+        {"weights": ["encoder.0.*", "output.*"], "rate": 0},
+        {"weights": "encoder.*", "weight_decay": 0.5},
+    ]
+    cfg = kind(weight_decay=0.1, groups=groups)
+    optimizer = build_optimizer(cfg, model)
+    found = {
+        id(p): (group["rate"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    for name, parameter in model.named_parameters():
+        still = name.startswith(("encoder.0.", "src_embedding.tokens"))  # which is the output layer, too
+        is_plain = parameter.ndim < 2 or "embedding" in name
+        own = 0.5 if name.startswith("encoder.") and not still else 0.0 if is_plain else 0.1
+        assert found[id(parameter)] == (0 if still else 1, own), name
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 * group["rate"]
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        still = name.startswith(("encoder.0.", "src_embedding.tokens"))
+        assert torch.equal(parameter, before[name]) == still, name
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([{"rate": 1}], "optimizer.groups[0] must be a group such as {weights: [encoder.*], rate: 0.1}"),
+        ([{"weights": ["x"], "lr": 1}], "unknown key optimizer.groups[0].lr"),
+        (
+            [{"weights": ["x"], "rate": -1}],
+            "optimizer.groups[0].rate must be a number of at least 0, but is -1",
+        ),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(groups: list[object], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        AdamConfig(groups=groups)
+
+
+def test_a_group_without_weights_is_refused(tiny_model: Callable[..., TranslationModel]) -> None:
+    cfg = AdamConfig(groups=[{"weights": ["encodr.*"]}])
+    with pytest.raises(UserError, match=r"optimizer\.groups\[0\]\.weights: no weight has a name like"):
+        build_optimizer(cfg, tiny_model())
 
 
 def test_adamw_decays_the_weights_themselves() -> None:

@@ -61,6 +61,8 @@ def test_what_cannot_be_prepared_is_said(
     assert "set NMT_CACHE to a folder on a larger disk; what is encoded is kept" in capsys.readouterr().err
     assert main(["prepare", *data, "tokenizer.sampling_alpha=0.1"]) == 0
     assert "segments the pairs anew for each epoch, during the training" in capsys.readouterr().err
+    assert main(["prepare", *data, "data.augment=[typos]"]) == 0
+    assert "data.augment modifies the pairs anew for each epoch" in capsys.readouterr().err
     Path("file").write_text("")
     monkeypatch.setenv("NMT_CACHE", str(Path("file").absolute()))
     assert main(["prepare", *data]) == 2

@@ -1,0 +1,240 @@
+"""Modified copies of sentence pairs: noise and other case, drawn anew for each epoch (data.augment).
+
+Each modifier of a list changes a share of the pairs, one modifier after the other, as in OpusTrainer
+(Jon et al. 2023, arXiv 2311.14838). What is changed, and how, is a hash of the seed, the epoch, the place of
+the modifier in the list and the number of the pair. So processes, threads and the size of chunks make no
+difference, and a resumed run sees the same text.
+
+Casing changes both sides, since the case of a text carries over to its translation; slips of the keyboard
+change the source alone, since a translation has none. Placeholders, markup and special pieces stay as they
+are, and so do scripts without case. A pair of which a side would be empty stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from nmt.data import modifiers
+from nmt.data.draws import Draws, hashes
+from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
+from nmt.data.pairs import DataConfig, ParallelText
+from nmt.loading import loaded
+
+FIXED = r"<[^<>\s][^<>]*>|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+|[\u10d0-\u10ff]+"
+"""Markup, placeholders, addresses, and the Georgian script, which Unicode alone gives capitals."""
+WORD_START = re.compile(r"(?<![\w'’-])[^\W\d_]")
+WORD = re.compile(r"(?<![\w'’-])[^\W\d_]{4,}(?![\w'’])")
+"""A word that is long enough to be read with a slip in it."""
+STOP = re.compile(r"\s*[.!?…。．！？؟۔।॥։።]+\s*$")
+GREEK_CAPITALS = str.maketrans("ΆΈΉΊΌΎΏ", "ΑΕΗΙΟΥΩ", "\u0301")
+"""Greek drops the accents of words in capitals."""
+DOTTED = ("tr", "az", "kk", "tt", "crh")
+"""Languages whose i keeps its dot as a capital, if they are written in the Latin script."""
+KEYBOARDS = {
+    "": ("qwertyuiop", "asdfghjkl", "zxcvbnm"),
+    "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
+    "fr": ("azertyuiop", "qsdfghjklm", "wxcvbn"),
+    "ru": ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю"),
+    "uk": ("йцукенгшщзхї", "фівапролджє", "ячсмитьбю"),
+    "bg": ("уеишщксдзц", "ьяаожгтнвмч", "юйъэфхпрлб"),
+    "el": ("ςερτυθιοπ", "ασδφγηξκλ", "ζχψωβνμ"),
+}
+"""The rows of letters of keyboards by language; the first is that of all other languages."""
+
+
+class Pair(NamedTuple):
+    """A sentence pair that a modifier is given, and returns; its source without the tags in front."""
+
+    src: str
+    tgt: str
+    languages: tuple[str, str]
+    """Of source and target."""
+    symbols: tuple[str, ...] = ()
+    """Special pieces that may be in the text, and stay as they are."""
+
+
+Modify = Callable[[ModifierConfig, Pair, Draws], Pair]
+"""The code of a modifier; it is called for the pairs that are to be modified."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The modifiers of a text, as one process can hand them to another."""
+
+    modifiers: tuple[ModifierConfig, ...] = ()
+    languages: tuple[str, str] = ("", "")
+    """Of source and target."""
+    symbols: tuple[str, ...] = ()
+    """Special pieces that the data puts into text."""
+
+    @classmethod
+    def of(cls, cfg: DataConfig, languages: tuple[str, str] | None = None) -> Augmentation:
+        """Return the modifiers that `cfg.augment` says; without `languages`, for those of `cfg`."""
+        rows = modifiers.parsed(f"{cfg.key_prefix}.augment", cfg.augment)
+        return cls(tuple(rows), languages or (cfg.src, cfg.tgt), tuple(cfg.symbols))
+
+    def __bool__(self) -> bool:
+        return any(modifier.rate for modifier in self.modifiers)
+
+    def __call__(self, text: ParallelText, *, seed: int, first: int = 0) -> ParallelText:
+        """Return the text with some pairs modified; `first` is the number of its first pair."""
+        changed = ParallelText([*text.src], [*text.tgt], [[*lines] for lines in text.references])
+        numbers = np.arange(first, first + len(text), dtype=np.uint64)
+        for place, modifier in enumerate(self.modifiers):
+            own = hashes(np.array([seed], np.uint64), np.array([place], np.uint64))
+            keys, modify = hashes(own, numbers), loaded(MODIFIERS[modifier.name].code)
+            chosen = np.flatnonzero((keys >> np.uint64(11)) * 2.0**-53 < modifier.rate)
+            for row, key in zip(chosen.tolist(), keys[chosen].tolist(), strict=True):
+                sides = functools.partial(self._sides, modify, modifier, changed.src[row], key=key)
+                for lines in changed.references:
+                    lines[row] = sides(lines[row])[1]
+                changed.src[row], changed.tgt[row] = sides(changed.tgt[row])
+        return changed
+
+    def _sides(
+        self, modify: Modify, modifier: ModifierConfig, src: str, tgt: str, *, key: int
+    ) -> tuple[str, str]:
+        """Return both sides of a pair, modified unless one of them would be empty."""
+        body = src[_front(self.symbols).match(src).end() :]  # type: ignore[union-attr]
+        if not body.strip() or not tgt.strip():
+            return src, tgt
+        new = modify(modifier, Pair(body, tgt, self.languages, self.symbols), Draws(key))
+        is_whole = new.src.strip() and new.tgt.strip()
+        return (src[: len(src) - len(body)] + new.src, new.tgt) if is_whole else (src, tgt)
+
+
+UNMODIFIED = Augmentation()
+
+
+@functools.lru_cache
+def _front(symbols: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of the tags in front of a source."""
+    return re.compile(f"(?:(?:{_any_of(symbols)}) )*" if symbols else "")
+
+
+@functools.lru_cache
+def _fixed(symbols: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of what no modifier changes inside of a text, as one group."""
+    return re.compile(f"({'|'.join([*([_any_of(symbols)] if symbols else []), FIXED])})")
+
+
+def _any_of(symbols: Sequence[str]) -> str:
+    return "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
+
+
+def _outside(pair: Pair, text: str, change: Callable[[str], str]) -> str:
+    """Return the text with `change` made to all but what stays as it is."""
+    parts = _fixed(pair.symbols).split(text)
+    return "".join(part if i % 2 else change(part) for i, part in enumerate(parts))
+
+
+def _both(pair: Pair, change: Callable[[str, str], str]) -> Pair:
+    """Return the pair with `change`, a function of text and language, made to both sides."""
+    sides = zip((pair.src, pair.tgt), pair.languages, strict=True)
+    src, tgt = (_outside(pair, text, lambda part, own=own: change(part, own)) for text, own in sides)  # type: ignore[misc]
+    return pair._replace(src=src, tgt=tgt)
+
+
+def _language(name: str) -> str:
+    """Return the language of a name such as pt_BR or deu_Latn, in small letters, without what follows."""
+    return re.split("[-_]", name.lower())[0]
+
+
+def in_capitals(text: str, language: str) -> str:
+    """Return the text in upper case by the rules of its language."""
+    own = _language(language)
+    upper = (text.replace("i", "İ") if own in DOTTED else text).upper()
+    return upper.translate(GREEK_CAPITALS) if own == "el" else upper
+
+
+def with_capitals(text: str, language: str) -> str:
+    """Return the text with a capital at the beginning of each word; other letters stay."""
+    dotted = {"i": "İ"} if _language(language) in DOTTED else {}
+    return WORD_START.sub(lambda found: dotted.get(found[0], found[0].title()), text)
+
+
+def without_capitals(text: str, language: str) -> str:
+    """Return the text in lower case by the rules of its language."""
+    if _language(language) in DOTTED:
+        text = text.replace("İ", "i").replace("I", "ı")
+    return text.lower()
+
+
+def upper_case(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
+    """Return both sides in upper case."""
+    return _both(pair, in_capitals)
+
+
+def title_case(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
+    """Return both sides with a capital at the beginning of each word."""
+    return _both(pair, with_capitals)
+
+
+def lower_case(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
+    """Return the source in lower case."""
+    return pair._replace(src=_both(pair, without_capitals).src)
+
+
+def end_punctuation(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
+    """Return both sides without the stop at their end, where both have one."""
+    if not (STOP.search(pair.src) and STOP.search(pair.tgt)):
+        return pair
+    return pair._replace(src=STOP.sub("", pair.src), tgt=STOP.sub("", pair.tgt))
+
+
+def noise(cfg: NoiseConfig, pair: Pair, draws: Draws) -> Pair:
+    """Return both sides with the same characters in front of them, or behind them."""
+    characters = "".join(cfg.characters.split())
+    inserted = "".join(draws.choice(characters) for _ in range(1 + draws.below(cfg.most)))
+    if draws.chance(0.5):
+        return pair._replace(src=f"{inserted} {pair.src}", tgt=f"{inserted} {pair.tgt}")
+    return pair._replace(src=f"{pair.src} {inserted}", tgt=f"{pair.tgt} {inserted}")
+
+
+def typos(cfg: TyposConfig, pair: Pair, draws: Draws) -> Pair:
+    """Return the source with slips of the keyboard in some of its words; short words stay."""
+    parts = _fixed(pair.symbols).split(pair.src)
+    words = [(i, found) for i in range(0, len(parts), 2) for found in WORD.finditer(parts[i])]
+    words = [(i, found) for i, found in words if found[0][0].lower() != found[0][0].upper()]
+    chosen = [word for word in words if draws.chance(cfg.words)]
+    if words and not chosen:
+        chosen = [draws.choice(words)]
+    neighbours = _neighbours(_language(pair.languages[0]))
+    for i, found in reversed(chosen):
+        parts[i] = parts[i][: found.start()] + _slip(found[0], draws, neighbours) + parts[i][found.end() :]
+    return pair._replace(src="".join(parts))
+
+
+def _slip(word: str, draws: Draws, neighbours: dict[str, str]) -> str:
+    """Return a word with one letter behind the first swapped, dropped, doubled or missed by one key."""
+    kind, i = draws.below(4), 1 + draws.below(len(word) - 2)
+    letter, following = word[i], word[i + 1]
+    near = neighbours.get(letter.lower(), "")
+    if kind == 0 and letter != following:
+        return word[:i] + following + letter + word[i + 2 :]
+    if kind == 1:
+        return word[:i] + word[i + 1 :]
+    if kind == 2 and near:
+        missed = draws.choice(near)
+        return word[:i] + (missed.upper() if letter.isupper() else missed) + word[i + 1 :]
+    return word[:i] + letter + word[i:]
+
+
+@functools.lru_cache
+def _neighbours(language: str) -> dict[str, str]:
+    """Return the letters beside each letter of the keyboard of a language: in its row, above and below."""
+    keyboard = KEYBOARDS.get(language, KEYBOARDS[""])
+    found = dict[str, str]()
+    for number, row in enumerate(keyboard):
+        for i, letter in enumerate(row):
+            near = [row[i - 1 : i], row[i + 1 : i + 2]]
+            near += [above[i : i + 2] for above in keyboard[max(0, number - 1) : number]]
+            near += [below[max(0, i - 1) : i + 1] for below in keyboard[number + 1 : number + 2]]
+            found[letter] = "".join(near)
+    return found

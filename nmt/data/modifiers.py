@@ -1,0 +1,116 @@
+"""The table of modifiers, which change text: rows of data.augment and of the augmented sets of `sets`.
+
+A row is a config and the name of its code, a function in `nmt.data.augmentation` or in a module of its own;
+that module says what it is given. Imports no code: tables cost nothing until a text is modified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nmt.checks import at_least, within
+from nmt.data import rows
+from nmt.data.rows import Row
+from nmt.errors import UserError
+from nmt.loading import Code
+
+EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪🔥✨🎉❤💔💯🚀🌍🍕⚽🎵📷✅❌⚠★☺→•§©®™"
+"""Characters that are inserted as noise unless others are named."""
+
+
+@dataclass(frozen=True)
+class ModifierConfig(Row):
+    """The key that all modifiers have."""
+
+    rate: float = 0.05
+    """Share of the pairs that are modified, each by chance; the others stay as they are."""
+
+    def __post_init__(self) -> None:
+        within(self, self.key_prefix, "[0, 1]", "rate")
+
+    @property
+    def symbols(self) -> list[str]:
+        """The special pieces that the modifier puts into text: a tokenizer has a piece for each."""
+        return []
+
+
+@dataclass(frozen=True)
+class UpperCaseConfig(ModifierConfig):
+    """Both sides in upper case."""
+
+
+@dataclass(frozen=True)
+class TitleCaseConfig(ModifierConfig):
+    """Both sides with a capital at the beginning of each word."""
+
+
+@dataclass(frozen=True)
+class LowerCaseConfig(ModifierConfig):
+    """The source in lower case, as it is typed in haste; the target keeps its capitals."""
+
+
+@dataclass(frozen=True)
+class TyposConfig(ModifierConfig):
+    """Slips of the keyboard in words of the source; the target stays as it is."""
+
+    words: float = 0.1
+    """Share of the words that get one; a sentence that is modified has one at least."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, self.key_prefix, "[0, 1]", "words")
+
+
+@dataclass(frozen=True)
+class EndPunctuationConfig(ModifierConfig):
+    """Both sides without the stop at their end, where both have one."""
+
+
+@dataclass(frozen=True)
+class NoiseConfig(ModifierConfig):
+    """The same emoji or other characters in front of both sides or behind them, to be copied."""
+
+    rate: float = 0.02
+    most: int = 3
+    """Largest number of characters that are inserted together."""
+    characters: str = EMOJI
+    """Characters to choose from."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, self.key_prefix, 1, "most")
+        if not "".join(self.characters.split()):
+            raise UserError(
+                f"{self.key_prefix}.characters must be characters to insert, but is {self.characters!r}"
+            )
+
+
+class Modifier(NamedTuple):
+    """A row of the table."""
+
+    config: type[ModifierConfig]
+    code: Code
+    """A function of the config of a row, a pair and its random numbers that returns the modified pair."""
+
+
+MODIFIERS: dict[str, Modifier] = {
+    "upper_case": Modifier(UpperCaseConfig, "nmt.data.augmentation.upper_case"),
+    "title_case": Modifier(TitleCaseConfig, "nmt.data.augmentation.title_case"),
+    "lower_case": Modifier(LowerCaseConfig, "nmt.data.augmentation.lower_case"),
+    "typos": Modifier(TyposConfig, "nmt.data.augmentation.typos"),
+    "end_punctuation": Modifier(EndPunctuationConfig, "nmt.data.augmentation.end_punctuation"),
+    "noise": Modifier(NoiseConfig, "nmt.data.augmentation.noise"),
+}
+
+
+def parsed(key: str, entries: object, defaults: Mapping[str, Any] | None = None) -> list[ModifierConfig]:
+    """Return the modifiers that `entries`, the value of `key`, say, in order; see `nmt.data.rows.parsed`."""
+    configs = {name: row.config for name, row in MODIFIERS.items()}
+    return rows.parsed(key, entries, configs, defaults)
+
+
+def symbols(modifiers: Sequence[ModifierConfig]) -> list[str]:
+    """Return the special pieces that modifiers put into text."""
+    return [symbol for modifier in modifiers for symbol in modifier.symbols]

@@ -1,0 +1,506 @@
+"""The filters of data.filters: what each measures of a pair, and which values it accepts.
+
+Each function takes the config of a row and a `Context` and returns a `PairFilter`. Values are those of a
+chunk of pairs, one row each; a filter that compares pairs with others accepts the values of all pairs at
+once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import math
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.filter_table import (
+    Action,
+    CharactersConfig,
+    Compared,
+    CrossEntropyConfig,
+    DuplicatesConfig,
+    IdenticalConfig,
+    LanguageConfig,
+    LengthConfig,
+    ModelFilterConfig,
+    NumbersConfig,
+    OverlapConfig,
+    RatioConfig,
+    RegexConfig,
+    ScoresConfig,
+    ScriptConfig,
+    Sides,
+    Unit,
+    WordLengthConfig,
+)
+from nmt.data.lines import read_lines, require_file
+from nmt.data.pairs import ParallelText
+from nmt.errors import UserError
+
+Values = NDArray[Any]
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class NumberedText(ParallelText):
+    """Pairs with their numbers in the corpus, from 0."""
+
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """A filter that is ready to judge pairs."""
+
+    values: Callable[[NumberedText], Values]
+    """A function that returns the values of a chunk of pairs (N,) or (N, 2), called in the order of the
+    corpus with the pairs that the filters before have kept."""
+    accept: Callable[[Values], Mask] = lambda values: values
+    """A function that returns which pairs to keep, given their values."""
+    needs_all: bool = False
+    """Whether `accept` must be given the values of all pairs at once; they are then held in memory."""
+    shows_values: bool = True
+    """Whether a value tells a person something."""
+
+
+Scorer = Callable[[ParallelText], Values]
+"""A function that returns the scores of pairs (N,), higher for better ones."""
+
+
+class ModelScorers(Protocol):
+    """The access to trained models, which `nmt.runs.scorers` gives."""
+
+    def digest(self, cfg: ModelFilterConfig) -> str:
+        """Return a hash that tells the weights of the models of a filter from others."""
+        ...
+
+    def open(self, cfg: ModelFilterConfig, languages: tuple[str, str]) -> Scorer:
+        """Return the function that scores pairs of `languages` under the models of a filter."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a filter may need besides its config."""
+
+    languages: tuple[str, str]
+    """Of source and target."""
+    scored_on: Mapping[str, ParallelText] = field(default_factory=dict)
+    """The pairs to score on, by split."""
+    scorers: ModelScorers | None = None
+    """Access to trained models; None where there are none."""
+
+    def open_scorer(self, cfg: ModelFilterConfig) -> Scorer:
+        """Return the function that scores pairs under the models of a filter."""
+        assert self.scorers is not None
+        return self.scorers.open(cfg, self.languages)
+
+
+def between(low: float | None, high: float | None) -> Callable[[Values], Mask]:
+    """Return the function that accepts values of which all are in a range."""
+
+    def accept(values: Values) -> Mask:
+        inside = (values >= (-math.inf if low is None else low)) & (
+            values <= (math.inf if high is None else high)
+        )
+        return inside if inside.ndim == 1 else inside.all(1)
+
+    return accept
+
+
+def _of_sides(sides: Sides, measure: Callable[[list[str]], Values]) -> Callable[[NumberedText], Values]:
+    """Return the function that measures some sides of pairs."""
+    if sides is Sides.src:
+        return lambda text: measure(text.src)
+    if sides is Sides.tgt:
+        return lambda text: measure(text.tgt)
+    return lambda text: np.stack([measure(text.src), measure(text.tgt)], 1)
+
+
+def _numbers(values: Iterable[float], lines: Sequence[Any]) -> Values:
+    return np.fromiter(values, np.float64, len(lines))
+
+
+def _sizes(unit: Unit) -> Callable[[list[str]], Values]:
+    if unit is Unit.characters:
+        return lambda lines: _numbers((len(line.strip()) for line in lines), lines)
+    return lambda lines: _numbers((len(line.split()) for line in lines), lines)
+
+
+def length(cfg: LengthConfig, context: Context) -> PairFilter:
+    """Return the filter for the lengths of sides."""
+    return PairFilter(_of_sides(cfg.sides, _sizes(cfg.unit)), between(cfg.min, cfg.max))
+
+
+def ratio(cfg: RatioConfig, context: Context) -> PairFilter:
+    """Return the filter for the ratio of the lengths of both sides."""
+    sizes = _sizes(cfg.unit)
+
+    def values(text: NumberedText) -> Values:
+        src, tgt = sizes(text.src), sizes(text.tgt)
+        longer = np.maximum(src, tgt)
+        return np.where(longer > cfg.short, longer / np.maximum(np.minimum(src, tgt), 1), 1.0)
+
+    return PairFilter(values, between(None, cfg.max))
+
+
+def word_length(cfg: WordLengthConfig, context: Context) -> PairFilter:
+    """Return the filter for the length of the longest word of a side."""
+
+    def longest(lines: list[str]) -> Values:
+        return _numbers((max(map(len, line.split()), default=0) for line in lines), lines)
+
+    return PairFilter(_of_sides(cfg.sides, longest), between(None, cfg.max))
+
+
+# Characters
+
+LETTER, DIGIT, BAD, OTHER, SPACE = range(5)
+
+
+class _Kinds(dict[str, int]):
+    """Character -> its kind, found at its first use."""
+
+    def __missing__(self, character: str) -> int:
+        category = unicodedata.category(character)
+        kind = {"L": LETTER, "M": LETTER, "N": DIGIT, "Z": SPACE}.get(category[0], OTHER)
+        if character == "\t":
+            kind = SPACE
+        elif category in ("Cc", "Co", "Cn", "Cs") or character == "\ufffd":
+            kind = BAD
+        self[character] = kind
+        return kind
+
+
+_KINDS = _Kinds()
+
+
+def characters(cfg: CharactersConfig, context: Context) -> PairFilter:
+    """Return the filter for the shares of letters and digits, and for control characters."""
+
+    def fits(line: str) -> bool:
+        counts = Counter(map(_KINDS.__getitem__, line))
+        size = len(line) - counts[SPACE]
+        letters, digits = counts[LETTER] >= cfg.letters * size, counts[DIGIT] <= cfg.digits * size
+        return letters and digits and (cfg.control or not counts[BAD])
+
+    def measure(lines: list[str]) -> Values:
+        return _numbers(map(fits, lines), lines)
+
+    return PairFilter(_of_sides(cfg.sides, measure), between(1, None), shows_values=False)
+
+
+SCRIPTS = {
+    "LATIN": "af az bs ca cs cy da de en eo es et eu fi fr fy ga gd gl hr hu id is it la lb lt lv ms mt nb "
+    "nl nn no oc pl pt ro sk sl sq sv sw tl tr uz vi xh yo zu",
+    "CYRILLIC": "be bg kk ky mk mn ru sr tg tt uk",
+    "GREEK": "el",
+    "ARABIC": "ar fa ps ug ur",
+    "HEBREW": "he yi",
+    "DEVANAGARI": "hi mr ne sa",
+    "BENGALI": "as bn",
+    "GURMUKHI": "pa",
+    "GUJARATI": "gu",
+    "TAMIL": "ta",
+    "TELUGU": "te",
+    "KANNADA": "kn",
+    "MALAYALAM": "ml",
+    "SINHALA": "si",
+    "THAI": "th",
+    "LAO": "lo",
+    "MYANMAR": "my",
+    "KHMER": "km",
+    "GEORGIAN": "ka",
+    "ARMENIAN": "hy",
+    "ETHIOPIC": "am ti",
+    "HANGUL,CJK": "ko",
+    "HIRAGANA,KATAKANA,CJK": "ja",
+    "CJK": "zh",
+}
+"""The scripts of languages, as the names of letters in Unicode begin."""
+
+
+class _Scripts(dict[str, str]):
+    """Letter -> the first word of its name in Unicode, "" for what is no letter; found at its first use."""
+
+    def __missing__(self, character: str) -> str:
+        name = unicodedata.name(character, "") if unicodedata.category(character)[0] == "L" else ""
+        found = self[character] = sys.intern(re.split("[ -]", name)[0])
+        return found
+
+
+_SCRIPTS = _Scripts()
+
+
+def _language(name: str) -> str:
+    """Return the language of a name such as pt_BR, in small letters, without what follows."""
+    return re.split("[-_]", name.lower())[0]
+
+
+def _scripts_of(named: str | None, language: str, key: str) -> frozenset[str]:
+    if named is None:
+        known = (names for names, languages in SCRIPTS.items() if _language(language) in languages.split())
+        named = next(known, None)
+    if named is None:
+        raise UserError(
+            f"{key} must be set, such as LATIN: the script of the language {language!r} is not known here"
+        )
+    return frozenset(name.strip().upper() for name in named.split(","))
+
+
+def script(cfg: ScriptConfig, context: Context) -> PairFilter:
+    """Return the filter for the share of the letters that are of the script of a side."""
+
+    def measure(wanted: frozenset[str], lines: list[str]) -> Values:
+        def share(line: str) -> float:
+            counts = Counter(map(_SCRIPTS.__getitem__, line))
+            num_letters = len(line) - counts[""]
+            return sum(counts[name] for name in wanted) / num_letters if num_letters else 1.0
+
+        return _numbers(map(share, lines), lines)
+
+    return PairFilter(_of_each(cfg, context, _scripts_of, measure), between(cfg.min, None))
+
+
+def _of_each(
+    cfg: ScriptConfig | LanguageConfig,
+    context: Context,
+    wanted_of: Callable[[str | None, str, str], Any],
+    measure: Callable[[Any, list[str]], Values],
+) -> Callable[[NumberedText], Values]:
+    """Return the function that measures each of some sides by what is wanted of it."""
+    parts: list[Callable[[NumberedText], Values]] = []
+    if cfg.sides is not Sides.tgt:
+        src = wanted_of(cfg.src, context.languages[0], f"{cfg.key_prefix}.src")
+        parts.append(lambda text: measure(src, text.src))
+    if cfg.sides is not Sides.src:
+        tgt = wanted_of(cfg.tgt, context.languages[1], f"{cfg.key_prefix}.tgt")
+        parts.append(lambda text: measure(tgt, text.tgt))
+    return lambda text: np.stack([part(text) for part in parts], 1)
+
+
+def language(cfg: LanguageConfig, context: Context) -> PairFilter:
+    """Return the filter for the probability of the language that a side should have."""
+    identifier = _identifier(cfg)
+    classes = list(identifier.nb_classes)
+
+    def code(named: str | None, of_data: str, key: str) -> int:
+        wanted = named or _language(of_data)
+        if wanted not in classes:
+            known = ", ".join(sorted(classes))
+            raise UserError(f"{key} must be a language that is told apart, but is {wanted!r}; one of {known}")
+        return classes.index(wanted)
+
+    def measure(wanted: int, lines: list[str]) -> Values:
+        found = (1.0 if len(line) <= cfg.short else float(identifier._decide(line)[wanted]) for line in lines)
+        return _numbers(found, lines)
+
+    return PairFilter(_of_each(cfg, context, code, measure), between(cfg.min, None))
+
+
+def _identifier(cfg: LanguageConfig) -> Any:
+    try:
+        from py3langid import langid
+    except ImportError as error:
+        raise UserError(
+            f"{cfg.key_prefix}: the filter language needs py3langid: pip install 'nmt[language]'"
+        ) from error
+    try:
+        return langid._load_identifier(norm_probs=True, langs=cfg.among)
+    except ValueError as error:
+        raise UserError(f"{cfg.key_prefix}.among: {error}") from error
+
+
+# Comparison
+
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+def normalised(line: str) -> str:
+    """Return the letters and digits of a line in one case, or the whole line if there are none."""
+    folded = unicodedata.normalize("NFKC", line).casefold()
+    return _NO_WORD.sub("", folded) or folded
+
+
+def _compared(text: ParallelText, by: Compared, normalise: bool) -> Iterator[str]:
+    """Yield what is compared of each pair."""
+    sides = {Compared.src: [text.src], Compared.tgt: [text.tgt]}.get(by, [text.src, text.tgt])
+    found: list[Iterable[str]] = [map(normalised, side) if normalise else side for side in sides]
+    return map("\n".join, zip(*found, strict=True))
+
+
+def identical(cfg: IdenticalConfig, context: Context) -> PairFilter:
+    """Return the filter for pairs with the same text on both sides."""
+
+    def values(text: NumberedText) -> Values:
+        sides = [map(normalised if cfg.normalise else str.strip, side) for side in (text.src, text.tgt)]
+        same = np.fromiter(itertools.starmap(str.__eq__, zip(*sides, strict=True)), bool, len(text))
+        return ~same | (_sizes(Unit.characters)(text.src) <= cfg.short)
+
+    return PairFilter(values, shows_values=False)
+
+
+def numbers(cfg: NumbersConfig, context: Context) -> PairFilter:
+    """Return the filter for numbers that are on one side alone."""
+
+    def values(text: NumberedText) -> Values:
+        sides = zip(map(_numerals, text.src), map(_numerals, text.tgt), strict=True)
+        return _numbers((((a - b) + (b - a)).total() if a or b else 0 for a, b in sides), text)
+
+    return PairFilter(values, between(None, cfg.max))
+
+
+_NUMERAL = re.compile("\\d+(?:[.,'\u2019\u00a0\u202f]\\d+)*")
+
+
+def _numerals(line: str) -> Counter[str]:
+    """Return the digits of each number of a line; signs between digits are no part of a number."""
+    found = Counter[str]()
+    for numeral in _NUMERAL.findall(line):
+        digits = (c for c in numeral if c.isdecimal())
+        found["".join(c if c.isascii() else str(unicodedata.decimal(c)) for c in digits)] += 1
+    return found
+
+
+def regex(cfg: RegexConfig, context: Context) -> PairFilter:
+    """Return the filter for pairs in which a pattern occurs."""
+    search = re.compile(cfg.pattern).search
+
+    def measure(lines: list[str]) -> Values:
+        return np.fromiter((search(line) is not None for line in lines), bool, len(lines))
+
+    occurs = _of_sides(cfg.sides, measure)
+
+    def values(text: NumberedText) -> Values:
+        found = occurs(text)
+        found = found if found.ndim == 1 else found.any(1)
+        return found if cfg.action is Action.keep else ~found
+
+    return PairFilter(values, shows_values=False)
+
+
+def overlap(cfg: OverlapConfig, context: Context) -> PairFilter:
+    """Return the filter for pairs that are also scored on."""
+    known = {one for text in context.scored_on.values() for one in _compared(text, cfg.by, cfg.normalise)}
+
+    def values(text: NumberedText) -> Values:
+        compared = _compared(text, cfg.by, cfg.normalise)
+        return np.fromiter((one not in known for one in compared), bool, len(text))
+
+    return PairFilter(values, shows_values=False)
+
+
+def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
+    """Return the filter for pairs that occurred before: 64-bit hashes, of which 16 bytes a pair are held."""
+    ranked = _ScoreFile(Path(cfg.scores), cfg.column, f"{cfg.key_prefix}.scores") if cfg.scores else None
+
+    def values(text: NumberedText) -> Values:
+        compared = _compared(text, cfg.by, cfg.normalise)
+        digests = b"".join(
+            hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=8).digest() for one in compared
+        )
+        ranks = -ranked.at(text.numbers) if ranked else np.zeros(len(text))
+        return np.stack([np.frombuffer(digests, np.uint64), ranks.view(np.uint64)], 1)
+
+    def accept(found: Values) -> Mask:
+        order = np.lexsort((found[:, 1].copy().view(np.float64), found[:, 0]))
+        ordered = found[order, 0]
+        is_new = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(found) else np.zeros(0, bool)
+        kept = np.zeros(len(found), bool)
+        kept[order[is_new]] = True
+        return kept
+
+    return PairFilter(values, accept, needs_all=True, shows_values=False)
+
+
+# Scores
+
+
+class _ScoreFile:
+    """A number for each pair of a corpus, in a file that is read once from its beginning to its end."""
+
+    def __init__(self, path: Path, column: str | None, key: str):
+        require_file(path, key)
+        self._where, self._key, self._next = f"{key}: {path}", key, 0
+        self._values = enumerate(self._read(path, column), start=1)
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the numbers of pairs, whose numbers rise from call to call."""
+        found = np.empty(len(rows))
+        for i, row in enumerate(rows.tolist()):
+            line = next(itertools.islice(self._values, row - self._next, None), None)
+            if line is None:
+                raise UserError(
+                    f"{self._where} has fewer lines than the corpus has pairs; it needs one for each, "
+                    "in the same order"
+                )
+            self._next = row + 1
+            found[i] = self._number(*line)
+        return found
+
+    def _read(self, path: Path, column: str | None) -> Iterator[object]:
+        """Yield what should be a number in each line."""
+        lines = read_lines(path, self._key)
+        name = path.name
+        if column is None:
+            return lines
+        if ".jsonl" in name:
+            return (self._of_json(line, column) for line in lines)
+        if ".tsv" not in name:
+            raise UserError(f"{self._where}: only .tsv and .jsonl files have columns; remove column")
+        if column.isdecimal():
+            place = int(column) - 1
+        else:
+            header = next(lines).split("\t")
+            if column not in header:
+                raise UserError(f"{self._where} has no column {column!r}, only {', '.join(header)[:200]}")
+            place = header.index(column)
+        return ((line.split("\t")[place : place + 1] or [""])[0] for line in lines)
+
+    def _of_json(self, line: str, column: str) -> object:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        return row.get(column) if isinstance(row, dict) else None
+
+    def _number(self, line: int, value: object) -> float:
+        try:
+            number = float(value) if isinstance(value, str | int | float) else math.nan
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            raise UserError(f"{self._where}: score {line:,} must be a number, but is {str(value)[:80]!r}")
+        return number
+
+
+def scores(cfg: ScoresConfig, context: Context) -> PairFilter:
+    """Return the filter for scores of another program."""
+    known = _ScoreFile(Path(cfg.file), cfg.column, f"{cfg.key_prefix}.file")
+    return PairFilter(lambda text: known.at(text.numbers), between(cfg.min, cfg.max))
+
+
+def cross_entropy(cfg: CrossEntropyConfig, context: Context) -> PairFilter:
+    """Return the filter for the log probability of a pair by token under one model or two."""
+    scorer = context.open_scorer(cfg)
+    if cfg.share is None:
+        return PairFilter(scorer, between(cfg.min, None))
+    return PairFilter(scorer, functools.partial(best_share, cfg.share), needs_all=True)
+
+
+def best_share(share: float, found: Values) -> Mask:
+    """Return which pairs are of the best share by their values; among equal values the first are."""
+    kept = np.zeros(len(found), bool)
+    kept[np.argsort(-found, kind="stable")[: math.ceil(share * len(found))]] = True
+    return kept

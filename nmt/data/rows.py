@@ -1,0 +1,72 @@
+"""Ordered lists of groups in a config, such as data.augment: each names a row of a table, and has its keys.
+
+An entry is {name: ROW, KEY: VALUE} or, where the defaults will do, ROW alone. Knows neither text nor tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import ValidationError
+
+from nmt.errors import UserError, suggest
+
+
+@dataclass(frozen=True)
+class Row:
+    """The keys that every entry has."""
+
+    name: str = ""
+    """Row of the table."""
+    key_prefix: str = field(default="", compare=False, repr=False, metadata={"omegaconf_ignore": True})
+    """Key of the entry in errors, such as `data.augment[2]`. Not a config key itself."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the keys and their values, as a config states them."""
+        values: Any = OmegaConf.to_container(OmegaConf.structured(self), enum_to_str=True)
+        return {str(key): value for key, value in values.items()}
+
+
+R = TypeVar("R", bound=Row)
+
+
+def parsed(
+    key: str, entries: object, table: Mapping[str, type[R]], defaults: Mapping[str, Any] | None = None
+) -> list[R]:
+    """Return the rows that `entries`, the value of `key`, say; `defaults` are values of keys they leave out.
+
+    Raises:
+        UserError: `entries` is no list of groups, or one of them fits no row of `table`; names the key.
+    """
+    if isinstance(entries, str | Mapping) or not isinstance(entries, Sequence):
+        example = next(iter(table))
+        raise UserError(f"{key} must be a list, such as [{{name: {example}}}], but is {entries!r}")
+    return [_row(f"{key}[{i}]", entry, table, defaults or {}) for i, entry in enumerate(entries)]
+
+
+def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[str, Any]) -> R:
+    given = {"name": entry} if isinstance(entry, str) else entry
+    if not isinstance(given, Mapping) or "name" not in given:
+        example = next(iter(table))
+        raise UserError(
+            f"{key} must be a group of keys with a name, such as {{name: {example}}}, but is {entry!r}"
+        )
+    name = given["name"]
+    if name not in table:
+        near = suggest(str(name), table)
+        raise UserError(f"{key}.name must be one of {', '.join(table)}, but is {name!r}{near}")
+    cls = table[name]
+    known = [one.name for one in dataclasses.fields(cls) if one.name != "key_prefix"]
+    for own in given:
+        if own not in known:
+            near = suggest(str(own), known) or f"; the keys of name={name} are {', '.join(known)}"
+            raise UserError(f"unknown key {key}.{own}{near}")
+    try:
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), {**defaults, **given}))
+    except ValidationError as error:
+        raise UserError(f"{key}.{error.key} cannot be {given.get(str(error.key))!r}") from error
+    return cls(**typed, key_prefix=key)
