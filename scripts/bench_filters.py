@@ -32,8 +32,11 @@ from typing import Any, NamedTuple
 import benchmarking
 import numpy as np
 
+from nmt import open_run
+from nmt.data.damage import ALIGNED
 from nmt.data.filters import filter_pairs
 from nmt.data.pairs import DataConfig, ParallelText
+from nmt.runs.alignment import label_probabilities
 
 ROW_OF_LINES = 20
 """Lines in a row whose targets are shifted by one."""
@@ -207,7 +210,8 @@ class Study:
 
     def pairs(self, level: int) -> ParallelText:
         """Return the training pairs of a level."""
-        return ParallelText(*(read_lines(self.level(level) / f"train.{side}") for side in ("en", "de")))
+        src, tgt = (read_lines(self.level(level) / f"train.{side}") for side in ("en", "de"))
+        return ParallelText(src, tgt)
 
     def damage(self, level: int) -> list[str]:
         """Return what was done to each training pair of a level."""
@@ -248,20 +252,14 @@ class Study:
         return np.load(file)
 
     def _by_cross_entropy(self, level: int) -> np.ndarray:
-        from nmt import open_run
-
         run = open_run(self.translation_model(f"level{level}-none-seed1", self.level(level) / "train", 1))
         text = self.pairs(level)
         return np.array([found.per_token for found in run.score(list(zip(text.src, text.tgt, strict=True)))])
 
     def _by_classifier(self, level: int) -> np.ndarray:
-        from nmt import open_run
-
         corpus = f"{{train: {self.level(level) / 'train'}, validation: {self.folder / 'validation'}}}"
         run = open_run(self.train(f"level{level}-classifier", *self.classifier, f"data.corpus={corpus}"))
-        text = self.pairs(level)
-        lines = [f"{src}\t{tgt}" for src, tgt in zip(text.src, text.tgt, strict=True)]
-        return np.array([probabilities["aligned"] for _, probabilities in run.classify(lines)])
+        return label_probabilities(run, self.pairs(level), ALIGNED)
 
     def kept(self, level: int, name: str) -> np.ndarray:
         """Return which pairs of a level a filter keeps."""
@@ -342,7 +340,7 @@ def area_under_curve(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((ranks[positive].sum() - num * (num + 1) / 2) / (num * (len(scores) - num)))
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> str:
+def table(records: Sequence[benchmarking.Record]) -> str:
     """Return the tables of a study: what filters find, by kind of damage, and BLEU."""
     judged = [record for record in records if record["kind"] == "judge"]
     header = ["level", "filter", "dropped", "precision", "recall", "true pairs dropped", "AUC", *DAMAGES]

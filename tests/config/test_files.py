@@ -38,7 +38,14 @@ NEEDED = {
     "data=hub": ("data.dataset=owner/name",),
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
     "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
-    "data=alignment": ("data.corpus={train: train, validation: dev}",),
+    "data=alignment": ("data.corpus={train: train, validation: dev}", "task=classification", "model=encoder"),
+    "experiment=alignment": (
+        "data=alignment",
+        "data.corpus={train: train, validation: dev}",
+        "task=classification",
+        "model=encoder",
+    ),
+    "experiment=misaligned_pairs": ("data.corpus={train: train, validation: dev}",),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
     "objective=distillation": ("objective.teachers=[outputs/teacher]",),
 }
@@ -100,6 +107,7 @@ def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
         start = without(choice)
         needed = [*NEEDED.get(choice, ()), *(value for one in start for value in NEEDED.get(one, ()))]
         before: Any = composed(*start, *needed).cfg
+        values = {key: value for key, value in values.items() if f"{key}={value}" not in needed}
         before = before if group == "experiment" else before[group]
     else:
         (default,) = [f.default_factory for f in dataclasses.fields(TrainConfig) if f.name == group]

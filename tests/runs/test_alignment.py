@@ -1,0 +1,78 @@
+"""A classifier of misaligned pairs, trained without labels and asked about pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.cli import main
+from nmt.data.damage import KINDS
+from nmt.data.pairs import ParallelText
+from nmt.errors import UserError
+from nmt.runs.alignment import label_probabilities, require_pair_classifier
+from nmt.runs.opened import Run, open_run
+from nmt.runtime_config import RuntimeConfig
+from tests.runs.untrained import untrained
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+ANIMALS = {"dog": "Hund", "cat": "Katze", "cow": "Kuh", "bird": "Vogel", "mouse": "Maus"}
+SRC = [f"the {one} sees a {other}" for one in ANIMALS for other in ANIMALS]
+TGT = [f"{one} sieht {other}" for one in ANIMALS.values() for other in ANIMALS.values()]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run that has learnt which side is which."""
+    folder = tmp_path_factory.mktemp("aligned")
+    for side, lines in (("en", SRC), ("de", TGT)):
+        (folder / f"pairs.{side}").write_text("".join(f"{line}\n" for line in lines))
+    arguments = [
+        "experiment=misaligned_pairs",
+        f"run={folder / 'run'}",
+        f"data.corpus={{train: {folder / 'pairs'}, validation: {folder / 'pairs'}}}",
+        *(f"data.damage.{kind}=0" for kind in KINDS if kind != "swapped"),
+        "model.d_model=16",
+        "model.d_ff=16",
+        "model.num_heads=2",
+        "model.encoder_layers=1",
+        "tokenizer=word",
+        "schedule.peak_rate=0.02",
+        "schedule.warmup_steps=5",
+        "trainer.batch_tokens=256",
+        "trainer.max_steps=40",
+        "trainer.eval_every_steps=40",
+        "trainer.save_every_steps=40",
+        "runtime.device=cpu",
+    ]
+    assert main(["train", *arguments]) == 0
+    return open_run(folder / "run", runtime_cfg=CPU)
+
+
+def test_true_pairs_are_told_from_damaged_ones(classifier: Run) -> None:
+    true = label_probabilities(classifier, ParallelText(SRC, TGT), "aligned")
+    assert true.min() > 0.5
+    assert label_probabilities(classifier, ParallelText(TGT, SRC), "aligned").max() < 0.5
+
+
+def test_probabilities_are_those_of_the_command_whatever_is_asked_together(classifier: Run) -> None:
+    text = ParallelText([SRC[0], "the\tdog", SRC[7]], [TGT[0], "Hund", TGT[3]])
+    together = label_probabilities(classifier, text, "misaligned")
+    lines = [f"{SRC[0]}\t{TGT[0]}", "the dog\tHund", f"{SRC[7]}\t{TGT[3]}"]
+    alone = [probabilities["misaligned"] for line in lines for _, probabilities in classifier.classify(line)]
+    assert together == pytest.approx(alone, abs=1e-6)
+    assert together + label_probabilities(classifier, text, "aligned") == pytest.approx(np.ones(3))
+
+
+def test_runs_and_labels_that_do_not_fit_are_refused(classifier: Run, tmp_path: Path) -> None:
+    require_pair_classifier(classifier, "aligned", "data.filters[0]")
+    with pytest.raises(
+        UserError, match=r"data\.filters\[0\]\.label must be one .* aligned, misaligned, .*'good'"
+    ):
+        require_pair_classifier(classifier, "good", "data.filters[0]")
+    translator = open_run(untrained(tmp_path / "run"), runtime_cfg=CPU)
+    with pytest.raises(
+        UserError, match=r"data\.filters\[0\]\.run=.* must be a classifier .* task=translation"
+    ):
+        require_pair_classifier(translator, "aligned", "data.filters[0]")
