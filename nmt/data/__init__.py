@@ -19,8 +19,10 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     draws               Random numbers that are hashes of a key and a counter.
-    augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
+    lexicon             Word translation probabilities, and the alignment of the words of a pair.
+    augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
+    terms               Terms offered inside of sources: aligned words in training, glossaries later.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
     tokenizer           Text to ids and ids to text.

@@ -22,6 +22,7 @@ import numpy as np
 
 from nmt.data import modifiers
 from nmt.data.draws import Draws, hashes
+from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.loading import loaded
@@ -57,6 +58,8 @@ class Pair(NamedTuple):
     """Of source and target."""
     symbols: tuple[str, ...] = ()
     """Special pieces that may be in the text, and stay as they are."""
+    lexicon: WordLexicon | None = None
+    """The translations of words, for a modifier that offers terms."""
 
 
 Modify = Callable[[ModifierConfig, Pair, Draws], Pair]
@@ -72,6 +75,8 @@ class Augmentation:
     """Of source and target."""
     symbols: tuple[str, ...] = ()
     """Special pieces that the data puts into text."""
+    lexicon: WordLexicon | None = None
+    """The translations of the words of the training text, if a modifier needs them."""
 
     @classmethod
     def of(cls, cfg: DataConfig, languages: tuple[str, str] | None = None) -> Augmentation:
@@ -104,7 +109,7 @@ class Augmentation:
         body = src[_front(self.symbols).match(src).end() :]  # type: ignore[union-attr]
         if not body.strip() or not tgt.strip():
             return src, tgt
-        new = modify(modifier, Pair(body, tgt, self.languages, self.symbols), Draws(key))
+        new = modify(modifier, Pair(body, tgt, self.languages, self.symbols, self.lexicon), Draws(key))
         is_whole = new.src.strip() and new.tgt.strip()
         return (src[: len(src) - len(body)] + new.src, new.tgt) if is_whole else (src, tgt)
 
