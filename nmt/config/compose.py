@@ -499,6 +499,8 @@ def _register(verb: Verb, stored: TrainConfig | None) -> None:
         stored = stored or _any_config()
         shared = {field.name for field in dataclasses.fields(schema)} & vars(stored).keys()
         taken = {name: getattr(stored, name) for name in shared - {"run", *VARIANTS}}
+        open_groups = {key: value for key, value in taken.items() if isinstance(value, dict)}
+        taken |= {key: DictConfig(value, flags={"struct": False}) for key, value in open_groups.items()}
         if stored.runtime.device.startswith("cuda"):  # a run is not bound to the GPU it was trained on
             taken["runtime"] = dataclasses.replace(stored.runtime, device="auto")
     for group in verb.groups_from_run:

@@ -11,6 +11,9 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
+    draws               Random numbers that are hashes of a key and a counter.
+    augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
+    augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
     testsets            Test sets of sacreBLEU by name.
     sources             The table of sources: demo, toy, hub, files, text, mixture, sacrebleu, none.
     excerpt             The first pairs of each split as files of their own.
@@ -18,7 +21,6 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
-    draws               Random numbers that are hashes of a key and a counter.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     lexicon             Word translation probabilities, and the alignment of the words of a pair.
     augmentation        Modified copies of sentence pairs, drawn anew for each epoch.

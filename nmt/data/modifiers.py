@@ -16,7 +16,7 @@ from nmt.data.rows import Row
 from nmt.errors import UserError
 from nmt.loading import Code
 
-EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪🔥✨🎉❤💔💯🚀🌍🍕⚽🎵📷✅❌⚠★☺→•§©®™"
+EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪🔥✨🎉❤💔💯🚀🌍🍕⚽🎵📷✅❌⚠★☺→•§©®"
 """Characters that are inserted as noise unless others are named."""
 TERM_MARKS = ("<term>", "</term>")
 """The special pieces before and after the translation of a term in a source."""

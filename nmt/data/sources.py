@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from nmt.data import files, hub, mixture, stages, testsets
+from nmt.data import augmented, files, hub, mixture, stages, testsets
+from nmt.data.augmented import AugmentedData
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, PairStream, ParallelText, Split
@@ -389,7 +390,16 @@ def _to_score(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[Par
 
 def load(cfg: DataConfig, split: Split) -> ParallelText:
     """Read all of one split, to score on, with all its references; see `stream`."""
+    if isinstance(cfg, AugmentedData):
+        return modified(load(cfg.of, split), cfg)
     return dataclasses.replace(_read(cfg, split), references=references(cfg, split))
+
+
+def modified(text: ParallelText, cfg: AugmentedData) -> ParallelText:
+    """Return the pairs to score on, with the modifiers of an augmented set."""
+    from nmt.data.augmentation import Augmentation  # which imports numpy
+
+    return Augmentation.of(cfg)(text, seed=0)
 
 
 def _read(cfg: DataConfig, split: Split) -> ParallelText:
@@ -420,12 +430,14 @@ def references(cfg: DataConfig, split: Split) -> list[list[str]]:
 def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConfig]:
     """Return the configs of named corpora to score on; their languages are those of `data` unless they say.
 
+    An entry with `augment` alone is `data` itself, modified.
+
     Raises:
         UserError: a name is no name of a folder, or an entry fits no source.
     """
     common = {"src": data.src, "tgt": data.tgt, "max_tokens": data.max_tokens}
     found = {}
-    for name, entry in (sets or {}).items():
+    for name, entry in augmented.expanded(sets or {}):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or name in [s.value for s in Split]:
             raise UserError(
                 f"sets.{name}: the name of a set must be letters, digits, dots and dashes, "
@@ -433,7 +445,10 @@ def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConf
             )
         if not isinstance(entry, dict):
             raise UserError(f"sets.{name} must be a group of keys, such as {{test: PATH}}, but is {entry!r}")
-        found[str(name)] = _part_config(entry, f"sets.{name}", common)
+        prefix, own = f"sets.{name}", {key: value for key, value in entry.items() if key != "augment"}
+        of = data if "augment" in entry and not own else _part_config(own, prefix, common, ("augment",))
+        made = AugmentedData.made(of, entry["augment"], prefix) if "augment" in entry else of
+        found[str(name)] = made
         if not any(has_split(found[str(name)], split) for split in (Split.validation, Split.test)):
             raise UserError(f"sets.{name} needs validation or test, pairs to score on")
     return found

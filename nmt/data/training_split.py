@@ -26,6 +26,7 @@ import sentencepiece
 
 from nmt.data import sources, stages
 from nmt.data.adaptation import Inherited, extended
+from nmt.data.augmentation import UNMODIFIED, Augmentation
 from nmt.data.encoded_pairs import InParts
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.mixture import mean_shares
@@ -233,11 +234,16 @@ def prepare(
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
     if not Tokenizer.exists(run.path):
+        augmentation = Augmentation.of(cfg)
         if inherited is None:
             log(f"training a {tokenizer.kind.value} tokenizer")
-            made = train_tokenizer(tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir())
+            made = train_tokenizer(
+                tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), augmentation=augmentation
+            )
         else:
-            made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed)
+            made = inherited_tokenizer(
+                inherited, training, tags=cfg.symbols, seed=seed, augmentation=augmentation
+            )
         made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
     run.seal()
@@ -374,13 +380,19 @@ def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
 
 
 def inherited_tokenizer(
-    inherited: Inherited, text: TrainingText | StreamedText, *, tags: Sequence[str], seed: int
+    inherited: Inherited,
+    text: TrainingText | StreamedText,
+    *,
+    tags: Sequence[str],
+    seed: int,
+    augmentation: Augmentation = UNMODIFIED,
 ) -> Tokenizer:
-    """Return the tokenizer as it is, or with more pieces for `text`, or for a random sample of it."""
+    """Return the tokenizer as it is, or with more pieces for a sample of `text` as it is modified."""
     tokenizer, number = inherited
     if number is None:
         return tokenizer
-    return extended(tokenizer, text.sample(tokenizer.cfg.max_sentences // 2, seed), number, tags)
+    sample = augmentation(text.sample(tokenizer.cfg.max_sentences // 2, seed), seed=seed)
+    return extended(tokenizer, sample, number, tags)
 
 
 def train_tokenizer(
@@ -390,18 +402,22 @@ def train_tokenizer(
     tags: Sequence[str] = (),
     seed: int,
     cache: Path,
+    augmentation: Augmentation = UNMODIFIED,
 ) -> Tokenizer:
     """Train on `text`, or on a random sample of it, or load the cached tokenizer for the same input.
 
-    Each of `tags` is one piece.
+    Each of `tags` is one piece. The sample is modified as the pairs of an epoch are, so that words in
+    capitals have pieces, too.
     """
     most = cfg.max_sentences // 2
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
     settings = dataclasses.replace(cfg, sampling_alpha=0.0)
     sampling_key = text.sampling_key(most, seed)
+    if augmentation:
+        sampling_key += (augmentation, seed)
     entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, sampling_key, *tags)
     if open_entry(entry) is not None:
         return Tokenizer.load(cfg, entry)
-    tokenizer = Tokenizer.train(cfg, text.sample(most, seed), tags)
+    tokenizer = Tokenizer.train(cfg, augmentation(text.sample(most, seed), seed=seed), tags)
     write_entry(entry, tokenizer.save)
     return tokenizer

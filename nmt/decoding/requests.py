@@ -131,7 +131,7 @@ class Glossary:
         longest_first = sorted(terms, key=len, reverse=True)
         patterns = [f"(?i:{_whole(term)})" if term in self._plain else _whole(term) for term in longest_first]
         any_of = f"(?:{'|'.join(patterns)})" if patterns else "(?!)"
-        self._found = re.compile(f"{any_of}(?! ?{re.escape(TERM_MARKS[0])})")
+        self._found = re.compile(f"{any_of}(?! ?\\0)")
 
     @classmethod
     def read(cls, path: Path) -> Glossary:
@@ -187,9 +187,9 @@ def variants(targets: str) -> list[str]:
 
 
 def _without_marked(src: str) -> str:
-    """Return a source of the same length in which what is between the marks of terms is blank."""
+    """Return a source of the same length in which offered translations and their marks are NULs."""
     opening, closing = map(re.escape, TERM_MARKS)
-    return re.sub(f"{opening}.*?{closing}", lambda found: " " * len(found[0]), src)
+    return re.sub(f"{opening}.*?{closing}", lambda found: "\0" * len(found[0]), src)
 
 
 def _whole(phrase: str) -> str:

@@ -16,6 +16,7 @@ from nmt.attention_views.maps import SentenceMaps, attend
 from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
+from nmt.data.augmented import AugmentedData
 from nmt.data.mixture import tagged
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import DataConfig, ParallelText, Split
@@ -367,6 +368,8 @@ def evaluation_text(
         kept = run.kept_text(split, data, name)
         if kept is not None:
             return kept
+    if isinstance(data, AugmentedData):
+        return sources.modified(evaluation_text(run, cfg, data.of, split, named=named), data)
     all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
     if not named and (unnamed := sorted(data.origins & {place for one in all_own for place in one.origins})):
         raise UserError(

@@ -38,7 +38,7 @@ def scored_sets(
     for name, data in sources.set_configs(sets, cfg.data).items():
         if sources.has_split(data, split):
             text = evaluation_text(run, cfg, data, split, named=named, name=name)
-            if data.tgt in cfg.data.tags:
+            if data.tgt in cfg.data.tags and not data.tags:
                 text = dataclasses.replace(text, src=list(tagged(text.src, cfg.data.tags[data.tgt])))
             yield ScoredSet(name, data, text)
 

@@ -63,5 +63,6 @@ def prepare_data(cfg: TrainConfig, workers: int) -> None:
             )
         elif cfg.data.augment:
             tracker.message(
-                "data.augment modifies the pairs anew for each epoch, during the training: no ids are prepared"
+                "data.augment modifies the pairs anew for each epoch, during the training: no ids "
+                "are prepared"
             )

@@ -1,0 +1,114 @@
+"""Runs with modified training pairs and augmented sets, through the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import main
+from nmt.data.augmented import USUAL
+from nmt.files import written_lines
+
+TOY = [
+    *("experiment=none", "data=toy", "tokenizer=char", "model=transformer_tiny", "model.d_model=16"),
+    *("model.d_ff=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"),
+    *("schedule=constant", "data.max_tokens=64", "trainer.batch_tokens=200", "trainer.eval_every_steps=4"),
+    *("trainer.save_every_steps=2", "runtime.device=cpu", "runtime.kernels=false", "decoding=greedy"),
+    *("decoding.max_length_ratio=0", "tracking.sinks=[jsonl,train_log]", "metrics=[chrf]"),
+    *("trainer.best_metric=loss", "data.augment=[{name: upper_case, rate: 0.4}, {name: typos, rate: 0.4}]"),
+]
+SETS = "sets={augmented: {augment: usual}}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with augmented sets."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NMT_CACHE", str(folder / "cache"))
+        assert main(["train", f"run={folder / 'run'}", *TOY, SETS, "trainer.max_steps=4"]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("more", [[], ["data.streaming=true", "data.buffer_pairs=7"]])
+def test_a_resumed_run_sees_the_modified_pairs_of_one_left_alone(
+    run: Path, tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    straight = run
+    if more:
+        straight = tmp_path / "straight"
+        assert main(["train", f"run={straight}", *TOY, *more, "trainer.max_steps=4"]) == 0
+    for steps in (2, 4):
+        assert main(["train", f"run={tmp_path / 'run'}", *TOY, *more, f"trainer.max_steps={steps}"]) == 0
+    model = "checkpoints/step_00000004/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (straight / model).read_bytes()
+    done = [
+        line.partition("modified for epoch")[2]
+        for line in (straight / "train.log").read_text().splitlines()
+        if "modified for epoch" in line
+    ]
+    assert more or len(done) == len(set(done)) > 1
+
+
+def test_augmented_sets_are_scored_beside_the_plain_ones(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = json.loads((run / "results.json").read_text())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    validation = next(line for line in lines if "valid/chrf" in line)
+    for name in USUAL:
+        assert validation[f"valid/{name}/chrf"] == results["sets"][name]["validation"]["chrf"]
+    plain = written_lines(run / "data" / "test.en")
+    assert written_lines(run / "data" / "upper" / "test.en") == [line.upper() for line in plain]
+    assert written_lines(run / "data" / "typos" / "test.en") != plain
+    assert main(["evaluate", f"run={run}"]) == 0
+    for name in USUAL:
+        stored = json.loads((run / "evaluations" / f"test-{name}.json").read_text())
+        assert stored["scores"] == results["sets"][name]["test"]
+        assert stored["data"]["augment"][0]["rate"] == 1.0
+    assert "\ntest-upper  chrF " in capsys.readouterr().out
+
+
+def test_a_run_without_sets_is_scored_on_augmented_ones_of_its_own_copies(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    config = (copied / "config.yaml").read_text()
+    begin = config.index("\nsets:")
+    (copied / "config.yaml").write_text(config[:begin] + "\nsets: {}\n")
+    assert "augmented" in config[begin:]
+    for name in USUAL:
+        shutil.rmtree(copied / "data" / name)
+    sealed = json.loads((copied / "MANIFEST.json").read_text())
+    kept = {key: digest for key, digest in sealed.items() if "config" not in key and key.count("/") < 2}
+    (copied / "MANIFEST.json").write_text(json.dumps(kept))
+    assert main(["evaluate", f"run={copied}", "sets={loud: {augment: [upper_case]}}"]) == 0
+    results = json.loads((run / "results.json").read_text())
+    stored = next((copied / "evaluations").glob("test-loud-*.json"))
+    assert json.loads(stored.read_text())["scores"] == results["sets"]["upper"]["test"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ("{up: {augment: []}}", "sets.up.augment is empty; name a modifier: upper_case, "),
+        (
+            "{up: {augment: all}}",
+            "sets.up.augment must be a list, such as [{name: upper_case}], but is 'all'",
+        ),
+        ("{up: {augment: [loud]}}", "sets.up.augment[0].name must be one of upper_case, "),
+        (
+            "{upper: {test: x}, more: {augment: usual}}",
+            "sets.upper is there twice: once by augment: usual; give one another name",
+        ),
+    ],
+)
+def test_an_augmented_set_that_is_none_is_one_error(
+    sets: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *TOY, f"sets={sets}"]) == 2
+    assert message in capsys.readouterr().err
