@@ -23,8 +23,8 @@ from nmt.data.pairs import ParallelText
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 1
-MOST_CELLS = 1 << 25
-"""Pairs of a word and a word of its translation that are held at a time, 20 bytes each; of larger corpora
+MOST_CELLS = 1 << 24
+"""Pairs of a word and a word of its translation that are held, at about 90 bytes each; of larger corpora
 sentence pairs are left out, at equal distances."""
 DIAGONAL = 4.0
 """How fast the prior falls with the distance of two relative places; fast_align starts with this value."""
