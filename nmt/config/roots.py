@@ -24,7 +24,7 @@ from nmt.data.compression import without_suffix
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig, prepare
-from nmt.decoding.configs import DecodingConfig, ScoringConfig
+from nmt.decoding.configs import DecodingConfig, GlossaryUse, ScoringConfig
 from nmt.decoding.metrics import METRICS, default_best, names_of_metrics, require_metrics
 from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
@@ -231,6 +231,9 @@ class TranslateConfig(FileConfig):
     """A line of input is SOURCE TAB PREFIX, and the translation begins with the prefix."""
     glossary: str | None = None
     """File of lines SOURCE TERM TAB TARGET TERM: what the translation must have where the source has it."""
+    glossary_use: GlossaryUse = GlossaryUse.auto
+    """auto, annotate, constrain or both: whether terms are offered in the source, to a run that was trained
+    with data.augment=[{name: terms}], or enforced by the search; auto: offered where they can be."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

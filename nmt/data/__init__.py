@@ -14,6 +14,8 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
     draws               Random numbers that are hashes of a key and a counter.
+    encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
+    lexicon             Word translation probabilities, and the alignment of the words of a pair.
     augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
     damage              Made-up misaligned pairs from true ones, with labels.
@@ -27,7 +29,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     census              The counts of a training split: pairs, words, characters.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
-    encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
+    terms               Terms offered inside of sources: aligned words in training, glossaries later.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
     label_set           The labels of a classifier, as the target pieces of a tokenizer.

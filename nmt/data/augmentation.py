@@ -22,6 +22,7 @@ import numpy as np
 
 from nmt.data import modifiers
 from nmt.data.draws import Draws, hashes
+from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.loading import loaded
@@ -57,6 +58,8 @@ class Pair(NamedTuple):
     """Of source and target."""
     symbols: tuple[str, ...] = ()
     """Special pieces that may be in the text, and stay as they are."""
+    lexicon: WordLexicon | None = None
+    """The translations of words, for a modifier that offers terms."""
 
 
 Modify = Callable[[ModifierConfig, Pair, Draws], Pair]
@@ -74,6 +77,8 @@ class Augmentation:
     """Special pieces that the data puts into text."""
     has_labels: bool = False
     """Whether targets are labels, which stay as they are."""
+    lexicon: WordLexicon | None = None
+    """The translations of the words of the training text, if a modifier needs them."""
 
     @classmethod
     def of(cls, cfg: DataConfig, languages: tuple[str, str] | None = None) -> Augmentation:
@@ -106,7 +111,7 @@ class Augmentation:
         body = src[_front(self.symbols).match(src).end() :]  # type: ignore[union-attr]
         if not body.strip() or not tgt.strip():
             return src, tgt
-        pair = Pair(body, body if self.has_labels else tgt, self.languages, self.symbols)
+        pair = Pair(body, body if self.has_labels else tgt, self.languages, self.symbols, self.lexicon)
         new = modify(modifier, pair, Draws(key))
         if not new.src.strip() or not new.tgt.strip():
             return src, tgt

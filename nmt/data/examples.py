@@ -6,6 +6,7 @@ epoch. Batches are unknown here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from nmt.data.blocks import LARGE_PAIRS, epochs_of
 from nmt.data.encode import Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
+from nmt.data.lexicon import WordLexicon
+from nmt.data.modifiers import TermsConfig
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
@@ -25,6 +28,9 @@ from nmt.data.training_split import CorpusText, Examples, PairsOfEpoch, Training
 from nmt.disk_cache import cache_dir
 from nmt.errors import Log
 from nmt.runtime import derive_seed
+
+LEXICON_PAIRS = 1_000_000
+"""Pairs that a lexicon of words is made from."""
 
 
 @dataclass
@@ -37,6 +43,8 @@ class SentencePairs(Examples):
     """Above 0, segmentations are sampled anew for each epoch."""
     joined: bool = False
     """Whether source and target are one text, and both are to be predicted."""
+    lexicon: WordLexicon | None = None
+    """The translations of the words of the training text, if terms are offered."""
 
     @property
     def options(self) -> EncodingOptions:
@@ -54,6 +62,8 @@ class SentencePairs(Examples):
 
     def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the pairs of an epoch."""
+        if any(isinstance(row, TermsConfig) for row in Augmentation.of(self.cfg).modifiers):
+            self.lexicon = self._learnt(text, log)
         if isinstance(text, StreamedText):
             encode = functools.partial(self._encode_buffer, tokenizer, log)
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
@@ -80,6 +90,13 @@ class SentencePairs(Examples):
         corpora = _reported(encoded, "found in the cache, encoded" if known else "encoded", log)
         of_stage = functools.lru_cache(1)(lambda stage: self._epochs(corpora, stage))
         return lambda epoch, stage: of_stage(stage)(epoch)
+
+    def _learnt(self, text: TrainingText | StreamedText, log: Log) -> WordLexicon:
+        """Return the lexicon of the words of a text, or of so many of its pairs at random."""
+        digest = repr((text.sha256, *text.sampling_key(LEXICON_PAIRS, self.seed)))
+        found = WordLexicon.cached(lambda: text.sample(LEXICON_PAIRS, self.seed), digest, cache_dir())
+        log(f"words for terms: {len(found.src):,} of {self.cfg.src}, {len(found.tgt):,} of {self.cfg.tgt}")
+        return found
 
     def _encoded(self, part: CorpusText, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
         if len(part) > LARGE_PAIRS:
@@ -114,6 +131,7 @@ class SentencePairs(Examples):
     ) -> Encoder:
         """Return the encoder of an epoch, to which the same pair in another corpus is another."""
         seed, augmentation = derive_seed(self.seed, corpus), Augmentation.of(self.cfg, languages)
+        augmentation = dataclasses.replace(augmentation, lexicon=self.lexicon)
         return Encoder(tokenizer, self.options, self.sampling_alpha, seed, epoch, augmentation)
 
     def _epochs(self, corpora: Sequence[EncodedPairs], stage: int) -> Callable[[int], InParts]:

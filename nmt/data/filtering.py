@@ -53,7 +53,7 @@ class Chain:
 
     @property
     def reasons(self) -> list[str]:
-        """The names of the filters in an account: those of their rows, numbered where a row is there twice."""
+        """The names of the filters in an account: those of their rows, numbered where one is there twice."""
         names = [row.name for row in self.rows]
         return [
             name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"

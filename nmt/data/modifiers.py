@@ -18,6 +18,8 @@ from nmt.loading import Code
 
 EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪🔥✨🎉❤💔💯🚀🌍🍕⚽🎵📷✅❌⚠★☺→•§©®"
 """Characters that are inserted as noise unless others are named."""
+TERM_MARKS = ("<term>", "</term>")
+"""The special pieces before and after the translation of a term in a source."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,26 @@ class NoiseConfig(ModifierConfig):
             )
 
 
+@dataclass(frozen=True)
+class TermsConfig(ModifierConfig):
+    """Source words followed by their translation in the pair, between marks, so that the model learns to use
+    terms that it is offered. The last modifier of a list: others would change the terms.
+    """
+
+    rate: float = 0.5
+    most: int = 3
+    """Largest number of terms that are offered in a sentence."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, self.key_prefix, 1, "most")
+
+    @property
+    def symbols(self) -> list[str]:
+        """The marks."""
+        return list(TERM_MARKS)
+
+
 class Modifier(NamedTuple):
     """A row of the table."""
 
@@ -102,6 +124,7 @@ MODIFIERS: dict[str, Modifier] = {
     "typos": Modifier(TyposConfig, "nmt.data.augmentation.typos"),
     "end_punctuation": Modifier(EndPunctuationConfig, "nmt.data.augmentation.end_punctuation"),
     "noise": Modifier(NoiseConfig, "nmt.data.augmentation.noise"),
+    "terms": Modifier(TermsConfig, "nmt.data.terms.terms"),
 }
 
 

@@ -151,12 +151,6 @@ class MixtureData(DataConfig):
         return all(part.has_labels for part in self.parts(Split.train).values())
 
     @property
-    def symbols(self) -> list[str]:
-        """The tags, and what the corpora put into sources."""
-        parts = self.parts(Split.train).values()
-        return list(dict.fromkeys([*super().symbols, *(piece for part in parts for piece in part.symbols)]))
-
-    @property
     def is_mixture(self) -> bool:
         """Always True."""
         return True

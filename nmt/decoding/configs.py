@@ -17,6 +17,19 @@ from nmt.runtime_config import Precision
 BATCH_TOKENS_ON_CPU, BATCH_TOKENS_ON_GPU = 8192, 32_768
 
 
+class GlossaryUse(Enum):
+    """How terms of the source get their translations."""
+
+    auto = "auto"
+    """annotate where the run was trained with terms, else constrain."""
+    annotate = "annotate"
+    """The source offers them to a model that was trained so; the model may change or ignore them."""
+    constrain = "constrain"
+    """The search enforces them as they are written."""
+    both = "both"
+    """The source offers them and the search enforces them."""
+
+
 @dataclass
 class DecodingConfig:
     """The keys of all search strategies."""

@@ -14,15 +14,18 @@ import heapq
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from nmt.data.lines import read_lines
+from nmt.data.modifiers import TERM_MARKS
 from nmt.data.special_ids import EOS_ID, UNK_ID
+from nmt.data.terms import Span, annotated
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import SPACE
+from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.hypotheses import Wish
 from nmt.errors import UserError, suggest
 
@@ -50,12 +53,18 @@ class Request:
     """Words or phrases that must appear, in any order."""
     avoid: list[str] = field(default_factory=list)
     """Words or phrases that must not appear."""
+    terms: dict[str, str] = field(default_factory=dict)
+    """Terms of the source and their translations, as lines of a glossary for this request alone."""
+    due: list[str] = field(default_factory=list, metadata={"internal": True})
+    """Translations of terms found in the source, which `Translation.unmet` names where they are lacking."""
 
     def __post_init__(self) -> None:
         for name in ("must", "avoid"):
             if not all(map(str.strip, getattr(self, name))):
                 raise UserError(f"{name}: one of the words or phrases is blank")
-        for text in (self.src, self.prefix, *self.must, *self.avoid):
+        if not all(term.strip() and variants(targets) for term, targets in self.terms.items()):
+            raise UserError("terms: one of the terms or translations is blank")
+        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.terms, *self.terms.values()):
             if HALF.search(text):
                 raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
 
@@ -83,7 +92,7 @@ class Request:
             raise UserError(f'{name} is no JSON; a line is an object such as {{"src": "A dog."}}') from error
         if not isinstance(values, dict) or not isinstance(values.get("src"), str):
             raise UserError(f'{name} is no object with a text "src", such as {{"src": "A dog."}}')
-        known = [one.name for one in fields(cls)]
+        known = [one.name for one in fields(cls) if "internal" not in one.metadata]
         for key, value in values.items():
             if key not in known:
                 raise UserError(f"{name} has the unknown key {key!r}{suggest(key, known)}; there are {known}")
@@ -93,6 +102,11 @@ class Request:
             if key in ("must", "avoid") and not _are_phrases(value):
                 raise UserError(
                     f"{name}: {key} must be a list of words or phrases, but is {json.dumps(value)[:80]}"
+                )
+            if key == "terms" and not _are_terms(value):
+                raise UserError(
+                    f'{name}: terms must be an object of texts, such as {{"dog": "Hund"}}, but is '
+                    f"{json.dumps(value)[:80]}"
                 )
         try:
             return cls(**values)
@@ -104,13 +118,20 @@ def _are_phrases(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
 
 
-class Glossary:
-    """Terms of the source and their translations."""
+def _are_terms(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
-    def __init__(self, terms: dict[str, str]):
-        self.terms = terms
+
+class Glossary:
+    """Terms of the source and their translations; `a|b` are two translations of which one is due."""
+
+    def __init__(self, terms: Mapping[str, str]):
+        self.terms = dict(terms)
+        self._plain = {term: targets for term, targets in terms.items() if term == term.lower()}
         longest_first = sorted(terms, key=len, reverse=True)
-        self._found = re.compile("|".join(map(_whole, longest_first)) or "(?!)")
+        patterns = [f"(?i:{_whole(term)})" if term in self._plain else _whole(term) for term in longest_first]
+        any_of = f"(?:{'|'.join(patterns)})" if patterns else "(?!)"
+        self._found = re.compile(f"{any_of}(?! ?\\0)")
 
     @classmethod
     def read(cls, path: Path) -> Glossary:
@@ -124,7 +145,7 @@ class Glossary:
             source, *targets = (part.strip() for part in line.split("\t"))
             if not source and not any(targets):
                 continue
-            if not source or len(targets) != 1 or not targets[0]:
+            if not source or len(targets) != 1 or not variants(targets[0]):
                 raise UserError(f"glossary: line {number} of {path} is not SOURCE TERM, TAB, TARGET TERM")
             if terms.setdefault(source, targets[0]) != targets[0]:
                 raise UserError(
@@ -133,10 +154,42 @@ class Glossary:
                 )
         return cls(terms)
 
-    def applied(self, request: Request) -> Request:
-        """Return the request with the translation of every term that its source has, as a whole word."""
-        found = [self.terms[match] for match in self._found.findall(request.src)]
-        return replace(request, must=list(dict.fromkeys([*request.must, *found]))) if found else request
+    def spans(self, src: str) -> list[Span]:
+        """Return the terms of a source, as whole words; one in small letters is found in any case.
+
+        Of terms that overlap the longest counts; what the source already offers is passed over.
+        """
+        found = []
+        for match in self._found.finditer(_without_marked(src)):
+            targets = self.terms.get(match[0]) or self._plain.get(match[0].lower())
+            if targets:
+                found.append(Span(match.start(), match.end(), targets))
+        return found
+
+    def applied(self, request: Request, use: GlossaryUse) -> Request:
+        """Return the request with what its source asks for by the glossary and by its own `terms`."""
+        merged = Glossary({**self.terms, **request.terms}) if request.terms else self
+        spans = merged.spans(request.src)
+        if not spans:
+            return replace(request, terms={}) if request.terms else request
+        due = list(dict.fromkeys(span.translation for span in spans))
+        src, must = request.src, request.must
+        if use is not GlossaryUse.constrain:
+            src = annotated(src, [span._replace(translation=variants(span.translation)[0]) for span in spans])
+        if use is not GlossaryUse.annotate:
+            must = list(dict.fromkeys([*must, *(variants(one)[0] for one in due)]))
+        return replace(request, src=src, must=must, terms={}, due=due)
+
+
+def variants(targets: str) -> list[str]:
+    """Return the translations of a term, of which each will do; the first one is what is asked for."""
+    return [one.strip() for one in targets.split("|") if one.strip()]
+
+
+def _without_marked(src: str) -> str:
+    """Return a source of the same length in which offered translations and their marks are NULs."""
+    opening, closing = map(re.escape, TERM_MARKS)
+    return re.sub(f"{opening}.*?{closing}", lambda found: "\0" * len(found[0]), src)
 
 
 def _whole(phrase: str) -> str:
@@ -173,6 +226,11 @@ class Wishes:
         """Return the texts of a request that a translation lacks, or that it should not have."""
         begins = text.startswith(self._plain(request.prefix))
         lacking = [phrase for phrase in request.must if not self._is_in(phrase, text)]
+        lacking += [
+            targets
+            for targets in request.due
+            if not any(one in lacking or self._is_in(one, text) for one in variants(targets))
+        ]
         avoid = dict.fromkeys([*self.avoid, *request.avoid])
         present = [phrase for phrase in avoid if self._is_in(phrase, text)]
         return [*([] if begins else [request.prefix]), *lacking, *present]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,13 +19,14 @@ from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
 from nmt.data.mixture import tagged
+from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
-from nmt.decoding.configs import DecodingConfig, SamplingConfig
+from nmt.decoding.configs import DecodingConfig, GlossaryUse, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
-from nmt.decoding.requests import Request
+from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.translate import LINES_AT_ONCE, Translation, in_precision, translate_stream
 from nmt.errors import Log, UserError, suggest, warn
@@ -100,17 +101,21 @@ class Run(TrainedModel):
         tgt: str | None = None,
         *,
         token_scores: bool = False,
+        glossary: Mapping[str, str] | None = None,
+        glossary_use: GlossaryUse | str = GlossaryUse.auto,
         **settings: Any,
     ) -> Iterator[Translation]:
         """Translate lines, or one line, in order, with the search of the run or another.
 
         A `Request` is a line with what its translation must have. `settings` are keys of the search, such as
         `beam_size=8, n_best=3`; `tgt` is as in `asking_for`; `token_scores` asks for `Translation.tokens` and
-        `log_probs`.
+        `log_probs`. `glossary` has terms of the source and their translations, `glossary_use` is as in
+        `with_terms`.
         """
         self.require_task(Task.translation)
         search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
         several = [lines] if isinstance(lines, str | Request) else lines
+        several = self.with_terms(several, Glossary(glossary or {}), GlossaryUse(glossary_use))
         shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores}
         asked = self.asking_for(tgt, several)
         return translate_stream(asked, self.searched(search), self.tokenizer, search, **shared)
@@ -229,6 +234,31 @@ class Run(TrainedModel):
             raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
         several = cast("Iterable[Line]", [lines]) if isinstance(lines, str) else lines
         return (cast(Line, _tagged(line, tags[tgt or known[0]])) for line in several) if tags else several
+
+    @property
+    def knows_terms(self) -> bool:
+        """Whether the model was trained with terms in its sources."""
+        return set(TERM_MARKS) <= set(self.cfg.data.symbols)
+
+    def with_terms(
+        self, lines: Iterable[str | Request], glossary: Glossary, use: GlossaryUse = GlossaryUse.auto
+    ) -> Iterable[str | Request]:
+        """Return the lines with what their sources ask for by a glossary and by `Request.terms`.
+
+        Raises:
+            UserError: the model is to be offered terms, and was not trained with them.
+        """
+        if use is GlossaryUse.auto:
+            use = GlossaryUse.annotate if self.knows_terms else GlossaryUse.constrain
+        if use is not GlossaryUse.constrain and not self.knows_terms:
+            raise UserError(
+                f"glossary_use={use.value}: {self.path} was not trained with terms in its sources; set "
+                "glossary_use=constrain, or train with data.augment=[{name: terms}]"
+            )
+        return (
+            glossary.applied(Request.of(line), use) if glossary.terms or isinstance(line, Request) else line
+            for line in lines
+        )
 
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
         """Return the prompt and `max_tokens` tokens that continue it."""

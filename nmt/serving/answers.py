@@ -19,7 +19,7 @@ from nmt.attention_views.maps import SentenceMaps, attend_tokens
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
-from nmt.decoding.requests import Request
+from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import score_ids
 from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
 from nmt.errors import UserError
@@ -39,15 +39,17 @@ class Question:
     must: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
     """Text that translations begin with, must have and must not have: see `nmt.decoding.requests`."""
+    terms: tuple[tuple[str, str], ...] = ()
+    """Terms of the sources and their translations."""
 
     @property
     def has_wishes(self) -> bool:
         """Whether anything is asked of the text; the answer then has `unmet`."""
-        return bool(self.prefix or self.must or self.avoid)
+        return bool(self.prefix or self.must or self.avoid or self.terms)
 
     def request(self, line: str) -> Request:
         """Return what the search is given for a line."""
-        return Request(line, self.prefix, list(self.must), list(self.avoid))
+        return Request(line, self.prefix, list(self.must), list(self.avoid), dict(self.terms))
 
 
 @dataclass
@@ -63,10 +65,11 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
     requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
+    requests = [Request.of(one) for one in run.with_terms(requests, Glossary({}))]
     found = translate(requests, run.searched(search), run.tokenizer, search, device=run.device)
     candidates = [
         [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
-        for src, best in zip(run.tokenizer.src_pieces(lines), found, strict=True)
+        for src, best in zip(run.tokenizer.src_pieces([one.src for one in requests]), found, strict=True)
     ]
     asked = list(zip(questions, candidates, strict=True))
     for one in (one for question, some in asked if question.has_wishes for one in some):

@@ -19,6 +19,7 @@ import base64
 import dataclasses
 import hashlib
 import hmac
+import itertools
 import json
 import re
 from pathlib import Path
@@ -59,6 +60,7 @@ class TranslationRequest(BaseModel):
     prefix: StrictStr = Field("", description="Text that each translation begins with.")
     must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
     avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
+    terms: dict[StrictStr, StrictStr] = Field({}, description="Terms of the lines and their translations.")
     scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
     attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
 
@@ -89,7 +91,7 @@ class Service:
         """Return the answers to a request; raise `HTTPException` for one that gets none."""
         asked = parsed(await body_of(request, self.cfg))
         require_lines(asked.lines, self.cfg)
-        wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid)
+        wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid), tuple(asked.terms.items())
         require_few(wishes, self.cfg)
         question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
         if asked.attention and not self.has_attention:
@@ -288,15 +290,17 @@ def require_lines(lines: list[str], cfg: ServingConfig) -> None:
             raise HTTPException(422, f"text[{number}] has half of a surrogate pair, which is no character")
 
 
-def require_few(wishes: tuple[str, tuple[str, ...], tuple[str, ...]], cfg: ServingConfig) -> None:
+def require_few(
+    wishes: tuple[str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]], cfg: ServingConfig
+) -> None:
     """Raise `HTTPException` for a prefix and phrases that are too long to spell in a search."""
-    prefix, must, avoid = wishes
-    found = sum(map(len, (prefix, *must, *avoid)))
+    prefix, must, avoid, terms = wishes
+    found = sum(map(len, (prefix, *must, *avoid, *itertools.chain.from_iterable(terms))))
     if found > cfg.max_wish_chars:
         raise HTTPException(
             413,
-            f"prefix, must and avoid have {found:,} characters, but at most {cfg.max_wish_chars:,} are "
-            "allowed",
+            f"prefix, must, avoid and terms have {found:,} characters, but at most {cfg.max_wish_chars:,} "
+            "are allowed",
         )
 
 

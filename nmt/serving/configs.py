@@ -23,7 +23,7 @@ class ServingConfig:
     max_chars: int = 5000
     """Most characters of a line."""
     max_wish_chars: int = 1000
-    """Most characters of prefix, must and avoid together."""
+    """Most characters of prefix, must, avoid and terms together."""
     max_body_bytes: int = 1 << 20
     """Most bytes of the body of a request."""
     max_beam_size: int = 16

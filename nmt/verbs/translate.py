@@ -13,6 +13,7 @@ from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import to_plain
 from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.translate import translate
 from nmt.errors import Log, UserError
@@ -38,6 +39,7 @@ def _opened(cfg: TranslateConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.translation)
     run.asking_for(cfg.tgt, [])  # an error is an error before the first line is there
+    run.with_terms([], Glossary({}), cfg.glossary_use)
     return functools.partial(_translated, run, cfg, _glossary(cfg))
 
 
@@ -48,7 +50,7 @@ def _translated(
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
     found = translate(
-        list(run.asking_for(cfg.tgt, [glossary.applied(request) for request in requests])),
+        list(run.asking_for(cfg.tgt, run.with_terms(requests, glossary, cfg.glossary_use))),
         run.searched(cfg.decoding),
         run.tokenizer,
         cfg.decoding,
@@ -85,6 +87,7 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
     chosen = {"scores": cfg.scores, "prefixes": cfg.prefixes, "glossary": _glossary(cfg).terms}
+    chosen |= {"glossary_use": "" if cfg.glossary_use is GlossaryUse.auto else cfg.glossary_use.value}
     chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.hypotheses import Wish
 from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
 from nmt.errors import UserError
@@ -161,11 +163,48 @@ def test_a_glossary_is_for_whole_words_and_the_longest_term(tmp_path: Path) -> N
     file = tmp_path / "terms.tsv"
     file.write_text("dog\tHund\nhot dog\tWürstchen\n\nC++\tC++\n犬\tHund\n", encoding="utf-8")
     glossary = Glossary.read(file)
-    assert glossary.applied(Request("a hot dog, dogs", must=["und"])).must == ["und", "Würstchen"]
-    assert glossary.applied(Request("a dog and a dog")).must == ["Hund"]
-    assert glossary.applied(Request("in C++.")).must == ["C++"]
-    assert glossary.applied(Request("小犬です")).must == ["Hund"]
-    assert glossary.applied(Request("dogma")).must == []
+    assert glossary.applied(Request("a hot dog, dogs", must=["und"]), GlossaryUse.constrain).must == [
+        "und",
+        "Würstchen",
+    ]
+    assert glossary.applied(Request("a dog and a dog"), GlossaryUse.constrain).must == ["Hund"]
+    assert glossary.applied(Request("in C++."), GlossaryUse.constrain).must == ["C++"]
+    assert glossary.applied(Request("小犬です"), GlossaryUse.constrain).must == ["Hund"]
+    assert glossary.applied(Request("dogma"), GlossaryUse.constrain).must == []
+
+
+def test_a_term_in_small_letters_is_found_in_any_case_and_one_with_capitals_as_it_is() -> None:
+    glossary = Glossary({"dog": "Hund", "US": "USA", "hot dog": "Wurst"})
+    assert [span.translation for span in glossary.spans("Dog of the US, not us; a HOT DOG")] == [
+        "Hund",
+        "USA",
+        "Wurst",
+    ]
+
+
+def test_terms_are_offered_in_the_source_enforced_or_both() -> None:
+    glossary, asked = Glossary({"dog": "Hund|Köter"}), Request("a Dog, a cat", terms={"cat": "Katze"})
+    offered = glossary.applied(asked, GlossaryUse.annotate)
+    assert offered.src == "a Dog <term> Hund </term>, a cat <term> Katze </term>"
+    assert (offered.must, offered.due, offered.terms) == ([], ["Hund|Köter", "Katze"], {})
+    assert glossary.applied(offered, GlossaryUse.annotate) == offered
+    both = glossary.applied(asked, GlossaryUse.both)
+    assert (both.src, both.must) == (offered.src, ["Hund", "Katze"])
+    assert glossary.applied(asked, GlossaryUse.constrain).src == asked.src
+    assert glossary.applied(Request("x"), GlossaryUse.annotate) == Request("x")
+
+
+def test_a_term_that_is_due_is_unmet_unless_one_of_its_translations_is_there(bpe: Tokenizer) -> None:
+    wishes, asked = Wishes(bpe), Request("a dog", due=["Hund|Köter"])
+    assert wishes.unmet(asked, "ein Köter") == []
+    assert wishes.unmet(asked, "eine Katze") == ["Hund|Köter"]
+    assert wishes.unmet(replace(asked, must=["Hund"]), "eine Katze") == ["Hund"]
+    with pytest.raises(UserError, match=r"line 1: terms must be an object of texts, such as \{.dog"):
+        Request.from_json('{"src": "a", "terms": ["x"]}', "line 1")
+    with pytest.raises(UserError, match="line 1: terms: one of the terms or translations is blank"):
+        Request.from_json('{"src": "a", "terms": {"x": "|"}}', "line 1")
+    with pytest.raises(UserError, match="line 1 has the unknown key 'due'"):
+        Request.from_json('{"src": "a", "due": ["x"]}', "line 1")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,24 @@ def test_a_prefix_after_a_tab_and_a_glossary(
     assert "line 2 of the input has no TAB; with prefixes=true a line is SOURCE TAB PREFIX" in errors
 
 
+def test_terms_are_enforced_in_a_run_that_was_not_trained_with_them(run: Path) -> None:
+    opened = open_run(run, runtime_cfg=CPU)
+    assert not opened.knows_terms
+    plain, with_terms = (
+        list(opened.translate(["ab ba", "x"], glossary=glossary, beam_size=4))
+        for glossary in (None, {"ab": "gh"})
+    )
+    assert "gh" in with_terms[0].text.split()
+    assert [one.unmet for one in with_terms] == [[], []]
+    assert with_terms[1].text == plain[1].text
+    (asked,) = opened.translate(Request("ab ba", terms={"ba": "gh"}), beam_size=4)
+    assert "gh" in asked.text.split()
+    with pytest.raises(
+        UserError, match="glossary_use=both: .* was not trained with terms in its sources; set"
+    ):
+        opened.translate("ab", glossary_use="both")
+
+
 def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream(
     run: Path, tmp_path: Path
 ) -> None:

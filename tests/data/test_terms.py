@@ -1,0 +1,58 @@
+"""Terms in sources: words of the pair, between marks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nmt.data.augmentation import Augmentation
+from nmt.data.lexicon import WordLexicon
+from nmt.data.modifiers import TermsConfig, parsed
+from nmt.data.pairs import ParallelText
+from nmt.data.terms import Span, annotated
+from nmt.errors import UserError
+
+NOUNS = [(f"noun{i}", f"Wort{i}") for i in range(60)]
+PAIRS = [
+    (f"the {a} sees <b>a</b> {b}.", f"das {x} sieht <b>ein</b> {y}.")
+    for (a, x), (b, y) in zip(NOUNS, NOUNS[7:] + NOUNS[:7], strict=True)
+]
+TEXT = ParallelText([src for src, _ in PAIRS * 3], [tgt for _, tgt in PAIRS * 3])
+
+
+def test_a_term_is_followed_by_its_translation() -> None:
+    src = "a dog, a cat"
+    assert annotated(src, [Span(2, 5, "Hund"), Span(9, 12, "Katze")]) == (
+        "a dog <term> Hund </term>, a cat <term> Katze </term>"
+    )
+
+
+def test_terms_are_words_of_the_pair_and_a_pure_function_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
+    lexicon = WordLexicon.of(TEXT)
+    modify = Augmentation((TermsConfig(name="terms", rate=0.8),), ("en", "de"), ("<2de>",), lexicon)
+    tagged = ParallelText([f"<2de> {src}" for src in TEXT.src], TEXT.tgt)
+    found = modify(tagged, seed=3)
+    assert found.tgt == TEXT.tgt
+    changed = [(src, tgt) for src, tgt in zip(found.src, found.tgt, strict=True) if "<term>" in src]
+    assert 0.7 * len(TEXT) < len(changed) < 0.9 * len(TEXT)
+    known = dict(NOUNS)
+    for src, tgt in changed:
+        assert src.startswith("<2de> the noun")
+        for term, translation in re.findall(r"(\w+) <term> (\w+) </term>", src):
+            assert translation == known[term]
+            assert translation in tgt
+    halves = [
+        modify(ParallelText(tagged.src[a:b], tagged.tgt[a:b]), seed=3, first=a)
+        for a, b in ((0, 50), (50, 180))
+    ]
+    assert [src for half in halves for src in half.src] == found.src
+    assert modify(tagged, seed=4).src != found.src
+
+
+def test_terms_need_the_words_of_a_corpus_and_a_number_of_terms() -> None:
+    with pytest.raises(UserError, match=r"name=terms is for data\.augment, where words can be aligned"):
+        Augmentation((TermsConfig(name="terms", rate=1.0, key_prefix="data.augment[0]"),))(TEXT, seed=1)
+    with pytest.raises(UserError, match=r"data.augment\[0\].most must be at least 1, but is 0"):
+        parsed("data.augment", [{"name": "terms", "most": 0}])
