@@ -394,7 +394,7 @@ def examined(
             if split is not Split.train:
                 wanted.append(exam.wanted())
             reports.append(exam.report(overlaps, is_whole))
-    return reports[::-1], unreadable
+    return sorted(reports, key=lambda report: list(Split).index(report.split)), unreadable
 
 
 def _limited(cfg: DataConfig, split: Split, most: int | None) -> Iterator[ParallelText]:

@@ -77,6 +77,8 @@ class Repetition(NamedTuple):
     """Lines that have been there before."""
     ambiguous: int
     """Different lines with several different lines on the other side."""
+    variants: int
+    """Different lines on the other side beyond the first, over all lines."""
     groups: list[Group]
     """The lines that are there most often, as far as their text is known."""
     is_exact: bool
@@ -169,7 +171,8 @@ class Repeats:
             if (texts := self._texts.get(int(keys[starts[place]]))) is not None:
                 groups.append(Group(int(counts[place]), int(variants[place]), int(first[place]), texts))
         repeated = int((counts - 1).sum()) * scale
-        return Repetition(repeated, int((variants > 1).sum()) * scale, groups, scale == 1)
+        ambiguous, further = int((variants > 1).sum()) * scale, int((variants - 1).sum()) * scale
+        return Repetition(repeated, ambiguous, further, groups, scale == 1)
 
 
 def _joined(parts: list[Any], kind: Any) -> Any:

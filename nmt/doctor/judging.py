@@ -166,7 +166,8 @@ def _sides(report: SplitReport) -> Iterator[Finding]:
             Severity.breaks,
             report.name,
             "shifted",
-            f"from about pair {first:,} on, the source fits the target {abs(shift.lines)} lines "
+            f"from about pair {first:,} on, the source fits the target "
+            f"{abs(shift.lines)} line{'s' if abs(shift.lines) > 1 else ''} "
             f"{'later' if shift.lines > 0 else 'earlier'}, judging by lengths "
             f"({shift.parts:,} of {shift.of:,} parts of 1,000 pairs)",
             "a line is missing or added on one side: align the files again",
@@ -255,12 +256,12 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
         yield _repetition(
             report, "duplicates", pairs, "are repetitions of a pair before them", "keep one of each"
         )
-    if (near := plain.repeated - pairs.repeated) > 0 and report.cfg.has_source:
+    if plain.variants:
         groups = [group for group in plain.groups if group.variants > 1]
         yield _repetition(
             report,
             "near_duplicates",
-            plain._replace(repeated=near, groups=groups),
+            plain._replace(repeated=plain.variants, groups=groups),
             "repeat a pair before them but for case, punctuation, digits and spaces",
             "keep one of each",
         )
@@ -289,12 +290,7 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
                 "several translations are fine; very many are placeholders or misaligned",
                 found.ambiguous,
                 total,
-                [
-                    Example(
-                        g.first, *map(visible_text, g.texts), f"{g.times:,} times, {g.variants:,} {other}"
-                    )
-                    for g in groups
-                ],
+                [example_of(g, f"{g.times:,} times, {g.variants:,} {other}") for g in groups],
             )
 
 

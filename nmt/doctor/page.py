@@ -65,6 +65,7 @@ def _split(report: SplitReport) -> dict[str, Any]:
         "correlation": report.correlation,
         "findings": dict(report.gallery.counts),
         "repeated": {kind: found.repeated for kind, found in report.repeats.items()},
+        "near_duplicates": report.repeats["plain"].variants,
         "overlaps": [{k: v for k, v in asdict(one).items() if k != "examples"} for one in report.overlaps],
         "languages": [
             {"expected": told.expected, "looked_at": told.looked_at, "counts": told.counts}
