@@ -28,6 +28,7 @@ in import order, too; a test reads these lists and checks both:
     runs/                 A run directory, and what is opened from it.
     exchange/             Models of other programs as runs, and runs in the formats of other programs.
     comparison/           Runs side by side, by their files alone; no weights.
+    doctor/               A look at the environment and at a corpus, before anyone trains on it.
     serving/              A trained model behind HTTP, and a page to try it.
     verbs/                One file a verb: wiring only.
     scripting             Training from Python.

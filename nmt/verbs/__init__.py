@@ -21,6 +21,7 @@ import order:
     runs                List runs.
     compare             Compare runs.
     reproduce           Train a run again and compare.
+    doctor              Look at the environment and at a corpus.
     serve               Answer requests over HTTP.
     export              Write the model of a run for another program.
 """
@@ -242,6 +243,19 @@ _ROWS = (
         ),
         opens_run=False,
         words="run",
+    ),
+    Verb(
+        name="doctor",
+        summary="look at the environment, or at a corpus, before anyone trains: findings and remedies",
+        config="nmt.doctor.configs.DoctorConfig",
+        code="nmt.verbs.doctor.run",
+        groups=("data",),
+        examples=(
+            "nmt doctor                                     # the environment",
+            "nmt doctor data=files data.train=corpus/train data.src=en data.tgt=de   # a corpus",
+            "nmt doctor data=multi30k doctor.page=doctor.html doctor.json=doctor.json",
+        ),
+        opens_run=False,
     ),
     Verb(
         name="serve",

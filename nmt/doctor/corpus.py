@@ -1,0 +1,408 @@
+"""One pass over each split of a corpus, and its counts; memory does not grow with the corpus, but for hashes.
+
+Splits to score on are read first, so that the pass over the training pairs can tell which of them are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data import sources
+from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_pairs
+from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
+from nmt.doctor import characters
+from nmt.doctor.alignment import Alignment, Shift
+from nmt.doctor.characters import BLOCK_LINES, SCRIPTS, LineFacts, facts_of
+from nmt.doctor.configs import DoctorOptions
+from nmt.doctor.findings import Example, Gallery, visible_text
+from nmt.doctor.hashes import Hashes, Repeats, Repetition, combined
+from nmt.doctor.language import Languages, languages_of
+from nmt.doctor.similar import Sample, similar_pairs
+from nmt.errors import UserError
+from nmt.progress import told
+
+LONGEST = 10_000
+"""Lengths are counted exactly up to this one."""
+RATIO_STEPS = 20
+"""Steps of the histogram of ratios from one ratio to its double."""
+RATIO_DOUBLINGS = 6
+LOPSIDED = 3.0
+"""Ratio of characters, relative to the usual one, from which a pair is shown as uneven."""
+FLAGS = {
+    "control": characters.CONTROL,
+    "breaks": characters.BREAK,
+    "invisible": characters.INVISIBLE,
+    "byte_order": characters.MARK,
+    "replacement": characters.REPLACEMENT,
+    "private": characters.PRIVATE,
+    "mojibake": characters.GARBLED,
+    "mixed_words": characters.MIXED,
+}
+"""Kinds of findings about the characters of a pair, by their bits."""
+TEXT_ORDER = (Split.test, Split.validation, Split.train)
+
+
+@dataclass
+class SideCounts:
+    """The counts of one side of a split."""
+
+    language: str
+    words: int = 0
+    empty: int = 0
+    over_long: int = 0
+    characters: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0x110000, np.int64))
+    """The number of each code point."""
+    char_lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(LONGEST + 1, np.int64))
+    """The number of lines of each length; the last one of all longer lines."""
+    word_lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(LONGEST + 1, np.int64))
+    script_sets: Counter[int] = field(default_factory=Counter)
+    """The number of lines with each set of scripts."""
+
+    def add(self, facts: LineFacts, max_chars: int) -> None:
+        """Add the facts of a block."""
+        self.words += int(facts.words.sum())
+        self.empty += int((facts.words == 0).sum())
+        self.over_long += int((facts.chars > max_chars).sum())
+        for lengths, histogram in ((facts.chars, self.char_lengths), (facts.words, self.word_lengths)):
+            histogram += np.bincount(np.minimum(lengths, LONGEST), minlength=LONGEST + 1)
+        sets, counts = np.unique(facts.scripts, return_counts=True)
+        self.script_sets.update(dict(zip(sets.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def chars(self) -> int:
+        """Characters, but for the ends of lines."""
+        return int(self.characters.sum() - self.characters[10])
+
+    @property
+    def scripts(self) -> dict[str, int]:
+        """The number of letters of each script, the most first."""
+        used = np.flatnonzero(self.characters)
+        sets, numbers = characters.tables().scripts[used], self.characters[used]
+        counts = {name: int(numbers[sets == 1 << bit].sum()) for bit, name in enumerate(SCRIPTS)}
+        return dict(sorted(((n, c) for n, c in counts.items() if c), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def main_scripts(self) -> int:
+        """The scripts with a tenth of the letters or more, as a set: Japanese has three."""
+        scripts = self.scripts
+        total = sum(scripts.values())
+        return sum(1 << SCRIPTS.index(name) for name, count in scripts.items() if count * 10 >= total)
+
+    @property
+    def foreign(self) -> int:
+        """Lines with letters, none of which is of a main script."""
+        main = self.main_scripts
+        return sum(count for scripts, count in self.script_sets.items() if scripts and not scripts & main)
+
+
+def percentiles(histogram: NDArray[np.int64], shares: tuple[float, ...]) -> list[int]:
+    """Return the values below which these shares of a histogram of counts are."""
+    running = np.cumsum(histogram)
+    return [int(np.searchsorted(running, share * running[-1])) for share in shares]
+
+
+@dataclass
+class Overlap:
+    """Pairs of a split to score on that occur in another split."""
+
+    split: str
+    pairs: int
+    sources: int
+    targets: int
+    plain_pairs: int
+    """Pairs that occur but for case, punctuation, digits and spaces; `pairs` included."""
+    total: int
+    examples: list[Example]
+
+
+class _Wanted:
+    """The hashes of a split to score on, and which of them have been met in other pairs."""
+
+    kinds = ("pairs", "sources", "targets", "plain_pairs")
+
+    def __init__(self, name: str, keys: list[Hashes], most: int):
+        self.name = name
+        self._lines = keys
+        self._keys = [np.unique(one) for one in keys]
+        self._met = [np.zeros(len(one), bool) for one in self._keys]
+        self._examples, self._most = list[Example](), most
+
+    def add(self, keys: list[Hashes], first: int, sides: tuple[list[str], list[str]]) -> None:
+        """Look for the hashes among those of a block; each side has its texts."""
+        for kind, (wanted, met, found) in enumerate(zip(self._keys, self._met, keys, strict=True)):
+            if not len(wanted):
+                continue
+            places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
+            rows = np.flatnonzero(wanted[places] == found)
+            met[places[rows]] = True
+            if self.kinds[kind] == "plain_pairs":
+                for row in rows[: self._most - len(self._examples)].tolist():
+                    line = int(np.flatnonzero(self._lines[kind] == found[row])[0]) + 1
+                    src, tgt = (visible_text(side[row]) for side in sides)
+                    self._examples.append(Example(first + row, src, tgt, f"line {line:,} of {self.name}"))
+
+    def overlap(self) -> Overlap:
+        """Return what has been met in another split, and forget it."""
+        counts = {}
+        for kind, lines, keys, met in zip(self.kinds, self._lines, self._keys, self._met, strict=True):
+            counts[kind] = int(np.isin(lines, keys[met]).sum())
+            met[:] = False
+        examples, self._examples = self._examples, []
+        return Overlap(self.name, total=len(self._lines[0]), examples=examples, **counts)
+
+
+@dataclass
+class SplitReport:
+    """All that is known of one split of one corpus."""
+
+    name: str
+    """Such as "train", or "NAME: train" in a mixture."""
+    split: Split
+    cfg: DataConfig
+    pairs: int
+    src: SideCounts
+    tgt: SideCounts
+    gallery: Gallery
+    ratios: NDArray[np.int64]
+    """A histogram of the ratio of target to source characters; see `ratio_of`."""
+    repeats: dict[str, Repetition]
+    overlaps: list[Overlap]
+    correlation: float | None
+    shift: Shift | None
+    similar: list[Example]
+    similar_count: int
+    sampled: int
+    languages: list[Languages]
+    wrong_language: list[Example]
+    filtered: FilterReport | None
+    """What training would drop; None but for training pairs."""
+    is_whole: bool
+
+
+def ratio_of(place: float) -> float:
+    """Return the ratio in the middle of a bar of the histogram of ratios."""
+    return float(2.0 ** ((place - RATIO_STEPS * RATIO_DOUBLINGS) / RATIO_STEPS))
+
+
+class Examination:
+    """The pass over one split of one corpus; see `examined`."""
+
+    def __init__(self, name: str, split: Split, cfg: DataConfig, options: DoctorOptions):
+        self.name, self.split, self.cfg, self.options = name, split, cfg, options
+        self.src, self.tgt = SideCounts(cfg.src), SideCounts(cfg.tgt)
+        self.gallery = Gallery(options.examples, options.seed)
+        self.sample = Sample(options.sample, options.seed)
+        self.alignment = Alignment()
+        self.repeats = {kind: Repeats() for kind in ("pair", "source", "target", "plain")}
+        self.ratios = np.zeros(2 * RATIO_STEPS * RATIO_DOUBLINGS + 1, np.int64)
+        self.filtered = FilterReport(0)
+        self.keys: list[list[Hashes]] = []
+        self.read = 0
+
+    def add(self, text: ParallelText, wanted: list[_Wanted]) -> None:
+        """Look at the pairs of a chunk, and for those of other splits among them."""
+        if self.split is Split.train and self.cfg.has_source:
+            self.filtered += filter_pairs(text, self.cfg)[1]
+        for start in range(0, len(text), BLOCK_LINES):
+            end = start + BLOCK_LINES
+            self._block(ParallelText(text.src[start:end], text.tgt[start:end]), wanted)
+
+    def _block(self, text: ParallelText, wanted: list[_Wanted]) -> None:
+        first, rows = self.read + 1, np.arange(len(text)) + self.read + 1
+        sides = text.src, text.tgt
+        src = facts_of(text.src, self.src.characters)
+        tgt = facts_of(text.tgt, self.tgt.characters)
+        self.src.add(src, self.cfg.max_chars)
+        self.tgt.add(tgt, self.cfg.max_chars)
+        self.read += len(text)
+        self.sample.add(*sides, rows)
+        keys = _keys(src, tgt)
+        if self.split is not Split.train:
+            self.keys.append(keys)
+        for other in wanted:
+            other.add(keys, first, sides)
+        self._repeats(src, tgt, rows, sides, keys)
+        self._characters(src, tgt, first, sides)
+        if self.cfg.has_source:
+            self.alignment.add(src.chars, tgt.chars, first)
+            self._pairs(src, tgt, first, sides)
+
+    def _repeats(
+        self,
+        src: LineFacts,
+        tgt: LineFacts,
+        rows: NDArray[np.int64],
+        sides: tuple[list[str], list[str]],
+        keys: list[Hashes],
+    ) -> None:
+        every = np.arange(len(rows))
+        pairs, sources_, targets, plain = keys
+        self.repeats["pair"].add(pairs, pairs, rows, sides, every)
+        there = tgt.words > 0
+        self.repeats["target"].add(targets[there], sources_[there], rows[there], sides, every[there])
+        if self.cfg.has_source:
+            there = src.words > 0
+            self.repeats["source"].add(sources_[there], targets[there], rows[there], sides, every[there])
+            there = (src.letters > 0) & (tgt.letters > 0)
+            self.repeats["plain"].add(plain[there], pairs[there], rows[there], sides, every[there])
+
+    def _characters(
+        self, src: LineFacts, tgt: LineFacts, first: int, sides: tuple[list[str], list[str]]
+    ) -> None:
+        for kind, bit in FLAGS.items():
+            self.gallery.add(kind, ((src.flags | tgt.flags) & bit) > 0, first, sides)
+        self.gallery.add("html", src.html | tgt.html, first, sides)
+        self.gallery.add("url", src.url | tgt.url, first, sides)
+        longest = np.maximum(src.chars, tgt.chars)
+        unread = longest > MAX_LINE_CHARS
+        self.gallery.add("unread", unread, first, sides, longest.astype(np.float64))
+        over_long = (longest > self.cfg.max_chars) & ~unread
+        self.gallery.add("over_long", over_long, first, sides, longest.astype(np.float64))
+        empty = tgt.words == 0
+        self.gallery.add("empty", empty | (src.words == 0) if self.cfg.has_source else empty, first, sides)
+        self._foreign(src, tgt, first, sides)
+
+    def _foreign(
+        self, src: LineFacts, tgt: LineFacts, first: int, sides: tuple[list[str], list[str]]
+    ) -> None:
+        """Note lines without any letter of the main scripts, as far as these are known by now."""
+        found = np.zeros(len(src.chars), bool)
+        for facts, counts in ((src, self.src), (tgt, self.tgt)):
+            found |= (facts.scripts > 0) & ((facts.scripts & np.uint32(counts.main_scripts)) == 0)
+        self.gallery.add("foreign", found, first, sides)
+
+    def _pairs(self, src: LineFacts, tgt: LineFacts, first: int, sides: tuple[list[str], list[str]]) -> None:
+        full = (src.words > 0) & (tgt.words > 0)
+        ratio = np.log2((tgt.chars + (tgt.chars == 0)) / (src.chars + (src.chars == 0)))
+        places = np.clip(
+            np.round(ratio * RATIO_STEPS), *(-RATIO_STEPS * RATIO_DOUBLINGS, len(self.ratios) // 2)
+        )
+        self.ratios += np.bincount(
+            places[full].astype(np.int64) + len(self.ratios) // 2, minlength=len(self.ratios)
+        )
+        usual = np.log2(ratio_of(percentiles(self.ratios, (0.5,))[0]))
+        long = np.maximum(src.chars, tgt.chars) > MIN_UNEVEN_CHARS
+        odd = np.abs(ratio - usual)
+        self.gallery.add("lopsided", full & long & (odd > np.log2(LOPSIDED)), first, sides, odd)
+        same = (src.exact == tgt.exact) & full
+        self.gallery.add("identical", same, first, sides)
+        nearly = (src.plain == tgt.plain) & ~same & (src.letters > 0)
+        self.gallery.add("copies", nearly, first, sides)
+        self.gallery.add("numbers", (src.numbers != tgt.numbers) & full, first, sides)
+        self.gallery.add("open", (src.is_open != tgt.is_open) & full, first, sides)
+
+    def wanted(self) -> _Wanted:
+        """Return the pairs of the split, to be looked for in others."""
+        empty = [np.empty(0, np.uint64)] * len(_Wanted.kinds)
+        keys = [np.concatenate(parts) for parts in zip(empty, *self.keys, strict=True)]
+        self.keys = []
+        return _Wanted(self.name, keys, self.options.examples)
+
+    def report(self, overlaps: list[Overlap], is_whole: bool) -> SplitReport:
+        """Return the counts, after a look at the sample."""
+        lines, text = self.sample.taken()
+        similar = similar_pairs(text)
+        shown = [
+            Example(
+                lines[row],
+                visible_text(text.src[row]),
+                visible_text(text.tgt[row]),
+                f"{share:.0%} as line {lines[other]:,}: {visible_text(text.tgt[other], 80)}",
+            )
+            for row, other, share in similar[: self.options.examples]
+        ]
+        languages, wrong = self._languages(lines, text)
+        return SplitReport(
+            name=self.name,
+            split=self.split,
+            cfg=self.cfg,
+            pairs=self.read,
+            src=self.src,
+            tgt=self.tgt,
+            gallery=self.gallery,
+            ratios=self.ratios,
+            repeats={kind: one.found(self.options.examples) for kind, one in self.repeats.items()},
+            overlaps=overlaps,
+            correlation=self.alignment.correlation,
+            shift=self.alignment.shift,
+            similar=shown,
+            similar_count=len(similar),
+            sampled=len(lines),
+            languages=languages,
+            wrong_language=wrong,
+            filtered=self.filtered if self.split is Split.train and self.cfg.has_source else None,
+            is_whole=is_whole,
+        )
+
+    def _languages(self, lines: list[int], text: ParallelText) -> tuple[list[Languages], list[Example]]:
+        sides = [(text.src, self.cfg.src)] if self.cfg.has_source else []
+        found, wrong = [], list[Example]()
+        for side, language in [*sides, (text.tgt, self.cfg.tgt)]:
+            told_ = languages_of(side, language)
+            found.append(told_)
+            surest = sorted(told_.others, key=lambda other: (-other[2], other[0]))[: self.options.examples]
+            for row, other, _ in surest:
+                texts = visible_text(text.src[row]), visible_text(text.tgt[row])
+                wrong.append(Example(lines[row], *texts, f"{language} side: looks like {other}"))
+        return found, wrong
+
+
+def _keys(src: LineFacts, tgt: LineFacts) -> list[Hashes]:
+    """Return the hashes of each pair by which splits are compared, in the order of `_Wanted.kinds`.
+
+    A pair with hardly any letter is compared as it is where case and punctuation do not count.
+    """
+    pairs, plain = combined(src.exact, tgt.exact), combined(src.plain, tgt.plain)
+    return [pairs, src.exact, tgt.exact, np.where((src.letters > 1) & (tgt.letters > 1), plain, pairs)]
+
+
+@dataclass
+class Unreadable:
+    """A split that cannot be read, and why."""
+
+    name: str
+    problem: str
+
+
+def examined(
+    cfg: DataConfig, options: DoctorOptions, log: Callable[[str], None]
+) -> tuple[list[SplitReport], list[Unreadable]]:
+    """Look at every corpus and split of a config, those to score on first, and tell `log` what is read."""
+    reports, unreadable = list[SplitReport](), list[Unreadable]()
+    wanted = list[_Wanted]()
+    for split in TEXT_ORDER:
+        met = list(wanted)
+        for part_name, part in cfg.parts(split).items():
+            name = f"{part_name}: {split.value}" if cfg.is_mixture else split.value
+            exam = Examination(name, split, part, options)
+            try:
+                chunks = told(_limited(part, split, options.max_pairs), f"looking at {name}", "pairs")
+                for chunk in chunks:
+                    exam.add(chunk, met)
+            except UserError as error:
+                unreadable += [Unreadable(name, problem) for problem in error.problems]
+                continue
+            is_whole = options.max_pairs is None or exam.read < options.max_pairs
+            overlaps = [other.overlap() for other in met]
+            log(f"{name}: {exam.read:,} pairs looked at")
+            if split is not Split.train:
+                wanted.append(exam.wanted())
+            reports.append(exam.report(overlaps, is_whole))
+    return sorted(reports, key=lambda report: list(Split).index(report.split)), unreadable
+
+
+def _limited(cfg: DataConfig, split: Split, most: int | None) -> Iterator[ParallelText]:
+    """Yield the pairs of a split in chunks, as training would read them, but for tags; the first `most`."""
+    left = most
+    for chunk in sources.stream(cfg, split).chunks():
+        if left is not None and len(chunk) >= left:
+            yield dataclasses.replace(chunk, src=chunk.src[:left], tgt=chunk.tgt[:left])
+            return
+        left = None if left is None else left - len(chunk)
+        yield chunk

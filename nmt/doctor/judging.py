@@ -1,0 +1,385 @@
+"""The findings that the counts of a corpus give: how bad each is, and what to do, with keys of the config."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, Split
+from nmt.data.sources import has_split
+from nmt.doctor import characters
+from nmt.doctor.corpus import LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of
+from nmt.doctor.findings import Example, Finding, Severity, visible_text
+from nmt.doctor.hashes import Group, Repetition
+from nmt.doctor.similar import SIMILAR
+
+LEAST_CORRELATION = 0.3
+"""Correlation of lengths below which the sides are no translations of each other."""
+ENOUGH_PAIRS = 200
+"""Pairs from which a correlation or a share says something."""
+MANY_COPIES = 0.2
+"""Share of identical pairs, above which one side is perhaps a copy of the other."""
+SMALL_CORPUS = 100_000
+"""Training pairs below which the recipe for small data is worth naming."""
+
+
+class Kind(NamedTuple):
+    """A kind of finding about single pairs."""
+
+    severity: Severity
+    text: str
+    """What the pairs have, after their number."""
+    remedy: str
+
+
+DROP = "remove these pairs"
+KINDS = {
+    "empty": Kind(Severity.costs, "have an empty side", "training drops them; remove such test pairs"),
+    "unread": Kind(
+        Severity.costs,
+        f"have a line of over {MAX_LINE_CHARS:,} characters, of which only the beginning is read",
+        "training drops them; is a line feed missing?",
+    ),
+    "over_long": Kind(
+        Severity.note,
+        "have a side of more than data.max_chars characters",
+        "training drops them: split them into sentences, or raise data.max_chars and data.max_tokens",
+    ),
+    "lopsided": Kind(
+        Severity.costs,
+        f"have sides whose lengths differ {LOPSIDED:g} times as much as usual",
+        "they are rarely translations: lower data.max_ratio, which drops such pairs",
+    ),
+    "identical": Kind(
+        Severity.note,
+        "have the same text on both sides",
+        "names and numbers are fine; sentences teach the model to copy: remove them",
+    ),
+    "copies": Kind(
+        Severity.note,
+        "have the same letters on both sides, but for case and punctuation",
+        "as above: look whether they are sentences",
+    ),
+    "numbers": Kind(
+        Severity.note,
+        "have different numbers (of two digits or more) on the two sides",
+        "times, units and thousands may be written in another way; else the pair is misaligned",
+    ),
+    "open": Kind(
+        Severity.note,
+        "have brackets or quotes that are closed on one side only",
+        "often a sentence cut in two",
+    ),
+    "control": Kind(Severity.costs, "have control characters", "delete these characters from the files"),
+    "breaks": Kind(
+        Severity.note,
+        "have a line break of another kind inside (CR, U+0085, U+2028, form feed)",
+        "here they are text, but other programs break lines at them: replace them by spaces",
+    ),
+    "invisible": Kind(
+        Severity.costs,
+        "have invisible characters (zero-width, soft hyphen, direction marks)",
+        "delete these characters; the same word with and without them is two words to the model",
+    ),
+    "byte_order": Kind(
+        Severity.costs,
+        "have a byte order mark inside",
+        "files were joined with their marks: delete U+FEFF",
+    ),
+    "replacement": Kind(
+        Severity.costs,
+        "have U+FFFD, which stands for a byte that could not be read",
+        "convert the original files anew, with the right encoding, or remove these pairs",
+    ),
+    "private": Kind(
+        Severity.costs, "have characters of private use, which have no meaning", "remove or replace them"
+    ),
+    "mojibake": Kind(
+        Severity.costs,
+        "look as if UTF-8 had been read as Windows-1252, such as Ã¼ for ü",
+        "repair them (the library ftfy does), or remove them",
+    ),
+    "mixed_words": Kind(
+        Severity.costs,
+        "have a word with letters of two scripts that look alike, such as a Cyrillic а in a Latin word",
+        "replace the letters by those of the script of the word",
+    ),
+    "foreign": Kind(Severity.costs, "have a side without a letter of the script of its language", DROP),
+    "html": Kind(
+        Severity.costs,
+        "have HTML tags or entities",
+        "replace entities by their characters, and remove tags unless they are to be translated",
+    ),
+    "url": Kind(Severity.note, "have an address of the web", "few do no harm; many are boilerplate"),
+}
+
+
+def judged(
+    data: DataConfig, reports: Sequence[SplitReport], unreadable: Sequence[Unreadable]
+) -> list[Finding]:
+    """Return all findings, the worst first; those of a severity in the order of the splits."""
+    found = [
+        Finding(Severity.breaks, one.name, "unreadable", f"cannot be read: {one.problem}")
+        for one in unreadable
+    ]
+    found += _missing(data)
+    for report in reports:
+        found += [*_sides(report), *_languages(report), *_overlaps(report), *_repeats(report)]
+        found += [*_kinds(report), *_size(report), *_filtered(report)]
+    order = list(Severity)
+    return sorted(found, key=lambda finding: order.index(finding.severity))
+
+
+def share(count: int, total: int) -> str:
+    """Return a number with its share of `total`, such as "12 (0.4%)"."""
+    percent = 100.0 * count / total if total else 0.0
+    told = "all" if count == total else "<0.01%" if percent < 0.01 else f"{percent:.2g}%"
+    return f"{count:,} ({told})" if percent < 99.5 or count == total else f"{count:,} ({percent:.4g}%)"
+
+
+def _missing(data: DataConfig) -> Iterator[Finding]:
+    for split in (Split.validation, Split.test):
+        if not has_split(data, split):
+            need = "training needs" if split is Split.validation else "the score at the end needs"
+            yield Finding(
+                Severity.note,
+                split.value,
+                "missing",
+                f"is not set; {need} it",
+                f"set {data.key(split)}"
+                + (
+                    ""
+                    if need[0] == "t" and split is Split.validation
+                    else ", or data.scored_split=validation"
+                ),
+            )
+
+
+def _sides(report: SplitReport) -> Iterator[Finding]:
+    shift, total = report.shift, report.pairs
+    if shift is not None and shift.parts * 20 >= shift.of:
+        first = max(1, shift.first - 1)
+        yield Finding(
+            Severity.breaks,
+            report.name,
+            "shifted",
+            f"from about pair {first:,} on, the source fits the target "
+            f"{abs(shift.lines)} line{'s' if abs(shift.lines) > 1 else ''} "
+            f"{'later' if shift.lines > 0 else 'earlier'}, judging by lengths "
+            f"({shift.parts:,} of {shift.of:,} parts of 1,000 pairs)",
+            "a line is missing or added on one side: align the files again",
+        )
+    elif report.correlation is not None and report.correlation < LEAST_CORRELATION and total >= ENOUGH_PAIRS:
+        yield Finding(
+            Severity.breaks,
+            report.name,
+            "unrelated",
+            f"the lengths of source and target hardly go together (correlation {report.correlation:.2f}; "
+            "translations have 0.8 or more)",
+            "are the files of the same corpus, in the same order?",
+        )
+    copies = report.gallery.counts.get("identical", 0)
+    if total >= ENOUGH_PAIRS and copies > MANY_COPIES * total:
+        yield Finding(
+            Severity.breaks,
+            report.name,
+            "one_language",
+            f"{share(copies, total)} pairs have the same text on both sides; is a file a copy of the other?",
+            "name the right files, or src_column and tgt_column",
+        )
+
+
+def _languages(report: SplitReport) -> Iterator[Finding]:
+    names = [told.expected for told in report.languages]
+    for number, told in enumerate(report.languages):
+        side = ("source", "target")[number] if len(names) == 2 else "text"
+        if told.problem:
+            yield Finding(Severity.note, report.name, "language_unknown", f"{side}: {told.problem}")
+        elif told.wrong:
+            other = names[1 - number] if len(names) == 2 else ""
+            is_other = other and told.counts.get(other, 0) * 2 > told.looked_at
+            others = ", ".join(f"{name} {n:,}" for name, n in list(told.counts.items())[:4])
+            many = told.wrong * 200 >= told.looked_at
+            yield Finding(
+                Severity.breaks if is_other else Severity.costs if many else Severity.note,
+                report.name,
+                "language",
+                f"{side}: {share(told.wrong, told.looked_at)} of the sampled lines that are long and clear "
+                f"enough look like another language than {told.expected}: {others}",
+                "swap data.src and data.tgt, or the columns" if is_other else DROP,
+                told.wrong,
+                told.looked_at,
+                [one for one in report.wrong_language if one.note.startswith(f"{_name(report, number)} ")],
+            )
+
+
+def _name(report: SplitReport, number: int) -> str:
+    cfg = report.cfg
+    return (cfg.src if number == 0 else cfg.tgt) if len(report.languages) == 2 else cfg.tgt
+
+
+def _overlaps(report: SplitReport) -> Iterator[Finding]:
+    for overlap in report.overlaps:
+        told = [
+            f"{name} {share(count, overlap.total)}"
+            for name, count in (
+                ("pairs", overlap.pairs),
+                ("pairs but for case and punctuation", overlap.plain_pairs),
+                ("sources", overlap.sources),
+                ("targets", overlap.targets),
+            )
+            if count
+        ]
+        if told:
+            is_costly = overlap.plain_pairs * 1000 > overlap.total and report.split is Split.train
+            yield Finding(
+                Severity.costs if is_costly else Severity.note,
+                report.name,
+                "overlap",
+                f"has lines of {overlap.split}: {', '.join(told)}",
+                "scores on them measure memory: remove them from the training pairs"
+                if report.split is Split.train
+                else "",
+                overlap.plain_pairs,
+                overlap.total,
+                overlap.examples,
+            )
+
+
+def _repeats(report: SplitReport) -> Iterator[Finding]:
+    pairs, plain = report.repeats["pair"], report.repeats["plain"]
+    total, training = report.pairs, report.split is Split.train
+    if pairs.repeated:
+        yield _repetition(
+            report, "duplicates", pairs, "are repetitions of a pair before them", "keep one of each"
+        )
+    if plain.variants:
+        groups = [group for group in plain.groups if group.variants > 1]
+        yield _repetition(
+            report,
+            "near_duplicates",
+            plain._replace(repeated=plain.variants, groups=groups),
+            "repeat a pair before them but for case, punctuation, digits and spaces",
+            "keep one of each",
+        )
+    if report.similar_count:
+        yield Finding(
+            Severity.note,
+            report.name,
+            "similar",
+            f"of a sample of {report.sampled:,} pairs, {share(report.similar_count, report.sampled)} share "
+            f"{SIMILAR:.0%} of their letters, five at a time, with another one of the sample",
+            "templates and boilerplate: keep a few of each" if training else "",
+            report.similar_count,
+            report.sampled,
+            report.similar,
+        )
+    for kind, other in (("source", "targets"), ("target", "sources")) if report.cfg.has_source else ():
+        found = report.repeats[kind]
+        if found.ambiguous:
+            groups = [group for group in found.groups if group.variants > 1]
+            yield Finding(
+                Severity.note,
+                report.name,
+                f"ambiguous_{kind}",
+                f"{'' if found.is_exact else 'about '}{found.ambiguous:,} different {kind}s have several "
+                f"different {other}",
+                "several translations are fine; very many are placeholders or misaligned",
+                found.ambiguous,
+                total,
+                [example_of(g, f"{g.times:,} times, {g.variants:,} {other}") for g in groups],
+            )
+
+
+def example_of(group: Group, note: str) -> Example:
+    """Return a line that repeats as an example."""
+    src, tgt = map(visible_text, group.texts)
+    return Example(group.first, src, tgt, note)
+
+
+def _repetition(report: SplitReport, kind: str, found: Repetition, text: str, remedy: str) -> Finding:
+    many = found.repeated * 100 >= report.pairs and report.split is Split.train
+    return Finding(
+        Severity.costs if many else Severity.note,
+        report.name,
+        kind,
+        f"{'' if found.is_exact else 'about '}{share(found.repeated, report.pairs)} pairs {text}",
+        remedy if report.split is Split.train else "",
+        found.repeated,
+        report.pairs,
+        [example_of(g, f"{g.times:,} times") for g in found.groups],
+    )
+
+
+def _kinds(report: SplitReport) -> Iterator[Finding]:
+    for kind, row in KINDS.items():
+        if count := report.gallery.counts.get(kind, 0):
+            names = _odd_characters(report, kind)
+            yield Finding(
+                row.severity,
+                report.name,
+                kind,
+                f"{share(count, report.pairs)} pairs {row.text}{f': {names}' if names else ''}",
+                row.remedy,
+                count,
+                report.pairs,
+                report.gallery.examples(kind),
+            )
+
+
+def _odd_characters(report: SplitReport, kind: str) -> str:
+    """Return the characters that are found, with their numbers, the most first."""
+    bits = {
+        "control": characters.CONTROL,
+        "breaks": characters.BREAK,
+        "invisible": characters.INVISIBLE,
+        "private": characters.PRIVATE,
+    }
+    if kind not in bits:
+        return ""
+    both = report.src.characters + report.tgt.characters
+    codes = np.flatnonzero((characters.tables().flags & bits[kind] > 0) & (both > 0))
+    ranked = codes[np.argsort(-both[codes], kind="stable")][:5].tolist()
+    named = [f"U+{code:04X} {unicodedata.name(chr(code), '').lower()}".strip() for code in ranked]
+    return ", ".join(f"{name} {int(both[code]):,}" for name, code in zip(named, ranked, strict=True))
+
+
+def _size(report: SplitReport) -> Iterator[Finding]:
+    if report.split is Split.train and report.is_whole and report.pairs < SMALL_CORPUS:
+        yield Finding(
+            Severity.note,
+            report.name,
+            "small",
+            f"{report.pairs:,} pairs are few",
+            "experiment=small_data chooses the sizes of model and vocabulary by the pairs",
+        )
+
+
+def _filtered(report: SplitReport) -> Iterator[Finding]:
+    if report.filtered is not None and report.filtered.kept < report.filtered.read:
+        yield Finding(
+            Severity.note,
+            report.name,
+            "filtered",
+            f"the filter of training would keep: {report.filtered}",
+            "data.max_chars and data.max_ratio decide",
+            report.filtered.read - report.filtered.kept,
+            report.filtered.read,
+        )
+
+
+def numbers_of(side: SideCounts) -> list[tuple[str, list[int]]]:
+    """Return the median, the 99th percentile and the most of characters and words of a line."""
+    shares = 0.01, 0.5, 0.99, 1.0
+    return [
+        ("characters", percentiles(side.char_lengths, shares)),
+        ("words", percentiles(side.word_lengths, shares)),
+    ]
+
+
+def usual_ratios(report: SplitReport) -> list[float]:
+    """Return the 1st, 50th and 99th percentile of the ratio of target to source characters."""
+    return [ratio_of(place) for place in percentiles(report.ratios, (0.01, 0.5, 0.99))]

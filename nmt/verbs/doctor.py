@@ -1,0 +1,54 @@
+"""The wiring of `nmt doctor`: a look at the environment and at a corpus; a report, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from nmt.config.compose import Composed
+from nmt.data.sources import NoData
+from nmt.doctor.configs import DoctorConfig
+from nmt.doctor.corpus import SplitReport, examined
+from nmt.doctor.environment import Fact, environment
+from nmt.doctor.findings import Severity
+from nmt.doctor.judging import judged
+from nmt.doctor.page import page, report_data
+from nmt.doctor.summary import summary
+from nmt.errors import UserError, visible
+from nmt.files import write_atomically, write_json
+
+
+def run(trial: Composed) -> dict[str, Any]:
+    """Print a report, and write its page and its JSON where they are asked for.
+
+    Raises:
+        UserError: there is something that breaks a training; the report is printed before.
+    """
+    cfg = trial.to_config(DoctorConfig)
+    if isinstance(cfg.data, NoData):
+        title, reports = "nmt doctor: the environment", list[SplitReport]()
+        facts, findings = environment()
+    else:
+        name = f"{cfg.data.name} ({cfg.data.src}-{cfg.data.tgt})" if cfg.data.has_source else cfg.data.name
+        title, facts = f"nmt doctor: {name}", list[Fact]()
+        reports, unreadable = examined(cfg.data, cfg.doctor, _log)
+        findings = judged(cfg.data, reports, unreadable)
+    print(summary(title, findings, reports, facts))
+    content = report_data(title, findings, reports, facts)
+    if cfg.doctor.json is not None:
+        write_json(Path(cfg.doctor.json), content)
+        print(f"\nwritten     {cfg.doctor.json}")
+    if cfg.doctor.page is not None:
+        write_atomically(Path(cfg.doctor.page), page(content).encode())
+        print(f"written     {cfg.doctor.page}")
+    broken = [finding for finding in findings if finding.severity is Severity.breaks]
+    if broken:
+        sys.stdout.flush()
+        told = "; ".join(f"{finding.where}: {finding.text}" for finding in broken)
+        raise UserError(f"training would fail, or learn nothing, until this is mended: {told}")
+    return {}
+
+
+def _log(text: str) -> None:
+    print(visible(text), file=sys.stderr, flush=True)

@@ -1,0 +1,222 @@
+"""`nmt doctor` on corpora with known faults: what it counts, says, shows and writes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli import main
+from nmt.doctor import language
+from nmt.doctor.page import TEMPLATE
+
+HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+WORDS = [
+    "the",
+    "red",
+    "cat",
+    "and",
+    "old",
+    "dog",
+    "near",
+    "green",
+    "house",
+    "saw",
+    "many",
+    "small",
+    "birds",
+    "on",
+    "high",
+    "trees",
+]
+
+
+def sentences(number: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Return pairs whose sides have about the same length and no common word; all are different."""
+    rng = random.Random(seed)
+    pairs = []
+    for index in range(number):
+        words = [rng.choice(WORDS) for _ in range(rng.randrange(4, 15))]
+        pairs.append((" ".join([*words, f"x{index}x"]), " ".join([f"y{index}y", *(w[::-1] for w in words)])))
+    return pairs
+
+
+def written(folder: Path, **splits: list[tuple[str, str]]) -> list[str]:
+    """Write splits as files, and return the arguments that name them."""
+    arguments = ["data=files", "data.src=en", "data.tgt=de"]
+    for split, pairs in splits.items():
+        for side, language_ in enumerate(("en", "de")):
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{split}.{language_}").write_bytes(text.encode())
+        arguments.append(f"data.{split}={folder / split}")
+    return arguments
+
+
+def examined(folder: Path, arguments: list[str], code: int = 0) -> dict[str, Any]:
+    """Run the verb and return its JSON."""
+    assert main(["doctor", *arguments, f"doctor.json={folder / 'report.json'}"]) == code
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> list[str]:
+    """Return the arguments of a corpus with known faults; 300 of its training pairs are good."""
+    good = sentences(300)
+    faults = [
+        good[0],
+        good[0],
+        (good[1][0].upper() + "!", good[1][1]),
+        (good[2][0], "something else altogether"),
+        ("", "no source here"),
+        ("a copy of itself", "a copy of itself"),
+        ("schÃ¶n", "nice one"),
+        ("zero\u200bwidth", "bell\x07"),
+        (HOSTILE, "&amp; &lt;"),
+        ("in 1999 there", "in 1998 there"),
+        ("short", "far too long for so short a source, " * 4),
+        ("жук", "beetle"),
+    ]
+    test = [*sentences(20, seed=1), good[5], (good[6][0].title(), good[6][1])]
+    test[:20] = [(f"{src} t", f"{tgt} t") for src, tgt in test[:20]]
+    return written(
+        tmp_path, train=[*good, *faults], validation=[("v " + a, "v " + b) for a, b in good[:9]], test=test
+    )
+
+
+def test_every_fault_is_counted_and_told(
+    faulty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(language, "languages_of", lambda lines, name: language.Languages(name))
+    report = examined(tmp_path, [*faulty, "doctor.sample=0"])
+    train = next(one for one in report["splits"] if one["name"] == "train")
+    assert {kind: count for kind, count in train["findings"].items() if count} == {
+        "invisible": 1, "control": 1, "mojibake": 1, "html": 1, "empty": 1, "identical": 1, "numbers": 1,
+        "copies": 1, "lopsided": 2, "foreign": 1,
+    }  # fmt: skip
+    assert (train["pairs"], train["repeated"]["pair"], train["near_duplicates"]) == (312, 2, 1)
+    (overlap,) = [one for one in train["overlaps"] if one["split"] == "test"]
+    assert (overlap["pairs"], overlap["plain_pairs"], overlap["sources"], overlap["targets"]) == (1, 2, 1, 2)
+    assert train["dropped_by_the_filter"] == {"empty": 1, "too long": 0, "uneven": 2}
+    out = capsys.readouterr().out
+    assert "train: 2 (0.64%) pairs are repetitions of a pair before them" in out
+    assert "line 301, 3 times" not in out
+    assert "line 1, 3 times" in out
+    assert "zero<U+200B>width" in out
+    assert "\x07" not in out
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    severities = [one["severity"] for one in report["findings"]]
+    assert severities == sorted(severities, key=["breaks", "costs", "note"].index)
+
+
+def test_the_report_is_the_same_each_time(faulty: list[str], tmp_path: Path) -> None:
+    first = examined(tmp_path, faulty)
+    assert examined(tmp_path, faulty) == first
+
+
+def test_shifted_sides_break_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = sentences(2_000)
+    src, tgt = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    arguments = written(tmp_path, train=list(zip(src, [*tgt[1:], "lost"], strict=True)))
+    report = examined(tmp_path, [*arguments, "doctor.sample=0"], code=2)
+    assert [one["kind"] for one in report["findings"] if one["severity"] == "breaks"] == ["shifted"]
+    told = capsys.readouterr().err
+    assert "the source fits the target 1 line earlier, judging by lengths (2 of 2 parts" in told
+
+
+def test_what_cannot_be_read_is_told_beside_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = written(tmp_path, train=sentences(20), validation=sentences(5, seed=2))
+    (tmp_path / "validation.de").write_bytes(b"zu wenig\n")
+    report = examined(tmp_path, arguments, code=2)
+    assert [split["name"] for split in report["splits"]] == ["train"]
+    captured = capsys.readouterr()
+    assert "has 5 lines but" in captured.out
+    assert (
+        "error: training would fail, or learn nothing, until this is mended: validation: cannot"
+        in captured.err
+    )
+
+
+def test_a_mixture_and_a_text_in_one_language(tmp_path: Path) -> None:
+    written(tmp_path, train=sentences(30), other=sentences(40, seed=2))
+    corpora = f"{{a:{{train:{tmp_path / 'train'}}},b:{{train:{tmp_path / 'other'},tag:bt}}}}"
+    report = examined(tmp_path, ["data=mixture", f"data.corpora={corpora}", "doctor.max_pairs=35"])
+    assert [(one["name"], one["pairs"], one["is_whole"]) for one in report["splits"]] == [
+        ("a: train", 30, True),
+        ("b: train", 35, False),
+    ]
+    text = examined(
+        tmp_path, ["data=text", "data.blocks=1", f"data.train={tmp_path / 'train.en'}", "doctor.sample=0"]
+    )
+    (train,) = [one for one in text["splits"] if one["name"] == "train"]
+    assert [side["language"] for side in train["sides"]] == ["en"]
+    assert train["ratios"] is None
+
+
+def test_without_py3langid_one_line_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ImportError("No module named 'py3langid'")
+
+    monkeypatch.setattr(language, "_model", missing)
+    report = examined(tmp_path, written(tmp_path, train=sentences(20)))
+    told = [one["text"] for one in report["findings"] if one["kind"] == "language_unknown"]
+    assert set(told) == {f"{side}: {language.MISSING}" for side in ("source", "target")}
+
+
+def test_lines_in_another_language_are_found(tmp_path: Path) -> None:
+    pytest.importorskip("py3langid")
+    good = ("A man is reading the newspaper near the window.", "Ein Mann liest am Fenster die Zeitung.")
+    wrong = ("Two dogs are running through the park.", "Deux chiens courent à travers le grand parc.")
+    pairs = [(f"{a} {i}", f"{b} {i}") for i in range(30) for a, b in [good]]
+    report = examined(tmp_path, written(tmp_path, train=[*pairs, wrong]))
+    (found,) = [one for one in report["findings"] if one["kind"] == "language"]
+    assert (found["count"], found["severity"]) == (1, "costs")
+    assert found["examples"][0]["line"] == 31
+    assert found["examples"][0]["note"] == "de side: looks like fr"
+    swapped = examined(tmp_path, written(tmp_path, train=[(b, a) for a, b in pairs]), code=2)
+    assert {one["kind"] for one in swapped["findings"] if one["severity"] == "breaks"} == {"language"}
+
+
+def test_rows_of_strangers_are_text_on_the_page(faulty: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "doctor.html"
+    assert main(["doctor", *faulty, f"doctor.page={file}", "doctor.sample=0"]) == 0
+    text = file.read_text()
+    assert text.count("<script") == TEMPLATE.read_text().count("<script") == 2
+    assert "<img" not in text
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*)</script>', text)
+    assert HOSTILE in [row["src"] for one in json.loads(found)["findings"] for row in one["examples"]]
+    template = TEMPLATE.read_text()
+    assert "default-src 'none'" in template
+    assert "innerHTML" not in template
+    assert set(re.findall(r"https?://\S+?\"", template)) == {'http://www.w3.org/2000/svg"'}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_draws_the_page(faulty: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "doctor.html"
+    assert main(["doctor", *faulty, f"doctor.page={file}", "doctor.sample=0"]) == 0
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{file}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    body = done.stdout.partition("<body>")[2].partition('<script type="application/json"')[0]
+    assert body.count("<svg") == 9
+    assert body.count("<article") > 5
+    assert "pwned</title>" not in done.stdout
+    assert "<img" not in body
+
+
+def test_keys_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "doctor.page=' '"]) == 2
+    assert "doctor.page must name a file, but is empty" in capsys.readouterr().err
+    assert main(["doctor", "doctor.sample=-1"]) == 2
+    assert "doctor.sample must not be negative, but is -1" in capsys.readouterr().err
