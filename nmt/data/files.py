@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
 from nmt.data.compression import COMPRESSIONS, without_suffix
+from nmt.data.documents import DocumentEnds
 from nmt.data.lines import is_cut, read_lines, require_file
 from nmt.data.pairs import (
     MAX_LINE_CHARS,
@@ -107,7 +108,10 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
     if suffixes.endswith((".tsv", ".jsonl")):
         file = _find(place, key)
         rows = _tsv_rows if suffixes.endswith(".tsv") else _jsonl_rows
-        return PairStream(lambda: stamp_of_files([file], cfg.columns), lambda: _chunks(rows(file, cfg, key)))
+        return PairStream(
+            lambda: stamp_of_files([file], cfg.columns, *_document_columns(cfg)),
+            lambda: _chunks(DocumentEnds().parted(rows(file, cfg, key))),
+        )
     if Path(place).is_file():
         raise UserError(
             f"{key}: {place} is one file of unknown format; pairs come from one .tsv or .jsonl file, "
@@ -225,40 +229,71 @@ def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[ParallelText]:
         yield ParallelText(*map(list, zip(*chunk, strict=True)))
 
 
-def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
-    """Yield pairs; columns have the names of the header, or numbers without a header; nothing is quoted."""
+def _document_columns(cfg: FilesData) -> list[str]:
+    """Return the name of the column of documents, if it is read."""
+    return [cfg.document_column] if cfg.has_documents and cfg.document_column else []
+
+
+def _is_end(line: str, cfg: FilesData) -> bool:
+    """Return whether a line of a table is blank and ends a document."""
+    return cfg.has_documents and not line.strip()
+
+
+def _tsv_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str, object]]:
+    """Yield pairs with their document, or None if it is unknown.
+
+    Columns have the names of the header, or numbers without a header; nothing is quoted.
+    """
     lines = read_lines(path, key)
     header = first = next(lines).split("\t")
-    by_number = all(column.isdecimal() for column in cfg.columns)
+    columns = [*cfg.columns, *_document_columns(cfg)]
+    by_number = all(column.isdecimal() for column in columns)
     if by_number:
         header = [str(number) for number in range(1, len(header) + 1)]
-    for column in cfg.columns:
+    for column in columns:
         if column not in header:
             error = cfg.missing_column(column, str(path), header)
             keys = f"{cfg.key_prefix}.src_column=1 {cfg.key_prefix}.tgt_column=2"
+            keys += f" {cfg.key_prefix}.document_column=3" if len(columns) > 2 else ""
             raise error if by_number else UserError(f"{error}; without a header, give numbers: {keys}")
-    src, tgt = (header.index(column) for column in cfg.columns)
+    src, tgt, *document = (header.index(column) for column in columns)
     if by_number:
-        yield first[src], first[tgt]
+        yield first[src], first[tgt], [first[place] for place in document]
     for number, line in enumerate(lines, start=2):
         if is_cut(line):  # both sides count as too long
-            yield line, line
+            yield line, line, None
+            continue
+        if _is_end(line, cfg):
+            yield "", "", None
             continue
         row = line.split("\t")
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
-        yield row[src], row[tgt]
+        yield row[src], row[tgt], [row[place] for place in document]
 
 
-def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str]]:
+def _jsonl_rows(path: Path, cfg: FilesData, key: str) -> Iterator[tuple[str, str, object]]:
+    """Yield pairs with their document, or None if it is unknown."""
     for number, line in enumerate(read_lines(path, key), start=1):
         if is_cut(line):  # both sides count as too long
-            yield line, line
+            yield line, line, None
+            continue
+        if _is_end(line, cfg):
+            yield "", "", None
             continue
         where = f"{path}:{number}"
         record = _parsed(line, f"{key}: {where}")
         src, tgt = (_text_of(column, record, cfg, where, key) for column in cfg.columns)
-        yield src, tgt
+        yield src, tgt, [_document_of(column, record, cfg, where) for column in _document_columns(cfg)]
+
+
+def _document_of(column: str, record: object, cfg: FilesData, where: str) -> object:
+    """Return the document of a record: any value."""
+    value = _value(record, column)
+    if value is _MISSING:
+        names = list(itertools.islice(_names(record), MAX_SHOWN_COLUMNS + 1))
+        raise cfg.missing_column(column, where, names or ["no keys"])
+    return value
 
 
 def _parsed(line: str, where: str) -> object:

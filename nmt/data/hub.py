@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
+from nmt.data.documents import DocumentEnds
 from nmt.data.pairs import (
     CHUNK_PAIRS,
     ColumnsConfig,
@@ -91,7 +92,10 @@ def stream(cfg: HubData, split: Split) -> PairStream:
 
     def stamp() -> str:
         version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        return hashlib.sha256(repr((version, cfg.config, cfg.place(split), cfg.columns)).encode()).hexdigest()
+        facts: tuple[object, ...] = (version, cfg.config, cfg.place(split), cfg.columns)
+        if cfg.has_documents and cfg.document_column:
+            facts = (*facts, cfg.document_column)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     return PairStream(stamp, lambda: opened.chunks(cfg, split))
 
@@ -204,13 +208,23 @@ def _open_split(
 
 def _read_columns(cfg: HubData, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
     """Yield both sides of all rows; line breaks inside a sentence become spaces."""
-    before = 0
+    before, ends = 0, DocumentEnds()
     for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
         while table.column_names != table.flatten().column_names:
             table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
         src, tgt = (one_line_each(_strings(cfg, table, column, before)) for column in cfg.columns)
+        if cfg.has_documents and cfg.document_column:
+            pairs = ends.parted(zip(src, tgt, _values(cfg, table, cfg.document_column), strict=True))
+            src, tgt = map(list, zip(*pairs, strict=True))
         yield ParallelText(src, tgt)
         before += len(table)
+
+
+def _values(cfg: HubData, table: Any, column: str) -> list[Any]:
+    """Return the values of any column of an Arrow table; null is a document, too."""
+    if column not in table.column_names:
+        raise cfg.missing_column(column, cfg.where, table.column_names)
+    return [[value] for value in table.column(column).to_pylist()]
 
 
 def _strings(cfg: HubData, table: Any, column: str, before: int) -> list[str]:

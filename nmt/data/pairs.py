@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from nmt.checks import at_least
+from nmt.checks import at_least, not_negative, within
 from nmt.errors import UserError, suggest
 
 CHUNK_PAIRS = 50_000
@@ -25,6 +25,9 @@ CHUNK_PAIRS = 50_000
 MAX_LINE_CHARS = 1 << 20
 """Longest line that is read whole. A longer one has `MAX_LINE_CHARS` + 1 characters, its beginning, and must
 neither be trained nor scored on."""
+
+SEPARATOR = "<brk>"
+"""The piece between the sentences of a line with context: see `nmt.data.documents`."""
 
 MAX_SHOWN_COLUMNS, MAX_SHOWN_CHARS = 20, 30
 """Names of columns that an error lists, and characters of each."""
@@ -67,6 +70,12 @@ class DataConfig:
     """Read the training pairs during training, again and again, without storing them."""
     buffer_pairs: int = 200_000
     """With data.streaming: pairs that are shuffled together; an epoch is one such buffer."""
+    context: int = 0
+    """Previous sentences of the document in front of each source; see docs/documents.md."""
+    context_target: bool = False
+    """Whether the target has the context, too, so that the model translates previous sentences again."""
+    context_short: float = 0.2
+    """Share of the training pairs with less context than there is, perhaps none."""
     key_prefix: str = field(default="data", compare=False, repr=False, metadata={"omegaconf_ignore": True})
     """Prefix of keys in errors: `data`, or `data.corpora.NAME` in a mixture. Not a config key itself."""
 
@@ -84,6 +93,21 @@ class DataConfig:
                 )
         at_least(self, self.key_prefix, 1, "max_chars", "max_ratio", "buffer_pairs")
         at_least(self, self.key_prefix, 2, "max_tokens")
+        not_negative(self, self.key_prefix, "context")
+        within(self, self.key_prefix, "[0, 1]", "context_short")
+        self._check_context()
+
+    def _check_context(self) -> None:
+        if self.context_target and not self.context:
+            raise UserError(
+                f"{self.key_prefix}.context_target=true needs {self.key_prefix}.context, the number of "
+                "previous sentences; set it to 1 or more"
+            )
+        if self.context and self.key_prefix == "data" and not (self.knows_documents or self.is_mixture):
+            raise UserError(
+                f"data.context={self.context} needs a corpus of documents, but data={self.name} has none; "
+                "choose data=files, hub or mixture"
+            )
 
     @property
     def languages(self) -> list[tuple[str, str]]:
@@ -108,7 +132,18 @@ class DataConfig:
     @property
     def symbols(self) -> list[str]:
         """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
-        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values()]))
+        separators = [SEPARATOR] if self.context else []
+        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values(), *separators]))
+
+    @property
+    def knows_documents(self) -> bool:
+        """Whether the source can tell where a document ends."""
+        return False
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether neighbouring pairs may be of one document."""
+        return False
 
     @property
     def has_source(self) -> bool:
@@ -178,6 +213,21 @@ class ColumnsConfig(DataConfig):
     """Name of the column or key of the target side; null: the language."""
     references: list[str] = field(default_factory=list)
     """Further names such as tgt_column, each of one more reference of the validation and test pairs."""
+    documents: bool = True
+    """With data.context: whether neighbouring pairs belong together, up to a blank line on both sides or the
+    next document; false: each pair is a document by itself."""
+    document_column: str | None = None
+    """With data.context: name of the column or key whose value is another one in the next document."""
+
+    @property
+    def knows_documents(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether context is asked for, and there is some."""
+        return self.context > 0 and self.documents
 
     def further_references(self, split: Split) -> list[DataConfig]:
         """Return a config for each of `references`."""
@@ -191,6 +241,11 @@ class ColumnsConfig(DataConfig):
     def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
         """Return the error for a `column` that `where` lacks; `columns` are there."""
         side = "src" if column == self.columns[0] else "tgt"
+        if column == self.document_column and column not in self.columns:
+            return UserError(
+                f"{self.key_prefix}.document_column={column}: {where} has no column {column!r}, "
+                f"only {_shown(columns)}{suggest(column, columns[:MAX_SHOWN_COLUMNS])}"
+            )
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return UserError(
             f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "

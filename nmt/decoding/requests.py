@@ -50,12 +50,16 @@ class Request:
     """Words or phrases that must appear, in any order."""
     avoid: list[str] = field(default_factory=list)
     """Words or phrases that must not appear."""
+    context: list[str] = field(default_factory=list)
+    """Sources of the sentences before it, the oldest first, for models trained with data.context."""
+    document: str = ""
+    """Name of its document; with documents=true the lines of this name before it are its context."""
 
     def __post_init__(self) -> None:
         for name in ("must", "avoid"):
             if not all(map(str.strip, getattr(self, name))):
                 raise UserError(f"{name}: one of the words or phrases is blank")
-        for text in (self.src, self.prefix, *self.must, *self.avoid):
+        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.context):
             if HALF.search(text):
                 raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
 
@@ -88,8 +92,10 @@ class Request:
             if key not in known:
                 raise UserError(f"{name} has the unknown key {key!r}{suggest(key, known)}; there are {known}")
             is_text = isinstance(value, str)
-            if key in ("src", "prefix") and not is_text:
+            if key in ("src", "prefix", "document") and not is_text:
                 raise UserError(f"{name}: {key} must be a text, but is {json.dumps(value)[:80]}")
+            if key == "context" and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
+                raise UserError(f"{name}: context must be a list of texts, but is {json.dumps(value)[:80]}")
             if key in ("must", "avoid") and not _are_phrases(value):
                 raise UserError(
                     f"{name}: {key} must be a list of words or phrases, but is {json.dumps(value)[:80]}"
