@@ -35,7 +35,8 @@ TITLES = _words(
     fig figs tab abb abs art bd bde kap kapitel vol vols ch chap sec sect eq eqs ref refs ed eds p pp s z bzw
     vs cf ca approx est inkl exkl zzgl ggf evtl vgl max min mind usw sog bspw str jan feb mär apr
     jun jul aug sep sept okt oct nov dez dec janv févr avr juil mt ft inc ltd co corp
-    bros dept univ tel al ul im św ok tzw np č čl str tj např resp prov blz bijv enz drs mw dhr t.a.v i.e e.g"""
+    bros dept univ tel al ul im św ok tzw np č čl str tj např resp prov
+    blz bijv enz drs mw dhr"""
 )
 """Abbreviations after which, with a full stop, a sentence usually goes on; in small letters."""
 CAN_END = _words("usw inc ltd co corp enz al ok no s z on im p str est min max art ed")
