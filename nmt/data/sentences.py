@@ -132,12 +132,15 @@ _SPACELESS = re.compile(
 )
 
 
+_QUOTES = "\"'“”‘’"
+
+
 def joined(texts: list[str]) -> str:
     """Return texts as one line: with spaces between them, but for scripts without spaces."""
     line = ""
     for text in (text.strip() for text in texts):
         if line and text:
-            bare = _SPACELESS.match(line[-1]) and _SPACELESS.match(text[0])
+            bare = _SPACELESS.match(line.rstrip(_QUOTES)[-1:]) and _SPACELESS.match(text.lstrip(_QUOTES)[:1])
             line += "" if bare else " "
         line += text
     return line
