@@ -64,7 +64,11 @@ VERBS = [("sees", "sieht"), ("buys", "kauft"), ("wants", "will"), ("has", "hat")
 VARIANTS = {"none": (), "2+1": ("data.context=2",), "2+2": ("data.context=2", "data.context_target=true")}
 TINY = (
     "model=transformer_tiny",
-    "model.dropout=0.1",
+    "model.dropout=0.0",
+    "model.d_model=64",
+    "model.d_ff=128",
+    "model.encoder_layers=2",
+    "model.decoder_layers=1",
     "tokenizer=word",
     "schedule.warmup_steps=100",
     "trainer.batch_tokens=1024",
