@@ -234,11 +234,18 @@ class TranslateConfig(FileConfig):
     glossary_use: GlossaryUse = GlossaryUse.auto
     """auto, annotate, constrain or both: whether terms are offered in the source, to a run that was trained
     with data.augment=[{name: terms}], or enforced by the search; auto: offered where they can be."""
+    documents: bool = False
+    """The lines are documents, with a blank line between two, or lines of JSON with another "document"; each
+    gets the context that the run was trained with. Else each line is a document by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prefixes and self.reads_json:
             raise UserError('prefixes=true is for lines of text; an object of JSON has its "prefix" itself')
+        if self.prefixes and self.documents:
+            raise UserError(
+                'prefixes=true is not for documents=true; lines of JSON have their "prefix" themselves'
+            )
         if self.scores and self.writes_json:
             raise UserError("scores=true is for lines of text; format=jsonl has the scores anyway")
         if self.glossary is not None and not self.glossary.strip():

@@ -6,6 +6,8 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     filter_table        The table of filters, which judge training pairs.
     modifiers           The table of modifiers, which change the text of training pairs.
     pairs               Sentence pairs, and the config fields that all sources share.
+    documents           Previous sentences in front of each pair, within documents.
+    sentences           Text to sentences, by rules; too long ones to parts.
     compression         Compressed files, told by their first bytes.
     lines               The lines of text files, plain or compressed, block by block.
     files               Pairs from files: parallel plain text, TSV and JSONL.

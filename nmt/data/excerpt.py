@@ -82,4 +82,4 @@ def _config(cfg: DataConfig, places: dict[str, Any]) -> DataConfig:
     }
     if not cfg.has_source:
         return TextData(**kept, **places)
-    return FilesData(**kept, **places, src_column="src", tgt_column="tgt")
+    return FilesData(**kept, **places, src_column="src", tgt_column="tgt", documents=False)

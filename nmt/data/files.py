@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
 from nmt.data.compression import COMPRESSIONS, without_suffix
+from nmt.data.documents import DocumentEnds
 from nmt.data.lines import is_cut, read_lines, require_file
 from nmt.data.pairs import (
     MAX_LINE_CHARS,
@@ -127,7 +128,10 @@ def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
     if rows is None:
         return None
     file = _find(place, key)
-    return PairStream(lambda: stamp_of_files([file], cfg.columns), lambda: _chunks(cfg, rows(file, cfg, key)))
+    return PairStream(
+        lambda: stamp_of_files([file], cfg.columns, *cfg.document_columns),
+        lambda: _chunks(cfg, rows(file, cfg, key)),
+    )
 
 
 def stream_text(cfg: TextData, split: Split) -> PairStream:
@@ -230,12 +234,13 @@ def parting_line(src: NDArray[Any], tgt: NDArray[Any]) -> int:
     return int(np.argmin(cost_before + cost_after)) + 1
 
 
-Row = tuple[str, ...]
-"""The values of the columns of a config, in their order; each is the line itself where it is too long."""
+Row = tuple[Any, ...]
+"""The values of the columns of a config, in their order, each the line itself where it is too long; then the
+document of the row: values that differ between documents, or None where it is that of the row before."""
 
 
 def _chunks(cfg: TableConfig, rows: Iterator[Row]) -> Iterator[ParallelText]:
-    for chunk in chunked(rows):
+    for chunk in chunked(DocumentEnds().parted(rows)):
         yield cfg.pairs_of(list(map(list, zip(*chunk, strict=True))))
 
 
@@ -263,38 +268,61 @@ def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
 def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
     """Yield the columns of `cfg` of the rows of a table, which are given with the numbers of their lines."""
     _, first = next(split)
-    header = first
-    by_number = all(column.isdecimal() for column in cfg.columns)
+    header, columns = first, [*cfg.columns, *cfg.document_columns]
+    by_number = all(column.isdecimal() for column in columns)
     if by_number:
         header = [str(number) for number in range(1, len(header) + 1)]
-    for column in cfg.columns:
+    for column in columns:
         if column not in header:
             error = cfg.missing_column(column, str(path), header)
+            fields = [*cfg.column_fields, *["document_column" for _ in cfg.document_columns]]
             keys = " ".join(
-                f"{cfg.key_prefix}.{field}={number}"
-                for number, field in enumerate(cfg.column_fields, start=1)
+                f"{cfg.key_prefix}.{field}={number}" for number, field in enumerate(fields, start=1)
             )
             raise error if by_number else UserError(f"{error}; without a header, give numbers: {keys}")
-    places = [header.index(column) for column in cfg.columns]
+    places = [header.index(column) for column in columns]
+    num = len(cfg.columns)
+
+    def row_of(values: list[str]) -> Row:
+        found = [values[place] for place in places]
+        return *found[:num], found[num:]
+
     if by_number:
-        yield tuple(first[place] for place in places)
+        yield row_of(first)
     for number, row in split:
         if len(row) == 1 and is_cut(row[0]):  # both sides count as too long
-            yield (row[0],) * len(places)
+            yield *[row[0]] * num, None
+            continue
+        if cfg.has_documents and not any(map(str.strip, row)):
+            yield *[""] * num, None
             continue
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
-        yield tuple(row[place] for place in places)
+        yield row_of(row)
 
 
 def _jsonl_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
+    num = len(cfg.columns)
     for number, line in enumerate(read_lines(path, key), start=1):
         if is_cut(line):  # both sides count as too long
-            yield (line,) * len(cfg.columns)
+            yield *[line] * num, None
+            continue
+        if cfg.has_documents and not line.strip():
+            yield *[""] * num, None
             continue
         where = f"{path}:{number}"
         record = _parsed(line, f"{key}: {where}")
-        yield tuple(_text_of(column, record, cfg, where, key) for column in cfg.columns)
+        texts = [_text_of(column, record, cfg, where, key) for column in cfg.columns]
+        yield *texts, [_document_of(column, record, cfg, where) for column in cfg.document_columns]
+
+
+def _document_of(column: str, record: object, cfg: TableConfig, where: str) -> object:
+    """Return the document of a record: any value."""
+    value = _value(record, column)
+    if value is _MISSING:
+        names = list(itertools.islice(_names(record), MAX_SHOWN_COLUMNS + 1))
+        raise cfg.missing_column(column, where, names or ["no keys"])
+    return value
 
 
 def _parsed(line: str, where: str) -> object:

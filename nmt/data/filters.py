@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nmt.data.documents import current_of_each
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText
 
 MIN_UNEVEN_CHARS = 20
@@ -51,7 +52,8 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
     """Drop the training pairs that are empty, too long or uneven, and report them; the order stays."""
     import numpy as np
 
-    src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in (text.src, text.tgt))
+    sentences = current_of_each(text.src), current_of_each(text.tgt)
+    src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in sentences)
     shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
     whole = np.maximum(*(np.fromiter(map(len, side), np.int64) for side in (text.src, text.tgt)))
     faults = {

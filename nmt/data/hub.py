@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
+from nmt.data.documents import DocumentEnds
 from nmt.data.pairs import (
     CHUNK_PAIRS,
     ColumnsConfig,
@@ -98,7 +99,10 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
 
     def stamp() -> str:
         version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        return hashlib.sha256(repr((version, cfg.config, cfg.place(split), cfg.columns)).encode()).hexdigest()
+        facts: tuple[object, ...] = (version, cfg.config, cfg.place(split), cfg.columns)
+        if cfg.has_documents and cfg.document_column:
+            facts = (*facts, cfg.document_column)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     return PairStream(stamp, lambda: opened.chunks(cfg, split))
 
@@ -211,13 +215,24 @@ def _open_split(
 
 def _read_columns(cfg: DatasetConfig, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
     """Yield both sides of all rows; line breaks inside a sentence become spaces."""
-    before, names_of = 0, _names_of_labels(dataset)
+    before, names_of, ends = 0, _names_of_labels(dataset), DocumentEnds()
     for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
         while table.column_names != table.flatten().column_names:
             table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
-        columns = (_strings(cfg, table, column, before, names_of) for column in cfg.columns)
-        yield cfg.pairs_of(list(map(one_line_each, columns)))
+        columns = [_strings(cfg, table, column, before, names_of) for column in cfg.columns]
         before += len(table)
+        columns = list(map(one_line_each, columns))
+        for column in cfg.document_columns:
+            rows = ends.parted(zip(*columns, _values(cfg, table, column), strict=True))
+            columns = list(map(list, zip(*rows, strict=True)))
+        yield cfg.pairs_of(columns)
+
+
+def _values(cfg: DatasetConfig, table: Any, column: str) -> list[Any]:
+    """Return the values of any column of an Arrow table; null is a document, too."""
+    if column not in table.column_names:
+        raise cfg.missing_column(column, cfg.where, table.column_names)
+    return [[value] for value in table.column(column).to_pylist()]
 
 
 def _names_of_labels(dataset: Dataset | IterableDataset) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from nmt.checks import at_least
+from nmt.checks import at_least, not_negative, within
 from nmt.data import filter_table, modifiers
 from nmt.errors import UserError, suggest
 
@@ -29,6 +29,8 @@ neither be trained nor scored on."""
 
 SEPARATOR = "<sep>"
 """The piece between the two texts of a pair to classify, which a TAB separates in text."""
+CONTEXT_SEPARATOR = "<brk>"
+"""The piece between the sentences of a line with context: see `nmt.data.documents`."""
 MAX_SHOWN_COLUMNS, MAX_SHOWN_CHARS = 20, 30
 """Names of columns that an error lists, and characters of each."""
 
@@ -70,6 +72,12 @@ class DataConfig:
     """Read the training pairs during training, again and again, without storing them."""
     buffer_pairs: int = 200_000
     """With data.streaming: pairs that are shuffled together; an epoch is one such buffer."""
+    context: int = 0
+    """Previous sentences of the document in front of each source; see docs/documents.md."""
+    context_target: bool = False
+    """Whether the target has the context, too, so that the model translates previous sentences again."""
+    context_short: float = 0.2
+    """Share of the training pairs with less context than there is, perhaps none."""
     augment: list[Any] = field(default_factory=list)
     """Modifiers of the training pairs, in order, each with the share of the pairs that it changes anew in
     each epoch, such as [{name: upper_case, rate: 0.05}, {name: typos}]; see docs/augmentation.md."""
@@ -98,6 +106,21 @@ class DataConfig:
         self.filters = [row.plain() for row in chosen]
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment or [])
         self.augment = [row.plain() for row in rows]
+        not_negative(self, self.key_prefix, "context")
+        within(self, self.key_prefix, "[0, 1]", "context_short")
+        self._check_context()
+
+    def _check_context(self) -> None:
+        if self.context_target and not self.context:
+            raise UserError(
+                f"{self.key_prefix}.context_target=true needs {self.key_prefix}.context, the number of "
+                "previous sentences; set it to 1 or more"
+            )
+        if self.context and self.key_prefix == "data" and not (self.knows_documents or self.is_mixture):
+            raise UserError(
+                f"data.context={self.context} needs a corpus of documents, but data={self.name} has none; "
+                "choose data=files, hub or mixture"
+            )
 
     @property
     def languages(self) -> list[tuple[str, str]]:
@@ -123,8 +146,18 @@ class DataConfig:
     def symbols(self) -> list[str]:
         """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment)
-        of_modifiers = modifiers.symbols(rows)
-        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values(), *of_modifiers]))
+        own = [*modifiers.symbols(rows), *([CONTEXT_SEPARATOR] if self.context else [])]
+        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values(), *own]))
+
+    @property
+    def knows_documents(self) -> bool:
+        """Whether the source can tell where a document ends."""
+        return False
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether neighbouring pairs may be of one document."""
+        return False
 
     @property
     def has_source(self) -> bool:
@@ -208,6 +241,11 @@ class TableConfig(DataConfig):
         """The columns that may hold numbers, which stand for words."""
         return ()
 
+    @property
+    def document_columns(self) -> tuple[str, ...]:
+        """The column that tells documents apart, if there is one to be read."""
+        return ()
+
     def pairs_of(self, columns: Sequence[list[str]]) -> ParallelText:
         """Return the pairs in the values of `columns`."""
         src, tgt = columns
@@ -236,6 +274,26 @@ class ColumnsConfig(TableConfig):
     """Name of the column or key of the target side; null: the language."""
     references: list[str] = field(default_factory=list)
     """Further names such as tgt_column, each of one more reference of the validation and test pairs."""
+    documents: bool = True
+    """With data.context: whether neighbouring pairs belong together, up to a blank line on both sides or the
+    next document; false: each pair is a document by itself."""
+    document_column: str | None = None
+    """With data.context: name of the column or key whose value is another one in the next document."""
+
+    @property
+    def knows_documents(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether context is asked for, and there is some."""
+        return self.context > 0 and self.documents
+
+    @property
+    def document_columns(self) -> tuple[str, ...]:
+        """`document_column`, where it is set and context is asked for."""
+        return (self.document_column,) if self.has_documents and self.document_column else ()
 
     def further_references(self, split: Split) -> list[DataConfig]:
         """Return a config for each of `references`."""
@@ -254,6 +312,8 @@ class ColumnsConfig(TableConfig):
     def key_of(self, column: str) -> tuple[str, str]:
         """Return the field that names a column: src or tgt, or src_column or tgt_column where it is set."""
         side = "src" if column == self.columns[0] else "tgt"
+        if column == self.document_column and column not in self.columns:
+            return "document_column", f"{self.key_prefix}.document_column"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return key, f"{self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
 

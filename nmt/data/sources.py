@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
 from nmt.checks import at_least
-from nmt.data import augmented, damage, files, hub, labels, mixture, stages, testsets
+from nmt.data import augmented, damage, documents, files, hub, labels, mixture, stages, testsets
 from nmt.data.augmented import AugmentedData
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import HubData
@@ -324,10 +324,24 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     """
     prefix = f"data.corpora.{name}"
     given = {key: value for key, value in cfg.corpora[name].items() if key not in MIXED}
-    part = _part_config(given, prefix, {"src": cfg.src, "tgt": cfg.tgt, "streaming": cfg.streaming}, MIXED)
+    common = {"src": cfg.src, "tgt": cfg.tgt, "streaming": cfg.streaming, **_context(cfg)}
+    part = _part_config(given, prefix, common, MIXED)
     if part.place(Split.train) is None:
         raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")
     return dataclasses.replace(part, filters=cfg.corpora[name].get("filters", []))
+
+
+def _context(cfg: DataConfig) -> dict[str, Any]:
+    """Return the keys of `cfg` that say how much context pairs have, where they have some."""
+    keys = ("context", "context_target", "context_short", "max_tokens", "max_chars")
+    return {key: getattr(cfg, key) for key in keys} if cfg.context else {}
+
+
+def like_trained(cfg: DataConfig, trained: DataConfig) -> DataConfig:
+    """Return `cfg`, of another corpus, with the context of `trained` if both have documents."""
+    if not trained.context or not cfg.knows_documents:
+        return cfg
+    return dataclasses.replace(cfg, **_context(trained))
 
 
 def _part_config(
@@ -426,6 +440,8 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
             f"the splits that are set: {', '.join(named) or 'none'}"
         )
     source = opened(cfg, split)
+    if cfg.has_documents:
+        source = documents.with_context(source, cfg, split)
     checked = _not_empty if split is Split.train else _to_score
     return source._replace(chunks=lambda: checked(source, cfg, split))
 
@@ -526,7 +542,7 @@ def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConf
     Raises:
         UserError: a name is no name of a folder, or an entry fits no source.
     """
-    common = {"src": data.src, "tgt": data.tgt, "max_tokens": data.max_tokens}
+    common = {"src": data.src, "tgt": data.tgt, "max_tokens": data.max_tokens} | _context(data)
     found = {}
     for name, entry in augmented.expanded(sets or {}):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or name in [s.value for s in Split]:

@@ -80,14 +80,15 @@ class Tokenizer:
 
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
-        """Train on both sides of `text`; each of `tags`, words of the source side, is one piece."""
+        """Train on both sides of `text`; each of `tags` is a piece of each side that has it."""
         if cfg.labels:
             return cls(cfg, train_model(cfg, text.src, "this corpus", tags), label_model(sorted({*text.tgt})))
         if cfg.joint:
             model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
             return cls(cfg, model, model)
         src_model = train_model(cfg, text.src, "the source side of this corpus", tags)
-        return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus"))
+        spoken = [tag for tag in tags if any(tag in line for line in text.tgt)]
+        return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus", spoken))
 
     @classmethod
     def exists(cls, directory: Path) -> bool:

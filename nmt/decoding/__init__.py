@@ -25,6 +25,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     forcing             Log probabilities of given ids, by one pass.
     requests            What is asked of the translation of a line; text to `Wish`.
     translate           Lines in, translations out, order kept.
+    segments            Lines as parts that are translated: sentences of long lines, sentences behind context.
     score               Pairs of lines in, log probabilities out, order kept.
     classify            Lines in, labels and their probabilities out, order kept.
     evaluate            Loss, and metrics with their signatures, on one split.

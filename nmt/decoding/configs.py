@@ -30,6 +30,17 @@ class GlossaryUse(Enum):
     """The source offers them and the search enforces them."""
 
 
+class LineSplitting(Enum):
+    """Which lines are translated sentence by sentence, and joined again."""
+
+    long = "long"
+    """Lines of more sentences, or of several and more tokens, than the model has learnt from."""
+    all = "all"
+    """All lines of several sentences, such as paragraphs."""
+    none = "none"
+    """No lines: those that are too long for the model are cut."""
+
+
 @dataclass
 class DecodingConfig:
     """The keys of all search strategies."""
@@ -57,6 +68,12 @@ class DecodingConfig:
     on a GPU 32,768."""
     max_source_tokens: int = 1024
     """Longer source lines are cut here, with a warning; EOS included."""
+    split_lines: LineSplitting = LineSplitting.long
+    """long, all or none: which lines are split into sentences, which are translated one by one; see
+    docs/documents.md."""
+    split_tokens: int | None = None
+    """Source tokens of the longest line that split_lines=long leaves whole, EOS included; null: what the
+    sources of the validation pairs have, in tokens and in sentences."""
     precision: Precision | None = None
     """fp32, bf16, fp16, int8 or auto: the format that linear maps multiply in; null: fp32, on a GPU auto.
 
@@ -67,6 +84,7 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         at_least(self, "decoding", 1, "n_best", "batch_tokens", "max_source_tokens")
+        at_least(self, "decoding", 2, "split_tokens")
         finite(self, "decoding", "max_length_ratio", "max_length_offset", "min_length_ratio")
         not_negative(self, "decoding", "min_length", "no_repeat_ngram_size")
         at_least(self, "decoding", 1, "repetition_penalty")

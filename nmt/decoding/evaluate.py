@@ -15,14 +15,17 @@ import torch
 from torch import Tensor
 
 from nmt.data.batching import Batch
+from nmt.data.documents import current_of_each
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import METRICS, ScoredText, require_computable
-from nmt.decoding.translate import evaluating, translate
+from nmt.decoding.requests import Request
+from nmt.decoding.segments import translated_behind_context
+from nmt.decoding.translate import Translation, evaluating, translate
 from nmt.distributed import ALONE, World
-from nmt.errors import UserError
+from nmt.errors import UserError, warn
 from nmt.models.base import TranslationModel
 
 ROWS_AT_ONCE = 512
@@ -56,17 +59,36 @@ def evaluate_text(
     device: torch.device,
     scoring: ScoringConfig | None = None,
     world: World = ALONE,
+    context_target: bool = False,
 ) -> Scores:
-    """Translate `text.src` and score the result against `text.tgt`; the ranks of `world` share the work."""
+    """Translate `text.src` and score the result against `text.tgt`; the ranks of `world` share the work.
+
+    Scores are those of the sentences themselves, without context; `context_target` tells whether the model
+    translates the context, too.
+    """
     require_computable(metrics, tgt_lang, scoring or ScoringConfig())
-    translations = translate(text.src, model, tokenizer, cfg, device=device, world=world)
+
+    def translated(lines: Sequence[Request]) -> list[Translation]:
+        return translate(lines, model, tokenizer, cfg, device=device, world=world)
+
+    requests = list(map(Request, text.src))
+    if context_target:
+        log = warn if world.is_main else _silent
+        translations = translated_behind_context(requests, translated, log)
+    else:
+        translations = translated(requests)
     hyps = [translation.text for translation in translations]
     if not world.is_main:  # rank 0 scores for all: a metric may be a model, and take memory and threads
         return Scores(*world.broadcast(({}, {})), hyps)
-    sources, more = list(untagged(text.src)), text.references
-    scores = score_text(sources, hyps, text.tgt, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
+    sources, more = current_of_each(list(untagged(text.src))), text.references
+    refs = current_of_each(text.tgt)
+    scores = score_text(sources, hyps, refs, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
     world.broadcast((scores.values, scores.signatures))
     return scores
+
+
+def _silent(message: str) -> None:
+    """Say nothing: another rank does."""
 
 
 def score_text(

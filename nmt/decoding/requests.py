@@ -53,6 +53,10 @@ class Request:
     """Words or phrases that must appear, in any order."""
     avoid: list[str] = field(default_factory=list)
     """Words or phrases that must not appear."""
+    context: list[str] = field(default_factory=list)
+    """Sources of the sentences before it, the oldest first, for models trained with data.context."""
+    document: str = ""
+    """Name of its document; with documents=true the lines of this name before it are its context."""
     terms: dict[str, str] = field(default_factory=dict)
     """Terms of the source and their translations, as lines of a glossary for this request alone."""
     due: list[str] = field(default_factory=list, metadata={"internal": True})
@@ -64,7 +68,8 @@ class Request:
                 raise UserError(f"{name}: one of the words or phrases is blank")
         if not all(term.strip() and variants(targets) for term, targets in self.terms.items()):
             raise UserError("terms: one of the terms or translations is blank")
-        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.terms, *self.terms.values()):
+        of_terms = (*self.terms, *self.terms.values())
+        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.context, *of_terms):
             if HALF.search(text):
                 raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
 
@@ -97,8 +102,10 @@ class Request:
             if key not in known:
                 raise UserError(f"{name} has the unknown key {key!r}{suggest(key, known)}; there are {known}")
             is_text = isinstance(value, str)
-            if key in ("src", "prefix") and not is_text:
+            if key in ("src", "prefix", "document") and not is_text:
                 raise UserError(f"{name}: {key} must be a text, but is {json.dumps(value)[:80]}")
+            if key == "context" and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
+                raise UserError(f"{name}: context must be a list of texts, but is {json.dumps(value)[:80]}")
             if key in ("must", "avoid") and not _are_phrases(value):
                 raise UserError(
                     f"{name}: {key} must be a list of words or phrases, but is {json.dumps(value)[:80]}"

@@ -9,7 +9,6 @@ again afterwards.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -64,6 +63,8 @@ class Translation:
     """Whether only the beginning of the source was translated."""
     unmet: list[str] = field(default_factory=list)
     """Texts of the request that the translation lacks, or that it has but should avoid."""
+    split: int = 1
+    """Parts of the line that were translated one by one, and joined."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what a line of JSON holds: all but the ids, the alternatives in the same form."""
@@ -73,6 +74,7 @@ class Translation:
             "tokens": self.tokens,
             "log_probs": [round(value, 4) for value in self.log_probs],
             "truncated": self.truncated,
+            "split": self.split,
             "unmet": self.unmet,
             "alternatives": [other.as_json() for other in self.alternatives],
         }
@@ -87,6 +89,7 @@ def translate(
     device: torch.device,
     warn: Log = warn,
     first_line: int = 1,
+    numbers: Sequence[int] | None = None,
     world: World = ALONE,
     token_scores: bool = False,
 ) -> list[Translation]:
@@ -99,12 +102,13 @@ def translate(
 
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut, and so
     is one of `CHARS_PER_TOKEN` times as many characters; `warn` then gets one message for each kind that
-    names the lines, counted from `first_line`.
+    names the lines, counted from `first_line`, or by their `numbers`.
     """
     requests = list(map(Request.of, lines))
-    sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, first_line)
+    named = numbers or range(first_line, first_line + len(lines))
+    sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, named)
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
-    asked.require_room(longest_source(model, cfg), first_line)
+    asked.require_room(longest_source(model, cfg), named)
     translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
@@ -124,7 +128,7 @@ def translate(
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, several in zip(numbers, sentences, strict=True):
             translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])
-    if unmet := [i + first_line for i, one in enumerate(translations) if one.unmet]:
+    if unmet := [named[i] for i, one in enumerate(translations) if one.unmet]:
         warn(unmet_message(unmet, len(lines)))
     return translations
 
@@ -135,12 +139,12 @@ def read_sources(
     tokenizer: Tokenizer,
     cfg: DecodingConfig,
     warn: Log,
-    first_line: int,
+    numbers: Sequence[int],
     done: str = "translated",
 ) -> tuple[dict[int, list[int]], set[int]]:
     """Return the ids of lines that are not blank, by their places, and the places of lines that are cut.
 
-    `done` is what is done to the part of a line that is left, for the warning.
+    Warnings name the lines by their `numbers`, and say what is `done` to the part of a line that is left.
     """
     longest = longest_source(model, cfg)
     encoded = tokenizer.encode_src(beginnings(lines, longest))
@@ -148,12 +152,12 @@ def read_sources(
     shortest = len(tokenizer.src_start) + 2
     sources = {i: ids for i, ids in enumerate(encoded) if len(ids) >= shortest and lines[i].strip()}
     if shortened := [i for i, ids in enumerate(encoded) if is_shortened(lines[i], len(ids), longest)]:
-        warn(cut_message([i + first_line for i in shortened], longest, cfg, done, unit="characters"))
+        warn(cut_message([numbers[i] for i in shortened], longest, cfg, done, unit="characters"))
     too_long = [i for i, ids in sources.items() if len(ids) > longest]
     for i in too_long:
         sources[i] = [*sources[i][: longest - 1], EOS_ID]
     if too_long:
-        warn(cut_message([i + first_line for i in too_long], longest, cfg, done))
+        warn(cut_message([numbers[i] for i in too_long], longest, cfg, done))
     return sources, {*shortened, *too_long}
 
 
@@ -175,9 +179,9 @@ class _Asked:
         self.of_text = Wishes(tokenizer, cfg.avoid) if has_wishes else None
         self.made = [self.of_text.of(one) for one in requests] if self.of_text else []
 
-    def require_room(self, most: int, first_line: int) -> None:
+    def require_room(self, most: int, numbers: Sequence[int]) -> None:
         """Raise `UserError` for a line that asks for more than `most` tokens: search would have no end."""
-        for number, wish in enumerate(self.made, start=first_line):
+        for number, wish in zip(numbers, self.made, strict=False):
             asked = wish.beginning + sum(map(len, wish.must))
             if asked > most:
                 raise UserError(
@@ -210,26 +214,6 @@ class _Asked:
             for several, ours in zip(ranked, values, strict=True):
                 for one, log_probs in zip(several, ours, strict=True):
                     one.tokens, one.log_probs = self.tokenizer.tgt_spellings([*one.ids, EOS_ID]), log_probs
-
-
-def translate_stream(
-    lines: Iterable[str | Request],
-    model: TranslationModel,
-    tokenizer: Tokenizer,
-    cfg: DecodingConfig,
-    *,
-    device: torch.device,
-    warn: Log = warn,
-    chunk: int = LINES_AT_ONCE,
-    token_scores: bool = False,
-) -> Iterator[Translation]:
-    """Yield one translation per line, in order, holding at most `chunk` lines in memory."""
-    remaining = iter(lines)
-    first_line = 1
-    shared: dict[str, Any] = {"device": device, "warn": warn, "token_scores": token_scores}
-    while block := list(itertools.islice(remaining, chunk)):
-        yield from translate(block, model, tokenizer, cfg, first_line=first_line, **shared)
-        first_line += len(block)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ Every component gets its own part of the config; no component sees the whole.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,17 +19,25 @@ from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
-from nmt.data.mixture import tagged
+from nmt.data.documents import composed, current_of_each
+from nmt.data.mixture import tagged, untagged
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
-from nmt.decoding.configs import DecodingConfig, GlossaryUse, SamplingConfig
+from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import PairScore, score
-from nmt.decoding.translate import LINES_AT_ONCE, Translation, in_precision, translate_stream
+from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
+from nmt.decoding.translate import (
+    LINES_AT_ONCE,
+    Translation,
+    in_precision,
+    longest_source,
+    translate,
+)
 from nmt.errors import Log, UserError, suggest, warn
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -114,11 +123,75 @@ class Run(TrainedModel):
         """
         self.require_task(Task.translation)
         search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
-        several = [lines] if isinstance(lines, str | Request) else lines
-        several = self.with_terms(several, Glossary(glossary or {}), GlossaryUse(glossary_use))
-        shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores}
-        asked = self.asking_for(tgt, several)
-        return translate_stream(asked, self.searched(search), self.tokenizer, search, **shared)
+        several = iter([lines] if isinstance(lines, str | Request) else lines)
+        self.asking_for(tgt, [])  # an error is an error before the first line is there
+        offer = functools.partial(
+            self.with_terms, glossary=Glossary(glossary or {}), use=GlossaryUse(glossary_use)
+        )
+        offer([])
+        return self._translated_blocks(several, search, tgt, token_scores, offer)
+
+    def _translated_blocks(
+        self,
+        lines: Iterator[str | Request],
+        search: DecodingConfig,
+        tgt: str | None,
+        token_scores: bool,
+        offer: Callable[[Iterable[Request]], Iterable[str | Request]],
+    ) -> Iterator[Translation]:
+        first_line = 1
+        while block := list(itertools.islice(lines, LINES_AT_ONCE)):
+            segments = self.segments(block, search)
+            segments.requests = [Request.of(one) for one in offer(segments.requests)]
+            yield from self.translated(
+                segments, search, tgt, first_line=first_line, token_scores=token_scores
+            )
+            first_line += len(block)
+
+    @functools.cached_property
+    def usual(self) -> Usual:
+        """The length of the sources of the validation pairs, which are taken for those of the training.
+
+        Without a copy of these pairs, the limit of the training pairs.
+        """
+        kept = self.directory.kept_text(Split.validation, self.cfg.data)
+        sources = current_of_each(list(untagged(kept.src))) if kept else []
+        return usual_of(sources, self.tokenizer, self.cfg.data.src) or Usual(self.cfg.data.max_tokens)
+
+    def segments(self, lines: Iterable[str | Request], search: DecodingConfig) -> Segments:
+        """Return the parts of lines that are translated one by one: see `decoding.split_lines`."""
+        requests = list(map(Request.of, lines))
+        if not self.cfg.data.context and any(one.context for one in requests):
+            raise UserError(f"context: {self.path} was trained without data.context; leave it out")
+        longest, language = longest_source(self.model, search), self.cfg.data.src
+        usual = Usual(search.split_tokens or longest)
+        if search.split_lines is LineSplitting.long and search.split_tokens is None:
+            usual = self.usual
+        splitting = Splitting(search.split_lines, usual, longest, self.tokenizer, language)
+        return Segments(requests, splitting)
+
+    def translated(
+        self,
+        segments: Segments,
+        search: DecodingConfig,
+        tgt: str | None,
+        *,
+        warn: Log = warn,
+        first_line: int = 1,
+        token_scores: bool = False,
+    ) -> list[Translation]:
+        """Return the translation of each line of `segments`; `first_line` is the number of the first."""
+        numbers = [first_line + line for line in segments.lines]
+        shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores, "warn": warn}
+
+        def one_by_one(requests: list[Request]) -> list[Translation]:
+            named = numbers if len(requests) == len(numbers) else None
+            return translate(requests, self.searched(search), self.tokenizer, search, numbers=named, **shared)
+
+        asked = list(self.asking_for(tgt, segments.requests))
+        if self.cfg.data.context_target:
+            return segments.joined(translated_behind_context(asked, one_by_one, warn))
+        return segments.joined(one_by_one(asked))
 
     def classify(
         self,
@@ -223,6 +296,8 @@ class Run(TrainedModel):
     def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:
         """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.
 
+        The context of a request becomes a part of its source, if the model was trained with context.
+
         Raises:
             UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None.
         """
@@ -233,6 +308,8 @@ class Run(TrainedModel):
         if tgt is not None and tgt not in known:
             raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
         several = cast("Iterable[Line]", [lines]) if isinstance(lines, str) else lines
+        if self.cfg.data.context:
+            several = (cast(Line, _in_context(line, self.cfg.data)) for line in several)
         return (cast(Line, _tagged(line, tags[tgt or known[0]])) for line in several) if tags else several
 
     @property
@@ -287,6 +364,13 @@ class Run(TrainedModel):
             Task.classification: f"classifies texts: nmt classify run={run}",
         }
         raise UserError(f"{run} {wanted[task]}, but {does[own]}")
+
+
+def _in_context(line: str | Request, data: DataConfig) -> str | Request:
+    """Return a line with as much of its context as the model knows in its source; a text as it is."""
+    if isinstance(line, str):
+        return line
+    return dataclasses.replace(line, src=composed(line.src, line.context, data), context=[])
 
 
 def _tagged(line: str | Request, tag: str) -> str | Request:

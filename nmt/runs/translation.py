@@ -52,6 +52,7 @@ class Translation(TaskCode):
             device=trained.device,
             scoring=trained.cfg.scoring,
             world=trained.world,
+            context_target=trained.cfg.data.context_target,
         )
 
     def show(

@@ -21,8 +21,9 @@ from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import score_ids
+from nmt.decoding.segments import translated_behind_context
 from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
-from nmt.errors import UserError
+from nmt.errors import UserError, warn
 from nmt.runs.opened import Run
 
 
@@ -66,7 +67,14 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     search = questions[0].search
     requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
     requests = [Request.of(one) for one in run.with_terms(requests, Glossary({}))]
-    found = translate(requests, run.searched(search), run.tokenizer, search, device=run.device)
+
+    def translated(asked: list[Request]) -> list[Translation]:
+        return translate(asked, run.searched(search), run.tokenizer, search, device=run.device)
+
+    if run.cfg.data.context_target:
+        found = translated_behind_context(requests, translated, warn)
+    else:
+        found = translated(requests)
     candidates = [
         [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
         for src, best in zip(run.tokenizer.src_pieces([one.src for one in requests]), found, strict=True)

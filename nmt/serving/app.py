@@ -33,7 +33,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nmt import __version__
+from nmt.data.sentences import joined
 from nmt.decoding import DecodingConfig
+from nmt.decoding.configs import LineSplitting
+from nmt.decoding.requests import Request as Asked
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.serving.answers import Question, num_tokens
@@ -61,6 +64,8 @@ class TranslationRequest(BaseModel):
     must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
     avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
     terms: dict[StrictStr, StrictStr] = Field({}, description="Terms of the lines and their translations.")
+    document: StrictBool = Field(False, description="The lines are one document: context of each other.")
+    split: StrictBool = Field(False, description="Translate each line sentence by sentence: paragraphs.")
     scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
     attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
 
@@ -101,7 +106,7 @@ class Service:
             )
         try:
             question.request("")  # refuses what no translation can be asked for
-            lines = list(self.run.asking_for(asked.tgt or self.tgt, asked.lines))
+            lines, counts = self.parts(asked, question)
             tokens = num_tokens(self.run, lines, question.search)
         except UserError as error:
             raise HTTPException(422, str(error)) from error
@@ -111,11 +116,31 @@ class Service:
             )
         try:
             queued = self.batcher.submit(lines, tokens, question)
-            return await answered(queued.done, request, self.cfg.timeout_seconds)
+            found = await answered(queued.done, request, self.cfg.timeout_seconds)
+            return joined_answers(found, counts)
         except Refused as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
         except UserError as error:
             raise HTTPException(422, str(error)) from error
+
+    def parts(self, asked: TranslationRequest, question: Question) -> tuple[list[str], list[int]]:
+        """Return the sources to translate, with their context, and how many there are of each line.
+
+        Raises:
+            UserError: the run translates into no such language, or was trained without context.
+        """
+        context, lines = self.run.cfg.data.context, asked.lines
+        if asked.document and not context:
+            raise UserError("document: the model was trained without context; leave it out")
+        search = question.search
+        if asked.split:
+            search = dataclasses.replace(search, split_lines=LineSplitting.all)
+        requests = [question.request(line) for line in lines]
+        for number, request in enumerate(requests if asked.document else ()):
+            request.context = lines[max(0, number - context) : number]
+        segments = self.run.segments(requests, search)
+        asking = self.run.asking_for(asked.tgt or self.tgt, segments.requests)
+        return [Asked.of(one).src for one in asking], segments.counts
 
     def search(self, asked: TranslationRequest) -> DecodingConfig:
         """Return the search of the server with what a request says; raise `HTTPException` if it cannot be."""
@@ -202,6 +227,17 @@ def make_app(service: Service) -> FastAPI:
         return HTMLResponse(page, headers={**SAFE, "Content-Security-Policy": policy(page)})
 
     return app
+
+
+def joined_answers(answers: list[Answer], counts: list[int]) -> list[Answer]:
+    """Return an answer for each line: of several sentences their answers, and the joined text."""
+    found, start = list[Answer](), 0
+    for count in counts:
+        several = answers[start : start + count]
+        texts = [str(one["text"]) for one in several]
+        found += several if count == 1 else [{"text": joined(texts), "sentences": several}]
+        start += count
+    return found
 
 
 def described_service(service: Service) -> dict[str, Any]:

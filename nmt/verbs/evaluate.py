@@ -20,7 +20,7 @@ from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain
 from nmt.data.pairs import DataConfig, ParallelText, Split
-from nmt.data.sources import set_configs
+from nmt.data.sources import like_trained, set_configs
 from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import agreement
 from nmt.decoding.evaluate import Scores
@@ -84,6 +84,7 @@ def _parts(cfg: EvaluateConfig, opened: Run, *, named: bool) -> Iterator[Part]:
         yield Part(name.replace("/", "_"), testset, is_own, text)
     if cfg.testsets:
         return
+    data = like_trained(data, trained.data)
     text = evaluation_text(directory, trained, data, split, named=trusted)
     text = text if data.tags else _tagged(opened, data, text)  # another corpus than the run's, without tags
     is_own = dataclasses.replace(data, scored_split=trained.data.scored_split) == trained.data

@@ -69,6 +69,10 @@ Answers = Callable[[list[str], int, Log], Iterable[str]]
 returns lines of output."""
 
 
+Reader = Callable[[Iterable[str]], Iterator[str]]
+"""A function of all lines of the input that yields another line for each, which knows those before it."""
+
+
 class Work(NamedTuple):
     """What a verb does with lines; its functions belong to modules, so that workers find them."""
 
@@ -79,6 +83,8 @@ class Work(NamedTuple):
     facts: Callable[[Any], dict[str, Any]]
     """A function of the config that returns the settings which the answers depend on, besides the
     checkpoint."""
+    reader: Callable[[Any], Reader | None] = lambda cfg: None
+    """A function of the config that returns how lines are read before they are made blocks, or None."""
 
 
 def answer(cfg: FileConfig, work: Work) -> None:
@@ -86,7 +92,9 @@ def answer(cfg: FileConfig, work: Work) -> None:
     if cfg.input is not None:
         answer_file(cfg, work)
         return
-    lines, target = decoded(sys.stdin.buffer), sys.stdout.buffer
+    reader, target = work.reader(cfg), sys.stdout.buffer
+    lines = decoded(sys.stdin.buffer)
+    lines = reader(lines) if reader else lines
     answers, is_terminal = work.opened(cfg), sys.stdin.isatty()
     if is_terminal:
         print("type a line, and Enter; Ctrl-D ends", file=sys.stderr)
@@ -108,7 +116,8 @@ def answer_file(cfg: FileConfig, work: Work) -> None:
     """
     assert cfg.input is not None
     assert cfg.output is not None
-    job = Job.read(Path(cfg.input).expanduser(), Path(cfg.output).expanduser(), work.done)
+    files = Path(cfg.input).expanduser(), Path(cfg.output).expanduser()
+    job = Job.read(*files, work.done, work.reader(cfg))
     cfg, weights = with_fixed_checkpoints(cfg)
     with job.opened({**weights, "tgt": cfg.tgt, **work.facts(cfg)}):
         counter = LineCounter(job.num_lines, job.num_finished)
@@ -265,9 +274,11 @@ class Job:
     num_lines: int = 0
     sha256: str = ""
     """Hash of the uncompressed text of the input."""
+    reader: Reader | None = None
+    """How the lines are read before blocks are made of them, if not as they are."""
 
     @classmethod
-    def read(cls, source: Path, output: Path, done: str) -> Job:
+    def read(cls, source: Path, output: Path, done: str, reader: Reader | None = None) -> Job:
         """Read the input through once.
 
         Raises:
@@ -275,7 +286,8 @@ class Job:
                 written.
         """
         require_files(source, output)
-        job, digest = cls(source, output, done, stamp_of_files([source])), hashlib.sha256()
+        job = cls(source, output, done, stamp_of_files([source]), reader=reader)
+        digest = hashlib.sha256()
         for block in job.blocks():
             digest.update("".join(f"{line}\n" for line in block.lines).encode())
             job.num_lines += len(block.lines)
@@ -307,6 +319,7 @@ class Job:
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the input, in order; raise `UserError` when the file has changed."""
         lines = read_lines(self.source, "input", may_be_empty=True)
+        lines = self.reader(lines) if self.reader else lines
         for number in itertools.count():
             self._require_unchanged()
             if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from nmt.config.compose import Composed
 from nmt.config.roots import Task, TranslateConfig
-from nmt.config.stored import to_plain
+from nmt.config.stored import load_config, to_plain
 from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
-from nmt.decoding.translate import translate
 from nmt.errors import Log, UserError
+from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, open_runs, output_lines
-from nmt.verbs.file_job import Answers, Work, answer, answer_file
+from nmt.verbs.file_job import Answers, Reader, Work, answer, answer_file
 
 SPEED = ("batch_tokens", "cuda_graphs")
 """Keys of a search that change speed and memory, not the translations."""
@@ -49,15 +51,11 @@ def _translated(
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
-    found = translate(
-        list(run.asking_for(cfg.tgt, run.with_terms(requests, glossary, cfg.glossary_use))),
-        run.searched(cfg.decoding),
-        run.tokenizer,
-        cfg.decoding,
-        device=run.device,
-        warn=warn,
-        first_line=first + 1,
-        token_scores=is_json,
+    segments = run.segments(requests, cfg.decoding)
+    offered = run.with_terms(segments.requests, glossary, cfg.glossary_use)
+    segments.requests = [Request.of(request) for request in offered]
+    found = run.translated(
+        segments, cfg.decoding, cfg.tgt, warn=warn, first_line=first + 1, token_scores=is_json
     )
     for number, translation in enumerate(found, start=first):
         if is_json:
@@ -68,12 +66,54 @@ def _translated(
 
 def _request(cfg: TranslateConfig, line: str, number: int) -> Request:
     """Return what a line of input asks for; raise `UserError` that names the line by `number`."""
-    is_json, name = cfg.reads_json, f"line {number} of the input"
+    is_json, name = cfg.reads_json or cfg.documents, f"line {number} of the input"
     if not is_json and not cfg.prefixes:
         return Request(line)
     if is_cut(line):
         raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
     return Request.from_json(line, name) if is_json else Request.from_pair(line, name)
+
+
+def _reader(cfg: TranslateConfig) -> Reader | None:
+    """Return the reader that gives each line its context; None where each line is a document by itself.
+
+    Raises:
+        UserError: the run was trained without context.
+    """
+    if not cfg.documents:
+        return None
+    data = load_config(RunDirectory(Path(cfg.runs[0])).config_file).data
+    if not data.context:
+        raise UserError(
+            f"documents=true needs a run that was trained with data.context, but {cfg.runs[0]} was not; "
+            "leave it out: each line is translated by itself"
+        )
+    return functools.partial(with_previous_lines, most=data.context, are_json=cfg.reads_json)
+
+
+def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iterator[str]:
+    """Yield each line as JSON of a `Request` with the `most` lines before it of the same document.
+
+    A blank line, or one of JSON that names another document, ends a document.
+
+    Raises:
+        UserError: a line of JSON is no request; names the line.
+    """
+    before: deque[str] = deque(maxlen=most)
+    document = ""
+    for number, line in enumerate(lines, start=1):
+        is_blank = not line.strip()
+        reads = are_json and not is_blank
+        request = Request.from_json(line, f"line {number} of the input") if reads else None
+        src = request.src if request else line
+        if is_blank or not src.strip() or (request and request.document != document):
+            before.clear()
+        document = request.document if request else document
+        given = dataclasses.asdict(request) if request else {"src": line}
+        given["context"] = given.get("context") or list(before)
+        yield json.dumps(given, ensure_ascii=False)
+        if src.strip():
+            before.append(src)
 
 
 def _glossary(cfg: TranslateConfig) -> Glossary:
@@ -88,8 +128,9 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
     chosen = {"scores": cfg.scores, "prefixes": cfg.prefixes, "glossary": _glossary(cfg).terms}
     chosen |= {"glossary_use": "" if cfg.glossary_use is GlossaryUse.auto else cfg.glossary_use.value}
+    chosen["documents"] = cfg.documents
     chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 
 
-TRANSLATION = Work("translated", _opened, _facts)
+TRANSLATION = Work("translated", _opened, _facts, _reader)

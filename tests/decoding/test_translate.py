@@ -5,7 +5,6 @@ The model copies its source, so that the right answer is known for every line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -17,7 +16,7 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, translate, translate_stream
+from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, translate
 from nmt.models.base import State, TranslationModel
 
 CPU = torch.device("cpu")
@@ -178,33 +177,3 @@ def test_search_is_in_eval_mode_and_the_mode_is_restored(
     translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
     assert model.modes == {(False, False)}
     assert model.training is training
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 4, 100])
-def test_a_stream_gives_what_one_call_gives(tokenizer: Tokenizer, model: CopyModel, chunk: int) -> None:
-    streamed = translate_stream(iter(LINES), model, tokenizer, BeamConfig(), device=CPU, chunk=chunk)
-    assert list(streamed) == translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
-
-
-def test_a_stream_reads_no_further_than_its_chunk_and_counts_lines_on(
-    tokenizer: Tokenizer, model: CopyModel
-) -> None:
-    taken = 0
-    warnings: list[str] = []
-
-    def endless() -> Iterator[str]:
-        nonlocal taken
-        while True:
-            taken += 1
-            yield "a man in the snow" if taken % 5 == 0 else "a dog"
-
-    cfg = BeamConfig(max_source_tokens=8)
-    stream = translate_stream(endless(), model, tokenizer, cfg, device=CPU, warn=warnings.append, chunk=4)
-    assert next(stream).text == "a dog"
-    assert taken == 4
-    for _ in range(4):
-        next(stream)
-    assert taken == 8
-    assert warnings == [
-        "only the first 8 tokens of line 5 are translated, because decoding.max_source_tokens=8"
-    ]

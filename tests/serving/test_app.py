@@ -72,6 +72,20 @@ def test_wishes_reach_the_search(client: Client, run: Run) -> None:
     assert (status, "beam_size" in answer["error"]) == (422, True)
 
 
+def test_sentences_of_a_line_are_joined_and_lines_of_a_document_need_context(
+    client: Client, run: Run
+) -> None:
+    line = "Ab ba. Cd dc."
+    _, _, answer = client.post({"text": [line, "ab"], "split": True, "scores": True})
+    found, other = answer["translations"]
+    assert [found["text"], other["text"]] == [one.text for one in run.translate([line, "ab"])]
+    assert len(found["sentences"]) == 2
+    status, _, answer = client.post({"text": ["ab", "ba"], "document": True})
+    assert (status, answer["error"]) == (
+        422, "document: the model was trained without context; leave it out"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [

@@ -15,6 +15,7 @@ import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from nmt.config.roots import TranslateConfig
 from nmt.data import lines
 from nmt.data.lines import decoded
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import LINES_AT_ONCE, translate_stream
+from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_run, output_lines
@@ -57,9 +58,8 @@ def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
 def streamed(run: Path, text: bytes, search: BeamConfig = SEARCH, chunk: int = LINES_AT_ONCE) -> bytes:
     """Return standard output for `text` on standard input."""
     opened = open_run(run, runtime_cfg=CPU)
-    found = translate_stream(
-        decoded(io.BytesIO(text)), opened.model, opened.tokenizer, search, device=opened.device, chunk=chunk
-    )
+    with mock.patch("nmt.runs.opened.LINES_AT_ONCE", chunk):
+        found = list(opened.translate(decoded(io.BytesIO(text)), search))
     lines = [line for i, one in enumerate(found) for line in output_lines(i, one, search.n_best)]
     return "".join(f"{line}\n" for line in lines).encode()
 

@@ -113,7 +113,7 @@ def test_terms_are_enforced_in_a_run_that_was_not_trained_with_them(run: Path) -
     (asked,) = opened.translate(Request("ab ba", terms={"ba": "gh"}), beam_size=4)
     assert "gh" in asked.text.split()
     with pytest.raises(
-        UserError, match="glossary_use=both: .* was not trained with terms in its sources; set"
+        UserError, match=r"glossary_use=both: .* was not trained with terms in its sources; set"
     ):
         opened.translate("ab", glossary_use="both")
 

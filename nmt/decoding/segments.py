@@ -1,0 +1,180 @@
+"""Lines as the parts that are translated: sentences of long lines, and the sentence behind its context.
+
+A line that is split gives several requests, and their translations are joined again, so that one line gives
+one translation. Of a model that translates the context, too, what stands behind the last separator is the
+translation. If it has another number of separators than its source, nobody knows where the sentence begins;
+the sentence is then translated again without context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nmt.data.documents import current
+from nmt.data.pairs import CONTEXT_SEPARATOR
+from nmt.data.sentences import joined, parts, sentences
+from nmt.data.tokenizer import Tokenizer
+from nmt.decoding.configs import LineSplitting
+from nmt.decoding.requests import Request
+from nmt.decoding.translate import CHARS_PER_TOKEN, Translation
+from nmt.errors import Log
+
+
+class Usual(NamedTuple):
+    """The longest lines that `LineSplitting.long` leaves whole."""
+
+    tokens: int
+    sentences: int | None = None
+    """None: any number of them."""
+
+
+def usual_of(sources: Sequence[str], tokenizer: Tokenizer, language: str) -> Usual | None:
+    """Return the length of the longest of some sources, and how many sentences 99% of them have at most.
+
+    None without sources.
+    """
+    counts = sorted(max(1, len(sentences(source, language))) for source in sources)
+    if not counts:
+        return None
+    return Usual(max(map(len, tokenizer.encode_src(sources))), counts[(99 * len(counts) - 1) // 100])
+
+
+@dataclass
+class Splitting:
+    """What is split, and how."""
+
+    which: LineSplitting
+    usual: Usual
+    longest: int
+    """Tokens that the model can read; a sentence of more is divided at clauses or words."""
+    tokenizer: Tokenizer
+    language: str = ""
+    """Language of the lines."""
+
+    def of(self, request: Request) -> list[Request]:
+        """Return the parts of a line, each with those before it behind the context of the line; or the line.
+
+        A line of which a prefix or phrases are asked stays whole: nobody knows of which part they are.
+        """
+        if self.which is LineSplitting.none or request.prefix or request.must:
+            return [request]
+        texts = sentences(request.src, self.language)
+        if self.which is LineSplitting.long and self._is_usual(request.src, len(texts)):
+            return [request]
+        if not all(self._is_short(text, self.longest) for text in texts):
+            texts = parts(request.src, lambda text: self._is_short(text, self.longest), self.language)
+        if len(texts) < 2:
+            return [request]
+        return [
+            dataclasses.replace(request, src=text, context=[*request.context, *texts[:number]])
+            for number, text in enumerate(texts)
+        ]
+
+    def _is_usual(self, line: str, num_sentences: int) -> bool:
+        tokens, most = self.usual
+        return (most is None or num_sentences <= most) and self._is_short(line, min(tokens, self.longest))
+
+    def _is_short(self, text: str, most: int) -> bool:
+        if 4 * len(text) + 4 < most - len(self.tokenizer.src_start):
+            return True  # a character has four pieces at most, its bytes
+        if len(text) > CHARS_PER_TOKEN * most:
+            return False
+        return len(self.tokenizer.encode_src([text])[0]) <= most
+
+
+class Segments:
+    """The parts of some lines."""
+
+    def __init__(self, requests: Sequence[Request], splitting: Splitting):
+        found = [splitting.of(request) for request in requests]
+        self.counts = [len(several) for several in found]
+        self.requests = [one for several in found for one in several]
+        """The parts of all lines, in order."""
+        self.lines = [line for line, several in enumerate(found) for _ in several]
+        """For each part the number of its line, from 0."""
+
+    def joined(self, translations: Sequence[Translation]) -> list[Translation]:
+        """Return the translation of each line, given those of its parts."""
+        whole, start = [], 0
+        for count in self.counts:
+            several = translations[start : start + count]
+            whole.append(several[0] if count == 1 else joined_translations(several))
+            start += count
+        return whole
+
+
+def joined_translations(several: Sequence[Translation]) -> Translation:
+    """Return the translations of the parts of a line as one; its score is the sum of theirs.
+
+    Alternative number i is made of the alternatives of this number, as far as every part has one.
+    """
+    text = joined([one.text for one in several])
+    others = zip(*(one.alternatives for one in several), strict=False)
+    return Translation(
+        text,
+        sum(one.score for one in several),
+        [joined_translations(list(ones)) for ones in others],
+        [token for one in several for token in one.ids],
+        [token for one in several for token in one.tokens],
+        [value for one in several for value in one.log_probs],
+        any(one.truncated for one in several),
+        list(dict.fromkeys(phrase for one in several for phrase in one.unmet)),
+        len(several),
+    )
+
+
+Translate = Callable[[list[Request]], list[Translation]]
+
+
+def translated_behind_context(
+    requests: Sequence[Request], translate: Translate, warn: Log
+) -> list[Translation]:
+    """Translate requests with context by a model whose targets have it, too; return the sentences themselves.
+
+    The score of a translation stays that of the whole.
+    """
+    found = translate([_without_wish(request) for request in requests])
+    lost = [i for i, one in enumerate(found) if _num_breaks(one.text) != _num_breaks(requests[i].src)]
+    if lost:
+        again = [dataclasses.replace(requests[i], src=_alone(requests[i].src)) for i in lost]
+        for i, one in zip(lost, translate(again), strict=True):
+            found[i] = one
+        warn(
+            f"{len(lost):,} of {len(found):,} sentences were translated without context: of them with their "
+            "context the model made another number of sentences"
+        )
+    return [_behind(one) for one in found]
+
+
+def _num_breaks(text: str) -> int:
+    return text.count(CONTEXT_SEPARATOR)
+
+
+def _alone(src: str) -> str:
+    """Return the last sentence of a source, with the tag of a language in front if the source has one."""
+    first = src.split(" ", 1)[0]
+    is_tagged = first.startswith("<2") and first.endswith(">") and CONTEXT_SEPARATOR in src
+    return f"{first} {current(src)}" if is_tagged else current(src)
+
+
+def _without_wish(request: Request) -> Request:
+    """Return a request without context if it has a prefix, which begins the sentence itself."""
+    return dataclasses.replace(request, src=_alone(request.src)) if request.prefix else request
+
+
+def _behind(one: Translation) -> Translation:
+    """Return a translation without that of the context, in all that it has."""
+    if not any(CONTEXT_SEPARATOR in found.text for found in (one, *one.alternatives)):
+        return one
+    places = [number for number, token in enumerate(one.tokens) if token == CONTEXT_SEPARATOR]
+    start = places[-1] + 1 if places else 0
+    return dataclasses.replace(
+        one,
+        text=current(one.text),
+        tokens=one.tokens[start:],
+        log_probs=one.log_probs[start:],
+        alternatives=[_behind(other) for other in one.alternatives],
+    )
