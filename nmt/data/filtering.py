@@ -53,7 +53,7 @@ class Chain:
 
     @property
     def reasons(self) -> list[str]:
-        """The names of the filters in an account: those of their rows, numbered where a row is there twice."""
+        """Return the names of the filters in an account, numbered where a row is there several times."""
         names = [row.name for row in self.rows]
         return [
             name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
@@ -212,7 +212,7 @@ class _Dropped:
     def add(self, text: NumberedText, kept: Mask, values: Callable[[int], str]) -> None:
         for i in np.flatnonzero(~kept).tolist():
             number = int(text.numbers[i])
-            rank = -int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest())
+            rank = -int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest(), "big")
             if len(self.rows) < NUM_EXAMPLES or rank > self.rows[0][0]:
                 line = "\t".join(
                     [

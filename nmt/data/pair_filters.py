@@ -115,7 +115,7 @@ def between(low: float | None, high: float | None) -> Callable[[Values], Mask]:
         inside = (values >= (-math.inf if low is None else low)) & (
             values <= (math.inf if high is None else high)
         )
-        return inside if inside.ndim == 1 else inside.all(1)
+        return np.asarray(inside if inside.ndim == 1 else inside.all(1))
 
     return accept
 
@@ -312,15 +312,20 @@ def language(cfg: LanguageConfig, context: Context) -> PairFilter:
 
 def _identifier(cfg: LanguageConfig) -> Any:
     try:
-        from py3langid import langid
+        from py3langid import langid  # type: ignore[import-untyped]
     except ImportError as error:
         raise UserError(
             f"{cfg.key_prefix}: the filter language needs py3langid: pip install 'nmt[language]'"
         ) from error
     try:
-        return langid._load_identifier(norm_probs=True, langs=cfg.among)
+        return _loaded(langid._load_identifier, tuple(cfg.among) if cfg.among else None)
     except ValueError as error:
         raise UserError(f"{cfg.key_prefix}.among: {error}") from error
+
+
+@functools.lru_cache(2)
+def _loaded(load: Callable[..., Any], among: tuple[str, ...] | None) -> Any:
+    return load(norm_probs=True, langs=among)
 
 
 # Comparison
@@ -357,7 +362,7 @@ def numbers(cfg: NumbersConfig, context: Context) -> PairFilter:
 
     def values(text: NumberedText) -> Values:
         sides = zip(map(_numerals, text.src), map(_numerals, text.tgt), strict=True)
-        return _numbers((((a - b) + (b - a)).total() if a or b else 0 for a, b in sides), text)
+        return _numbers((((a - b) + (b - a)).total() if a or b else 0 for a, b in sides), text.src)
 
     return PairFilter(values, between(None, cfg.max))
 
@@ -385,7 +390,7 @@ def regex(cfg: RegexConfig, context: Context) -> PairFilter:
 
     def values(text: NumberedText) -> Values:
         found = occurs(text)
-        found = found if found.ndim == 1 else found.any(1)
+        found = np.asarray(found if found.ndim == 1 else found.any(1))
         return found if cfg.action is Action.keep else ~found
 
     return PairFilter(values, shows_values=False)

@@ -1,0 +1,169 @@
+"""data.filters: run once, in order, with an account; what they keep is found again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.data import filtering
+from nmt.data.files import FilesData
+from nmt.data.filtering import chains
+from nmt.data.filters import FilterReport, filter_pairs
+from nmt.data.pairs import Split
+from nmt.data.sources import MixtureData, stream, training_streams
+from nmt.data.training_split import CorpusText, scan, streamed
+from nmt.errors import UserError
+
+LINES = [
+    "1 dog\tHund",
+    "\tleer",
+    "2 cats\tKatzen",
+    "1 dog\tHund",
+    "a house\tHaus",
+    "b\tein langes Wort",
+    "b\tein langes Wort",
+]
+FILTERS: list[Any] = [{"name": "duplicates"}, {"name": "length", "max": 8}, {"name": "scores", "min": 0.5}]
+
+
+def data(folder: Path, filters: list[Any], **more: Any) -> FilesData:
+    (folder / "train.tsv").write_text("en\tde\n" + "\n".join(LINES) + "\n")
+    (folder / "scores").write_text("1\n1\n0\n1\n1\n1\n1\n")
+    given = [one | {"file": str(folder / "scores")} if one["name"] == "scores" else one for one in filters]
+    return FilesData(train=str(folder / "train.tsv"), filters=given, **more)
+
+
+def scanned(cfg: FilesData, cache: Path) -> CorpusText:
+    (chain,) = chains(cfg, {}, None).values()
+    return scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache, chain)
+
+
+def pairs(text: CorpusText) -> list[str]:
+    return [f"{src}\t{tgt}" for chunk in text.chunks() for src, tgt in zip(chunk.src, chunk.tgt, strict=True)]
+
+
+def test_an_account_by_filter_and_what_is_kept(tmp_path: Path) -> None:
+    text = scanned(data(tmp_path, FILTERS), tmp_path / "cache")
+    assert pairs(text) == ["1 dog\tHund", "a house\tHaus"]
+    dropped = {"empty": 1, "too long": 0, "uneven": 0, "duplicates": 2, "length": 1, "scores": 1}
+    assert text.report == FilterReport(7, dropped)
+    assert list(text.remarks())[:3] == [
+        "filter duplicates dropped 2 of 6 pairs (33.33%)",
+        "filter length dropped 1 of 4 pairs (25.00%)",
+        "filter scores dropped 1 of 3 pairs (33.33%)",
+    ]
+    examples = Path(text.account[3].removeprefix("some dropped pairs of each filter: "))
+    assert examples.read_text().splitlines() == [
+        "duplicates\t4\t\t1 dog\tHund",
+        "duplicates\t7\t\tb\tein langes Wort",
+        "length\t6\t1/15\tb\tein langes Wort",
+        "scores\t3\t0\t2 cats\tKatzen",
+    ]
+
+
+def test_filters_run_once_unless_something_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = data(tmp_path, FILTERS)
+    first = scanned(cfg, tmp_path / "cache")
+    monkeypatch.setattr(filtering.Chain, "opened", None)  # whoever opens a filter fails
+    again = scanned(cfg, tmp_path / "cache")
+    assert (again.report, again.sha256, pairs(again)) == (first.report, first.sha256, pairs(first))
+    (tmp_path / "scores").write_text("1\n1\n1\n1\n1\n1\n1\n")
+    with pytest.raises(TypeError):
+        scanned(cfg, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_the_size_of_chunks_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    expected = scanned(data(tmp_path, FILTERS), tmp_path / "cache")
+    monkeypatch.setattr("nmt.data.pairs.CHUNK_PAIRS", size)
+    text = scanned(data(tmp_path, FILTERS), tmp_path / "other")
+    assert (text.report, text.sha256, pairs(text)) == (expected.report, expected.sha256, pairs(expected))
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    assert pairs(scanned(data(tmp_path, FILTERS), tmp_path / "cache")) == ["1 dog\tHund", "a house\tHaus"]
+
+
+def test_a_stream_is_judged_pair_by_pair(tmp_path: Path) -> None:
+    cfg = data(tmp_path, [{"name": "length", "max": 8}], streaming=True)
+    streams = list(training_streams(cfg).values())
+    text = streamed(streams, [[1.0]], cfg, filter_pairs, list(chains(cfg, {}, None).values()))
+    read, report = next(text.buffers(4, 0))
+    assert (read.src, report.dropped["length"]) == (["1 dog", "2 cats", "1 dog", "a house"], 2)
+    with pytest.raises(UserError) as caught:
+        data(tmp_path, [{"name": "duplicates"}], streaming=True)
+    assert str(caught.value).startswith(
+        "data.filters[0]: duplicates needs all pairs at once, which data.streaming=true does not have; "
+        "remove it, set data.streaming=false, or choose among length, ratio"
+    )
+
+
+def test_filters_of_a_mixture_and_of_one_corpus_see_no_tags(tmp_path: Path) -> None:
+    train = data(tmp_path, []).train
+    own = {
+        "train": train,
+        "tag": "bt",
+        "filters": [{"name": "numbers", "max": 1}, {"name": "length", "max": 5}],
+    }
+    cfg = MixtureData(corpora={"a": own, "b": {"train": train}}, filters=[{"name": "duplicates"}])
+    texts = {
+        name: scan(part, cfg, filter_pairs, {}, tmp_path / "cache", chains(cfg, {}, None)[name])
+        for name, part in training_streams(cfg).items()
+    }
+    assert pairs(texts["a"]) == ["<bt> 1 dog\tHund"]
+    assert len(texts["b"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "lenght"}, r"data.filters\[0\].name must be one of length, .* but is 'lenght'"),
+        ({"name": "length"}, r"data.filters\[0\]: set min or max, else the filter drops nothing"),
+        ({"name": "ratio", "max": 0.5}, r"data.filters\[0\].max must be at least 1, but is 0.5"),
+        ({"name": "ratio", "most": 5}, r"unknown key data.filters\[0\].most"),
+        ({"name": "regex", "pattern": "("}, r"data.filters\[0\].pattern=\( is no regular expression"),
+        ({"name": "cross_entropy", "run": "x"}, r"data.filters\[0\]: set either min, a score, or share"),
+        ({"name": "duplicates", "keep": "best"}, r"data.filters\[0\]: keep=best and scores=FILE need each"),
+    ],
+)
+def test_a_bad_row_is_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        FilesData(filters=[entry])
+
+
+def test_filters_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^no training pair is left: 7 pairs read, 0 kept \(.*length 6\); see data.filters"
+    ):
+        scanned(data(tmp_path, [{"name": "length", "min": 99}]), tmp_path / "cache")
+
+
+def test_a_file_of_opuscleaner_is_read(tmp_path: Path) -> None:
+    steps: list[Any] = [
+        {"filter": "remove_empty_lines", "parameters": {}, "language": None},
+        {"filter": "max_length", "parameters": {"MAXLENGTH": 2, "MINLENGTH": 1}, "language": None},
+        {"filter": "src_trg_ratio", "parameters": {"RATIO": 0.5, "LOG": False}, "language": None},
+    ]
+    file = tmp_path / "corpus.filters.json"
+
+    def chain_of(**more: Any) -> list[str]:
+        file.write_text(json.dumps({"version": 1, "files": ["a.en.gz", "a.de.gz"], "filters": steps}))
+        cfg = data(tmp_path, [{"name": "opuscleaner", "file": str(file), **more}])
+        (chain,) = chains(cfg, {}, None).values()
+        return chain.reasons
+
+    assert chain_of() == ["length", "ratio"]
+    steps.append({"filter": "fix_quotes", "parameters": {}, "language": "en"})
+    with pytest.raises(
+        UserError, match=r"^data.filters\[0\].file: .* stands for: fix_quotes; known are max_length"
+    ):
+        chain_of()
+    assert chain_of(skip_unknown=True) == ["length", "ratio"]
