@@ -181,7 +181,7 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train data.path=x",
-            "unknown key data.path; hub has it, but data.name=demo: choose another data",
+            "unknown key data.path; hub or hub_labels has it, but data.name=demo: choose another data",
         ),
         (
             "train experiment=multi30k_en_de schedule=noam",
@@ -202,7 +202,8 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train metrics=[blue]",
-            "metrics[0] must be one of bleu, spbleu, chrf, chrf++, ter, comet, but is 'blue'; "
+            "metrics[0] must be one of bleu, spbleu, chrf, chrf++, ter, comet, accuracy, macro_f1, micro_f1, "
+            "but is 'blue'; "
             "did you mean 'bleu'?",
         ),
         (
@@ -433,7 +434,8 @@ def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) -
         "  - seed is missing; set seed=...",
         "  - model.dropout must be in [0, 1), but is 1.5",
         "  - trainer.accumulate must be at least 1, but is 0",
-        "  - metrics[0] must be one of bleu, spbleu, chrf, chrf++, ter, comet, but is 'blue'; "
+        "  - metrics[0] must be one of bleu, spbleu, chrf, chrf++, ter, comet, accuracy, macro_f1, micro_f1, "
+        "but is 'blue'; "
         "did you mean 'bleu'?",
         "  - model.attention_dropout must be in [0, 1), but is 7.0",
     ]

@@ -139,6 +139,12 @@ class MixtureData(DataConfig):
         return all(part.has_source for part in self.parts(Split.train).values())
 
     @property
+    def symbols(self) -> list[str]:
+        """The tags, and what the corpora themselves put into sources."""
+        own = (symbol for part in self.parts(Split.train).values() for symbol in part.symbols)
+        return list(dict.fromkeys([*super().symbols, *own]))
+
+    @property
     def has_labels(self) -> bool:
         """Whether all corpora have labels."""
         return all(part.has_labels for part in self.parts(Split.train).values())

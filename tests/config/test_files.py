@@ -25,7 +25,16 @@ FILES = {
     for group in VERBS["train"].groups
     for file in sorted((config_dir() / group).glob("*.yaml"))
 }
+_LABELLED = ("model=encoder", "task=classification")
+_LABELS = ("data=labels", "data.train=a.tsv", "data.validation=b.tsv", "data.test=c.tsv", *_LABELLED)
+_HUB_LABELS = ("data=hub_labels", "data.dataset=owner/name", *_LABELLED)
 NEEDED = {
+    "data=labels": _LABELS[1:],
+    "data=hub_labels": _HUB_LABELS[1:],
+    "model=encoder": (*_LABELS[:-2], "task=classification"),
+    "experiment=labels": _LABELS,
+    "experiment=hub_labels": _HUB_LABELS,
+    "experiment=classification": (*_LABELS[:-2], "task=classification"),
     "data=hub": ("data.dataset=owner/name",),
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
     "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
@@ -103,6 +112,8 @@ def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
     else:
         (default,) = [f.default_factory for f in dataclasses.fields(TrainConfig) if f.name == group]
         before = OmegaConf.structured(default() if callable(default) else None)
+    if choice in NEEDED:  # what the user may leave out with this file alone
+        values = {key: value for key, value in values.items() if f"{key}={value}" not in NEEDED[choice]}
     plain = OmegaConf.to_container(before, enum_to_str=True)
     assert isinstance(plain, dict)
     defaults = dict(leaves({str(name): value for name, value in plain.items()}))

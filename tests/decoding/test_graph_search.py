@@ -80,7 +80,7 @@ def test_every_family_finds_the_same(
     """In five sentences, which fill up a batch of eight; the second time in the tensors of the first."""
     model = build(case()).eval()
     src, src_mask, _ = sentences(5, 9, 1)
-    for beam_size in (1, 3):
+    for beam_size in (1, 3) if model.reads_target else (1,):  # else tokens in any order are as probable
         cfg = BeamConfig(
             beam_size=beam_size, n_best=min(2, beam_size), max_length_ratio=1.0, max_length_offset=2
         )

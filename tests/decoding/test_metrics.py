@@ -52,7 +52,7 @@ HYPS = [
 ]
 
 
-KNOWN = "bleu, spbleu, chrf, chrf++, ter, comet"
+KNOWN = "bleu, spbleu, chrf, chrf++, ter, comet, accuracy, macro_f1, micro_f1"
 CHINESE = (
     ["我爱北京。", "今天天气好", "你好", "", "再见"],
     ["我很爱北京。", "今天天气很好", "你好", "谢谢", "再见了"],

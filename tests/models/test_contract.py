@@ -458,7 +458,7 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
 @torch.inference_mode()
 def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sentences: Sentences) -> None:
     beams = (3, 2) if model.reads_target else (1, 1)  # else tokens in any order are as probable
-    cfg = BeamConfig(*beams, max_length_ratio=1.5, max_length_offset=2)
+    cfg = BeamConfig(beam_size=beams[0], n_best=beams[1], max_length_ratio=1.5, max_length_offset=2)
     src, src_mask, _ = sentences(4, 6, 1)
     for b, together in enumerate(beam_search(model, src, src_mask, cfg)):
         length = int(src_mask[b].sum())
