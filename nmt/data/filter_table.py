@@ -329,6 +329,20 @@ class CrossEntropyConfig(ModelFilterConfig):
 
 
 @dataclass(frozen=True)
+class ClassifierConfig(ModelFilterConfig):
+    """Pairs that a classifier of pairs finds misaligned; docs/filtering_by_model.md says how to train one."""
+
+    label: str = "aligned"
+    """The label of good pairs."""
+    min: float = 0.5
+    """Least probability of the label."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, self.key_prefix, "[0, 1]", "min")
+
+
+@dataclass(frozen=True)
 class OpusCleanerConfig(FilterConfig):
     """The filters of a file of OpusCleaner, each as the row that does the same."""
 
@@ -371,6 +385,7 @@ FILTERS: dict[str, FilterRow] = {
     "overlap": FilterRow(OverlapConfig, "nmt.data.pair_filters.overlap"),
     "scores": FilterRow(ScoresConfig, "nmt.data.pair_filters.scores", streams=False),
     "cross_entropy": FilterRow(CrossEntropyConfig, "nmt.data.pair_filters.cross_entropy", streams=False),
+    "classifier": FilterRow(ClassifierConfig, "nmt.data.pair_filters.classifier", streams=False),
     "opuscleaner": FilterRow(OpusCleanerConfig, "nmt.data.opuscleaner.expanded"),
 }
 

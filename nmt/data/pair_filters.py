@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from nmt.data.filter_table import (
     Action,
     CharactersConfig,
+    ClassifierConfig,
     Compared,
     CrossEntropyConfig,
     DuplicatesConfig,
@@ -502,6 +503,11 @@ def cross_entropy(cfg: CrossEntropyConfig, context: Context) -> PairFilter:
     if cfg.share is None:
         return PairFilter(scorer, between(cfg.min, None))
     return PairFilter(scorer, functools.partial(best_share, cfg.share), needs_all=True)
+
+
+def classifier(cfg: ClassifierConfig, context: Context) -> PairFilter:
+    """Return the filter for the probability of a label under a classifier of pairs."""
+    return PairFilter(context.open_scorer(cfg), between(cfg.min, None))
 
 
 def best_share(share: float, found: Values) -> Mask:

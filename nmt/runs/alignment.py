@@ -8,16 +8,25 @@ from numpy.typing import NDArray
 from nmt.config.roots import Task
 from nmt.data.label_set import named
 from nmt.data.pairs import SEPARATOR, ParallelText
+from nmt.data.sources import AlignmentData
 from nmt.errors import Log, UserError, suggest, warn
 from nmt.runs.opened import Run
 
 
-def require_pair_classifier(run: Run, label: str, key: str) -> None:
-    """Raise `UserError` unless `run` classifies pairs and has `label`; `key` is that of its config group."""
+def require_pair_classifier(run: Run, label: str, languages: tuple[str, str], key: str) -> None:
+    """Raise `UserError` unless `run` classifies pairs and has `label`; `key` is that of its config group.
+
+    A run whose training pairs were made by `data=alignment` must have read the same `languages`.
+    """
     if run.cfg.task is not Task.classification or SEPARATOR not in run.cfg.data.symbols:
         raise UserError(
             f"{key}.run={run.path} must be a classifier of pairs of texts, but has task={run.cfg.task.value} "
             f"and data={run.cfg.data.name}; experiment=misaligned_pairs trains one"
+        )
+    own = run.cfg.data.src, run.cfg.data.tgt
+    if isinstance(run.cfg.data, AlignmentData) and own != languages:
+        raise UserError(
+            f"{key}: {run.path} judges pairs of {'-'.join(own)}, but these pairs are {'-'.join(languages)}"
         )
     labels = run.tokenizer.labels
     if label not in labels:

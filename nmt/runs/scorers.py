@@ -6,6 +6,7 @@ languages of the pairs that returns the function that scores them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from nmt.config.roots import Task
-from nmt.data.filter_table import CrossEntropyConfig, ModelFilterConfig
+from nmt.data.filter_table import ClassifierConfig, CrossEntropyConfig, ModelFilterConfig
 from nmt.data.pair_filters import Scorer, Values
 from nmt.data.pairs import ParallelText
 from nmt.errors import UserError
+from nmt.runs.alignment import label_probabilities, require_pair_classifier
 from nmt.runs.opened import Run, identify_checkpoint, open_run
 from nmt.runtime_config import RuntimeConfig
 
@@ -78,5 +80,14 @@ def _per_token(run: Run, pairs: Sequence[tuple[str, str]], tgt: str) -> Values:
     return np.array([one.per_token for one in scored])
 
 
-SCORERS: dict[str, Callable[[Any, Sequence[Run], tuple[str, str]], Scorer]] = {"cross_entropy": cross_entropy}
+def classifier(cfg: ClassifierConfig, runs: Sequence[Run], languages: tuple[str, str]) -> Scorer:
+    """Return the scorer of the probability of a label under a classifier of pairs."""
+    require_pair_classifier(runs[0], cfg.label, languages, cfg.key_prefix)
+    return functools.partial(label_probabilities, runs[0], label=cfg.label)
+
+
+SCORERS: dict[str, Callable[[Any, Sequence[Run], tuple[str, str]], Scorer]] = {
+    "cross_entropy": cross_entropy,
+    "classifier": classifier,
+}
 """Name of a filter -> its code here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,15 @@ import pytest
 
 from nmt.cli import main
 from nmt.data.damage import KINDS
-from nmt.data.pairs import ParallelText
+from nmt.data.files import FilesData
+from nmt.data.filtering import chains, judged_alone
+from nmt.data.filters import filter_pairs
+from nmt.data.pairs import ParallelText, Split
+from nmt.data.sources import stream
 from nmt.errors import UserError
 from nmt.runs.alignment import label_probabilities, require_pair_classifier
 from nmt.runs.opened import Run, open_run
+from nmt.runs.scorers import RunScorers
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import untrained
 
@@ -66,13 +72,31 @@ def test_probabilities_are_those_of_the_command_whatever_is_asked_together(class
 
 
 def test_runs_and_labels_that_do_not_fit_are_refused(classifier: Run, tmp_path: Path) -> None:
-    require_pair_classifier(classifier, "aligned", "data.filters[0]")
+    pair, key = ("en", "de"), "data.filters[0]"
+    require_pair_classifier(classifier, "aligned", pair, key)
     with pytest.raises(
         UserError, match=r"data\.filters\[0\]\.label must be one .* aligned, misaligned, .*'good'"
     ):
-        require_pair_classifier(classifier, "good", "data.filters[0]")
+        require_pair_classifier(classifier, "good", pair, key)
     translator = open_run(untrained(tmp_path / "run"), runtime_cfg=CPU)
     with pytest.raises(
         UserError, match=r"data\.filters\[0\]\.run=.* must be a classifier .* task=translation"
     ):
-        require_pair_classifier(translator, "aligned", "data.filters[0]")
+        require_pair_classifier(translator, "aligned", pair, key)
+    with pytest.raises(UserError, match=r"data\.filters\[0\]: .* judges pairs of en-de, but .* are de-en"):
+        require_pair_classifier(classifier, "aligned", pair[::-1], key)
+
+
+def test_the_filter_drops_what_the_classifier_finds_misaligned(classifier: Run, tmp_path: Path) -> None:
+    sides = {"en": [*SRC, *TGT[:4]], "de": [*TGT, *SRC[:4]]}  # four pairs with their sides swapped
+    for side, lines in sides.items():
+        (tmp_path / f"pairs.{side}").write_text("".join(f"{line}\n" for line in lines))
+    cfg = FilesData(train=str(tmp_path / "pairs"))
+    rows = [{"name": "classifier", "run": str(classifier.path)}]
+    (chain,) = chains(replace(cfg, filters=rows), {}, RunScorers(CPU)).values()
+    source = stream(cfg, Split.train)
+    ((text, report),) = judged_alone(source, cfg, filter_pairs, chain)
+    assert (text.src, text.tgt) == (SRC, TGT)
+    assert report.dropped["classifier"] == 4
+    with pytest.raises(UserError, match=r"data\.filters\[0\]\.min must be .* 1"):
+        chains(replace(cfg, filters=[rows[0] | {"min": 2}]), {}, None)
