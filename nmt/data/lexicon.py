@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,7 +227,9 @@ class WordLexicon:
         return made
 
     def _save(self, folder: Path) -> None:
-        words = {side: np.array(["\n".join(own)]) for side, own in (("src", self.src), ("tgt", self.tgt))}
+        words: dict[str, Any] = {
+            side: np.array(["\n".join(own)]) for side, own in (("src", self.src), ("tgt", self.tgt))
+        }
         np.savez(
             folder / "lexicon.npz", **words, **{f"lexicon_{k}": v for k, v in vars(self.lexicon).items()}
         )
