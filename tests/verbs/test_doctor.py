@@ -202,6 +202,7 @@ def test_rows_of_strangers_are_text_on_the_page(faulty: list[str], tmp_path: Pat
     assert set(re.findall(r"https?://\S+?\"", template)) == {'http://www.w3.org/2000/svg"'}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_draws_the_page(faulty: list[str], tmp_path: Path) -> None:
     file = tmp_path / "doctor.html"
