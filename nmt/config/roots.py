@@ -222,6 +222,9 @@ class TranslateConfig(FileConfig):
     glossary: str | None = None
     """File of lines SOURCE TERM TAB TARGET TERM: what the translation must have where the source has it."""
 
+    markup: bool = False
+    """Inline tags and entities (HTML, XLIFF) are taken out, and put where the translated words are."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prefixes and self.reads_json:

@@ -14,6 +14,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
     census              The counts of a training split: pairs, words, characters.
+    inline_tags         Inline tags taken out of a line, and put into its translation by an alignment.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.

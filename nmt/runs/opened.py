@@ -6,6 +6,7 @@ Every component gets its own part of the config; no component sees the whole.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,13 @@ from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores
 from nmt.decoding.requests import Request
 from nmt.decoding.score import PairScore, score
-from nmt.decoding.translate import Translation, in_precision, translate_stream
+from nmt.decoding.translate import (
+    LINES_AT_ONCE,
+    Translation,
+    in_precision,
+    translate,
+    translate_stream,
+)
 from nmt.errors import Log, UserError, suggest, warn
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -33,6 +40,7 @@ from nmt.models.ensemble import Ensemble
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
+from nmt.runs.markup import Markup
 from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
@@ -97,20 +105,37 @@ class Run(TrainedModel):
         tgt: str | None = None,
         *,
         token_scores: bool = False,
+        markup: bool = False,
         **settings: Any,
     ) -> Iterator[Translation]:
         """Translate lines, or one line, in order, with the search of the run or another.
 
         A `Request` is a line with what its translation must have. `settings` are keys of the search, such as
         `beam_size=8, n_best=3`; `tgt` is as in `asking_for`; `token_scores` asks for `Translation.tokens` and
-        `log_probs`.
+        `log_probs`; with `markup`, inline tags are put where the translated words are.
         """
         self.require_task(Task.translation)
         search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
         several = [lines] if isinstance(lines, str | Request) else lines
         shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores}
+        if markup:
+            return self._translate_marked(several, search, tgt, shared)
         asked = self.asking_for(tgt, several)
         return translate_stream(asked, self.searched(search), self.tokenizer, search, **shared)
+
+    def _translate_marked(
+        self, lines: Iterable[Line], search: DecodingConfig, tgt: str | None, shared: dict[str, Any]
+    ) -> Iterator[Translation]:
+        """Yield the translations of lines with their inline tags, some lines at a time."""
+        remaining, first_line = iter(lines), 1
+        while block := list(itertools.islice(remaining, LINES_AT_ONCE)):
+            markup = Markup(block, warn, first_line)
+            asked = list(self.asking_for(tgt, markup.requests))
+            model = self.searched(search)
+            found = translate(asked, model, self.tokenizer, search, first_line=first_line, **shared)
+            markup.restore(self, asked, found, search)
+            yield from found
+            first_line += len(block)
 
     def score(
         self,

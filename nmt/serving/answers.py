@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nmt.attention_views.alignment import Weights, mean_weights, word_indices, word_weights
@@ -23,6 +23,7 @@ from nmt.decoding.requests import Request
 from nmt.decoding.score import score_ids
 from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
 from nmt.errors import UserError
+from nmt.runs.markup import Markup
 from nmt.runs.opened import Run
 
 
@@ -39,6 +40,8 @@ class Question:
     must: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
     """Text that translations begin with, must have and must not have: see `nmt.decoding.requests`."""
+    markup: bool = False
+    """Whether inline tags of the line are put into the answer."""
 
     @property
     def has_wishes(self) -> bool:
@@ -63,10 +66,18 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
     requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
+    parted = [_parted(run, line, one.markup) for line, one in zip(lines, questions, strict=True)]
+    markup = Markup([body for _, body in parted], lambda _: None)
+    requests = [
+        replace(one, src=front + plain.src) if question.markup else one
+        for one, question, (front, _), plain in zip(requests, questions, parted, markup.requests, strict=True)
+    ]
     found = translate(requests, run.searched(search), run.tokenizer, search, device=run.device)
+    markup.restore(run, requests, found, search)
+    sources = run.tokenizer.src_pieces([one.src for one in requests])
     candidates = [
         [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
-        for src, best in zip(run.tokenizer.src_pieces(lines), found, strict=True)
+        for src, best in zip(sources, found, strict=True)
     ]
     asked = list(zip(questions, candidates, strict=True))
     for one in (one for question, some in asked if question.has_wishes for one in some):
@@ -76,6 +87,14 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     return [
         best.told | ({"alternatives": [x.told for x in more]} if more else {}) for best, *more in candidates
     ]
+
+
+def _parted(run: Run, line: str, markup: bool) -> tuple[str, str]:
+    """Return the tag of the language in front of a line, and the part that may have inline tags."""
+    if not markup:
+        return line, ""
+    front = next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
+    return front, line[len(front) :]
 
 
 def num_tokens(run: Run, lines: Sequence[str], search: DecodingConfig) -> list[int]:

@@ -59,6 +59,7 @@ class TranslationRequest(BaseModel):
     prefix: StrictStr = Field("", description="Text that each translation begins with.")
     must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
     avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
+    markup: StrictBool = Field(False, description="Put inline tags where the translated words are.")
     scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
     attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
 
@@ -91,7 +92,7 @@ class Service:
         require_lines(asked.lines, self.cfg)
         wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid)
         require_few(wishes, self.cfg)
-        question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
+        question = Question(self.search(asked), asked.scores, asked.attention, *wishes, asked.markup)
         if asked.attention and not self.has_attention:
             raise HTTPException(
                 422,

@@ -16,6 +16,7 @@ from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.translate import translate
 from nmt.errors import Log, UserError
+from nmt.runs.markup import Markup
 from nmt.runs.opened import Run, open_runs, output_lines
 from nmt.verbs.file_job import Answers, Work, answer, answer_file
 
@@ -47,8 +48,11 @@ def _translated(
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
+    markup = Markup(requests, warn, first + 1) if cfg.markup else None
+    plain = markup.requests if markup else requests
+    asked = list(run.asking_for(cfg.tgt, [glossary.applied(request) for request in plain]))
     found = translate(
-        list(run.asking_for(cfg.tgt, [glossary.applied(request) for request in requests])),
+        asked,
         run.searched(cfg.decoding),
         run.tokenizer,
         cfg.decoding,
@@ -57,6 +61,8 @@ def _translated(
         first_line=first + 1,
         token_scores=is_json,
     )
+    if markup:
+        markup.restore(run, asked, found, cfg.decoding)
     for number, translation in enumerate(found, start=first):
         if is_json:
             yield json.dumps(translation.as_json(), ensure_ascii=False, allow_nan=False)
@@ -84,7 +90,12 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
-    chosen = {"scores": cfg.scores, "prefixes": cfg.prefixes, "glossary": _glossary(cfg).terms}
+    chosen = {
+        "scores": cfg.scores,
+        "prefixes": cfg.prefixes,
+        "markup": cfg.markup,
+        "glossary": _glossary(cfg).terms,
+    }
     chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 
