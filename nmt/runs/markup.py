@@ -76,7 +76,7 @@ def _maps(
     ]
     if not sentences:
         return []
-    model = run.model.models[0] if isinstance(run.model, Ensemble) else run.model
+    model = run.model.members[0] if isinstance(run.model, Ensemble) else run.model
     return list(attend_tokens(sentences, model, run.tokenizer, device=run.device))
 
 
