@@ -238,6 +238,9 @@ class TranslateConfig(FileConfig):
     """The lines are documents, with a blank line between two, or lines of JSON with another "document"; each
     gets the context that the run was trained with. Else each line is a document by itself."""
 
+    markup: bool = False
+    """Inline tags and entities (HTML, XLIFF) are taken out, and put where the translated words are."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prefixes and self.reads_json:

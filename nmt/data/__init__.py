@@ -29,6 +29,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     filtering           The filters of a corpus run once, and what they kept, cached.
     census              The counts of a training split: pairs, words, characters.
+    inline_tags         Inline tags taken out of a line, and put into its translation by an alignment.
     special_ids         The ids that stand for no text.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     terms               Terms offered inside of sources: aligned words in training, glossaries later.

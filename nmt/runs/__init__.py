@@ -12,6 +12,7 @@ Knows files and models together; refuses to know the command line. The modules i
     status              The file that says how a training stands.
     agreement           The agreement of several runs that are to predict together.
     shown               A run as a table for a notebook.
+    markup              Inline tags taken out of lines, and put into their translations.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
     alignment           The probability of a label of pairs under a classifier, for a filter.
     start               The start of a training from the model of another run.

@@ -46,6 +46,7 @@ from nmt.models.ensemble import Ensemble
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
+from nmt.runs.markup import Markup
 from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
@@ -112,6 +113,7 @@ class Run(TrainedModel):
         token_scores: bool = False,
         glossary: Mapping[str, str] | None = None,
         glossary_use: GlossaryUse | str = GlossaryUse.auto,
+        markup: bool = False,
         **settings: Any,
     ) -> Iterator[Translation]:
         """Translate lines, or one line, in order, with the search of the run or another.
@@ -119,7 +121,7 @@ class Run(TrainedModel):
         A `Request` is a line with what its translation must have. `settings` are keys of the search, such as
         `beam_size=8, n_best=3`; `tgt` is as in `asking_for`; `token_scores` asks for `Translation.tokens` and
         `log_probs`. `glossary` has terms of the source and their translations, `glossary_use` is as in
-        `with_terms`.
+        `with_terms`; with `markup`, inline tags are put where the translated words are.
         """
         self.require_task(Task.translation)
         search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
@@ -129,24 +131,51 @@ class Run(TrainedModel):
             self.with_terms, glossary=Glossary(glossary or {}), use=GlossaryUse(glossary_use)
         )
         offer([])
-        return self._translated_blocks(several, search, tgt, token_scores, offer)
+        if markup:
+            self.require_markup()
+        asked: dict[str, Any] = {"offer": offer, "markup": markup, "token_scores": token_scores}
 
-    def _translated_blocks(
+        def translated() -> Iterator[Translation]:
+            first_line = 1
+            while block := list(itertools.islice(several, LINES_AT_ONCE)):
+                yield from self.answered(block, search, tgt, first_line=first_line, **asked)
+                first_line += len(block)
+
+        return translated()
+
+    def answered(
         self,
-        lines: Iterator[str | Request],
+        lines: Sequence[str | Request],
         search: DecodingConfig,
         tgt: str | None,
-        token_scores: bool,
+        *,
         offer: Callable[[Iterable[Request]], Iterable[str | Request]],
-    ) -> Iterator[Translation]:
-        first_line = 1
-        while block := list(itertools.islice(lines, LINES_AT_ONCE)):
-            segments = self.segments(block, search)
-            segments.requests = [Request.of(one) for one in offer(segments.requests)]
-            yield from self.translated(
-                segments, search, tgt, first_line=first_line, token_scores=token_scores
+        markup: bool = False,
+        warn: Log = warn,
+        first_line: int = 1,
+        token_scores: bool = False,
+    ) -> list[Translation]:
+        """Return the translation of each line: long lines in parts, terms as `offer` says, tags put back.
+
+        `first_line` is the number of the first of them; the other arguments are as in `translate`.
+        """
+        requests = list(map(Request.of, lines))
+        marked = Markup(requests, warn, first_line) if markup else None
+        segments = self.segments(marked.requests if marked else requests, search)
+        segments.requests = [Request.of(one) for one in offer(segments.requests)]
+        shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
+        found = self.translated(segments, search, tgt, **shared)
+        if marked:
+            marked.restore(self, list(self.asking_for(tgt, marked.requests)), found, search)
+        return found
+
+    def require_markup(self) -> None:
+        """Raise `UserError` for a model whose translations hold those of the context, too."""
+        if self.cfg.data.context:
+            raise UserError(
+                f"markup: {self.path} was trained with data.context, but tags can only be put into the "
+                "translation of a line without context; leave markup out, or use a run without context"
             )
-            first_line += len(block)
 
     @functools.cached_property
     def usual(self) -> Usual:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nmt.attention_views.alignment import Weights, mean_weights, word_indices, word_weights
@@ -24,6 +24,7 @@ from nmt.decoding.score import score_ids
 from nmt.decoding.segments import translated_behind_context
 from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
 from nmt.errors import UserError, warn
+from nmt.runs.markup import Markup
 from nmt.runs.opened import Run
 
 
@@ -42,6 +43,8 @@ class Question:
     """Text that translations begin with, must have and must not have: see `nmt.decoding.requests`."""
     terms: tuple[tuple[str, str], ...] = ()
     """Terms of the sources and their translations."""
+    markup: bool = False
+    """Whether inline tags of the line are put into the answer."""
 
     @property
     def has_wishes(self) -> bool:
@@ -66,18 +69,26 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
     requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
-    requests = [Request.of(one) for one in run.with_terms(requests, Glossary({}))]
+    parted = [_parted(run, line, one.markup) for line, one in zip(lines, questions, strict=True)]
+    markup = Markup([body for _, body in parted], lambda _: None)
+    requests = [
+        replace(one, src=front + plain.src) if question.markup else one
+        for one, question, (front, _), plain in zip(requests, questions, parted, markup.requests, strict=True)
+    ]
+    offered = [Request.of(one) for one in run.with_terms(requests, Glossary({}))]
 
     def translated(asked: list[Request]) -> list[Translation]:
         return translate(asked, run.searched(search), run.tokenizer, search, device=run.device)
 
     if run.cfg.data.context_target:
-        found = translated_behind_context(requests, translated, warn)
+        found = translated_behind_context(offered, translated, warn)
     else:
-        found = translated(requests)
+        found = translated(offered)
+    markup.restore(run, requests, found, search)
+    sources = run.tokenizer.src_pieces([one.src for one in offered])
     candidates = [
         [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
-        for src, best in zip(run.tokenizer.src_pieces([one.src for one in requests]), found, strict=True)
+        for src, best in zip(sources, found, strict=True)
     ]
     asked = list(zip(questions, candidates, strict=True))
     for one in (one for question, some in asked if question.has_wishes for one in some):
@@ -87,6 +98,14 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     return [
         best.told | ({"alternatives": [x.told for x in more]} if more else {}) for best, *more in candidates
     ]
+
+
+def _parted(run: Run, line: str, markup: bool) -> tuple[str, str]:
+    """Return the tag of the language in front of a line, and the part that may have inline tags."""
+    if not markup:
+        return line, ""
+    front = next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
+    return front, line[len(front) :]
 
 
 def num_tokens(run: Run, lines: Sequence[str], search: DecodingConfig) -> list[int]:

@@ -66,6 +66,7 @@ class TranslationRequest(BaseModel):
     terms: dict[StrictStr, StrictStr] = Field({}, description="Terms of the lines and their translations.")
     document: StrictBool = Field(False, description="The lines are one document: context of each other.")
     split: StrictBool = Field(False, description="Translate each line sentence by sentence: paragraphs.")
+    markup: StrictBool = Field(False, description="Put inline tags where the translated words are.")
     scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
     attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
 
@@ -98,13 +99,15 @@ class Service:
         require_lines(asked.lines, self.cfg)
         wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid), tuple(asked.terms.items())
         require_few(wishes, self.cfg)
-        question = Question(self.search(asked), asked.scores, asked.attention, *wishes)
+        question = Question(self.search(asked), asked.scores, asked.attention, *wishes, asked.markup)
         if asked.attention and not self.has_attention:
             raise HTTPException(
                 422,
                 "attention: the model attends to no source, or is an ensemble, so it has no weights to show",
             )
         try:
+            if asked.markup:
+                self.run.require_markup()
             question.request("")  # refuses what no translation can be asked for
             lines, counts = self.parts(asked, question)
             tokens = num_tokens(self.run, lines, question.search)

@@ -42,6 +42,8 @@ def _opened(cfg: TranslateConfig) -> Answers:
     run.require_task(Task.translation)
     run.asking_for(cfg.tgt, [])  # an error is an error before the first line is there
     run.with_terms([], Glossary({}), cfg.glossary_use)
+    if cfg.markup:
+        run.require_markup()
     return functools.partial(_translated, run, cfg, _glossary(cfg))
 
 
@@ -51,12 +53,9 @@ def _translated(
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
-    segments = run.segments(requests, cfg.decoding)
-    offered = run.with_terms(segments.requests, glossary, cfg.glossary_use)
-    segments.requests = [Request.of(request) for request in offered]
-    found = run.translated(
-        segments, cfg.decoding, cfg.tgt, warn=warn, first_line=first + 1, token_scores=is_json
-    )
+    offer = functools.partial(run.with_terms, glossary=glossary, use=cfg.glossary_use)
+    asked: dict[str, Any] = {"offer": offer, "markup": cfg.markup, "warn": warn, "first_line": first + 1}
+    found = run.answered(requests, cfg.decoding, cfg.tgt, token_scores=is_json, **asked)
     for number, translation in enumerate(found, start=first):
         if is_json:
             yield json.dumps(translation.as_json(), ensure_ascii=False, allow_nan=False)
@@ -127,9 +126,14 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
-    chosen = {"scores": cfg.scores, "prefixes": cfg.prefixes, "glossary": _glossary(cfg).terms}
-    chosen |= {"glossary_use": "" if cfg.glossary_use is GlossaryUse.auto else cfg.glossary_use.value}
-    chosen["documents"] = cfg.documents
+    chosen: dict[str, Any] = {
+        "scores": cfg.scores,
+        "prefixes": cfg.prefixes,
+        "markup": cfg.markup,
+        "documents": cfg.documents,
+        "glossary": _glossary(cfg).terms,
+        "glossary_use": "" if cfg.glossary_use is GlossaryUse.auto else cfg.glossary_use.value,
+    }
     chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 

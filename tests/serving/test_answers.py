@@ -98,3 +98,10 @@ def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
     assert found[1]["text"] == ""
     assert found[2]["text"].startswith("c")
     assert found[2]["attention"]["tgt_tokens"][0] == "b"
+
+
+def test_tags_are_those_of_translate(run: Run) -> None:
+    lines = ["<b>ab</b> ba", "ab ba"]
+    found = answers(run, lines, [Question(run.cfg.decoding, markup=True), Question(run.cfg.decoding)])
+    assert [one["text"] for one in found] == [one.text for one in run.translate(lines, markup=True)]
+    assert found[0]["text"].count("<b>") == 1

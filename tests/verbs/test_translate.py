@@ -164,3 +164,35 @@ def test_another_glossary_is_another_job(tmp_path: Path) -> None:
     before = TRANSLATION.facts(cfg)
     terms.write_text("a\tc\n", encoding="utf-8")
     assert TRANSLATION.facts(cfg) != before
+
+
+MARKED = ["<b>ab</b> ba", "ab &lt; ba", "ab ba", '<g id="1">a b<x/></g>', "", "<i>d", "<br>"]
+
+
+def test_tags_are_kept_and_plain_lines_are_as_ever(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Capture
+) -> None:
+    text = "".join(f"{line}\n" for line in MARKED)
+    code, lines, errors = answered(run, text, monkeypatch, capfdbinary, "markup=true", "decoding.n_best=2")
+    assert code == 0
+    assert "the tags of line 6 are not well-formed" in errors
+    opened = open_run(run, runtime_cfg=CPU)
+    plain = list(opened.translate(["ab ba", "ab < ba", "ab ba", "a b", "", "d", ""], n_best=2))
+    found = list(opened.translate(MARKED, n_best=2, markup=True))
+    assert found[2] == plain[2]
+    for one, bare, tags in zip(
+        found, plain, (["<b>", "</b>"], [], [], ["<x/>", "</g>"], [], ["<i>"], ["<br>"]), strict=True
+    ):
+        for mine, other in zip((one, *one.alternatives), (bare, *bare.alternatives), strict=True):
+            assert (mine.ids, mine.score) == (other.ids, other.score)
+            assert all(mine.text.count(tag) == 1 for tag in tags)
+            if not tags:
+                assert mine.text.replace("&lt;", "<") == other.text
+    assert [line.split(" ||| ")[1] for line in lines if line.startswith("0 ")] == [
+        found[0].text,
+        *(other.text for other in found[0].alternatives),
+    ]
+    cfg = TranslateConfig(run=str(run), markup=True, decoding=opened.cfg.decoding, runtime=CPU)
+    assert TRANSLATION.facts(cfg)["markup"] is True
+    written = list(TRANSLATION.opened(cfg)(MARKED, 0, lambda _: None))
+    assert written == [one.text for one in opened.translate(MARKED, markup=True)]
