@@ -26,6 +26,7 @@ from nmt.config.roots import (
     require_checkpoint,
 )
 from nmt.data import sources
+from nmt.data.pairs import DataConfig
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError
@@ -81,7 +82,7 @@ class PrepareConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if getattr(self.data, "streaming", False):  # a refused part is missing here
+        if getattr(self.data, "streaming", False):  # a part that is refused is missing here
             raise UserError(
                 "data.streaming=true reads the pairs during the training and stores nothing, so that there "
                 "is nothing to prepare; set it to false"
