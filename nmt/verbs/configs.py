@@ -82,7 +82,7 @@ class PrepareConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.data.streaming:
+        if getattr(self.data, "streaming", False):  # a part that is refused is missing here
             raise UserError(
                 "data.streaming=true reads the pairs during the training and stores nothing, so that there "
                 "is nothing to prepare; set it to false"

@@ -90,3 +90,8 @@ def test_a_killed_preparation_goes_on(data: list[str], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert made
     assert list(cache.glob("blocks-*"))
+
+
+def test_a_bad_filter_is_refused_with_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "data=toy", "data.filters=[{name: length, max: -1}]"]) == 2
+    assert "data.filters[0].max must not be negative, but is -1" in capsys.readouterr().err
