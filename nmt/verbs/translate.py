@@ -108,7 +108,7 @@ def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iter
         if is_blank or not src.strip() or (request and request.document != document):
             before.clear()
         document = request.document if request else document
-        given = dataclasses.asdict(request) if request else {"src": line}
+        given: dict[str, Any] = dataclasses.asdict(request) if request else {"src": line}
         given.pop("due", None)  # which no line of input has
         given["context"] = given.get("context") or list(before)
         yield json.dumps(given, ensure_ascii=False)

@@ -106,7 +106,8 @@ def tables(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "hub"])
 def test_a_column_tells_where_documents_end(tmp_path: Path, kind: str) -> None:
-    places, own = tables(tmp_path), {"context": 2, "context_short": 0.0, "document_column": "doc"}
+    places = tables(tmp_path)
+    own: dict[str, Any] = {"context": 2, "context_short": 0.0, "document_column": "doc"}
     cfg: DataConfig = FilesData(train=places.get(kind), **own)
     if kind == "hub":
         pytest.importorskip("datasets")
@@ -136,7 +137,7 @@ def test_blank_lines_end_documents_in_files_and_tables(tmp_path: Path) -> None:
 
 def test_corpora_of_a_mixture_have_their_own_documents(tmp_path: Path) -> None:
     place = tables(tmp_path)["jsonl"]
-    corpora = {
+    corpora: dict[str, dict[str, Any]] = {
         "talks": {"train": place, "document_column": "doc", "validation": place, "tag": "talk"},
         "web": {"train": place, "documents": False},
         "demo": {"name": "demo"},

@@ -50,7 +50,7 @@ def texts(run: Run, lines: Sequence[str | Request], **settings: Any) -> list[str
 
 def asked_by(run: Run, lines: Sequence[str | Request], search: BeamConfig = SEARCH) -> list[str]:
     """Return the sources that the search is given."""
-    return [one.src for one in run.asking_for(None, run.segments(lines, search).requests)]  # type: ignore[union-attr]
+    return [one.src for one in run.asking_for(None, run.segments(lines, search).requests)]
 
 
 def test_a_line_of_several_sentences_is_the_sentences_joined(plain: Run) -> None:
