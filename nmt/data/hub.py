@@ -99,9 +99,7 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
 
     def stamp() -> str:
         version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        facts: tuple[object, ...] = (version, cfg.config, cfg.place(split), cfg.columns)
-        if cfg.has_documents and cfg.document_column:
-            facts = (*facts, cfg.document_column)
+        facts = (version, cfg.config, cfg.place(split), cfg.columns, *cfg.document_columns)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     return PairStream(stamp, lambda: opened.chunks(cfg, split))

@@ -54,7 +54,8 @@ def classify(
 
     A line is cut, and named by `warn`, as in `nmt.decoding.translate`; a blank line is classified, too.
     """
-    sources, cut = read_sources(lines, model, tokenizer, cfg, warn, first_line, done="read")
+    numbered = range(first_line, first_line + len(lines))
+    sources, cut = read_sources(lines, model, tokenizer, cfg, warn, numbered, done="read")
     ids = [sources.get(i, [EOS_ID]) for i in range(len(lines))]
     lengths = np.fromiter(map(len, ids), dtype=np.int64)
     plan = plan_in_order(lengths, np.ones_like(lengths), max_tokens=cfg.tokens_at_once(device.type))

@@ -53,7 +53,7 @@ class Question:
 
     def request(self, line: str) -> Request:
         """Return what the search is given for a line."""
-        return Request(line, self.prefix, list(self.must), list(self.avoid), dict(self.terms))
+        return Request(line, self.prefix, list(self.must), list(self.avoid), terms=dict(self.terms))
 
 
 @dataclass

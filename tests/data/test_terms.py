@@ -31,7 +31,7 @@ def test_a_term_is_followed_by_its_translation() -> None:
 def test_terms_are_words_of_the_pair_and_a_pure_function_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
     lexicon = WordLexicon.of(TEXT)
-    modify = Augmentation((TermsConfig(name="terms", rate=0.8),), ("en", "de"), ("<2de>",), lexicon)
+    modify = Augmentation((TermsConfig(name="terms", rate=0.8),), ("en", "de"), ("<2de>",), lexicon=lexicon)
     tagged = ParallelText([f"<2de> {src}" for src in TEXT.src], TEXT.tgt)
     found = modify(tagged, seed=3)
     assert found.tgt == TEXT.tgt

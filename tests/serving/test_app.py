@@ -65,7 +65,7 @@ def test_wishes_reach_the_search(client: Client, run: Run) -> None:
     terms = {WORDS[0].split()[0]: "ef"}
     wishes = {"prefix": "ab", "must": ["cd"], "avoid": ["a"], "terms": terms}
     _, _, answer = client.post({"text": [WORDS[0], WORDS[1]], **wishes})
-    wanted = run.translate([Request(line, "ab", ["cd"], ["a"], terms) for line in WORDS[:2]])
+    wanted = run.translate([Request(line, "ab", ["cd"], ["a"], terms=terms) for line in WORDS[:2]])
     found = [(one["text"], one["unmet"]) for one in answer["translations"]]
     assert found == [(one.text, one.unmet) for one in wanted]
     assert all(text.startswith("ab") for text, _ in found)
