@@ -223,7 +223,7 @@ class TranslateConfig(FileConfig):
     """File of lines SOURCE TERM TAB TARGET TERM: what the translation must have where the source has it."""
     glossary_use: GlossaryUse = GlossaryUse.auto
     """auto, annotate, constrain or both: whether terms are offered in the source, to a run that was trained
-    with data.augment=[{name: terms}], or enforced by the search; auto: offered where they can be."""
+    with data.augment=[{name: terms}], or enforced by the search; auto: enforced, and offered where they can be."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
