@@ -222,8 +222,8 @@ class TranslateConfig(FileConfig):
     glossary: str | None = None
     """File of lines SOURCE TERM TAB TARGET TERM: what the translation must have where the source has it."""
     glossary_use: GlossaryUse = GlossaryUse.auto
-    """auto, annotate, constrain or both: whether terms are offered in the source, to a run that was trained
-    with data.augment=[{name: terms}], or enforced by the search; auto: enforced, and offered where they can be."""
+    """annotate: terms are offered in the source, to a run that was trained with data.augment=[{name: terms}];
+    constrain: the search enforces them; both; auto: both where they can be offered, else constrain."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
