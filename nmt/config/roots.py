@@ -232,12 +232,11 @@ class TranslateConfig(FileConfig):
     glossary: str | None = None
     """File of lines SOURCE TERM TAB TARGET TERM: what the translation must have where the source has it."""
     glossary_use: GlossaryUse = GlossaryUse.auto
-    """auto, annotate, constrain or both: whether terms are offered in the source, to a run that was trained
-    with data.augment=[{name: terms}], or enforced by the search; auto: offered where they can be."""
+    """annotate: terms are offered in the source, to a run that was trained with data.augment=[{name: terms}];
+    constrain: the search enforces them; both; auto: both where they can be offered, else constrain."""
     documents: bool = False
     """The lines are documents, with a blank line between two, or lines of JSON with another "document"; each
     gets the context that the run was trained with. Else each line is a document by itself."""
-
     markup: bool = False
     """Inline tags and entities (HTML, XLIFF) are taken out, and put where the translated words are."""
 

@@ -21,7 +21,7 @@ class GlossaryUse(Enum):
     """How terms of the source get their translations."""
 
     auto = "auto"
-    """annotate where the run was trained with terms, else constrain."""
+    """both where the run was trained with terms, else constrain."""
     annotate = "annotate"
     """The source offers them to a model that was trained so; the model may change or ignore them."""
     constrain = "constrain"

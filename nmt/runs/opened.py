@@ -355,7 +355,7 @@ class Run(TrainedModel):
             UserError: the model is to be offered terms, and was not trained with them.
         """
         if use is GlossaryUse.auto:
-            use = GlossaryUse.annotate if self.knows_terms else GlossaryUse.constrain
+            use = GlossaryUse.both if self.knows_terms else GlossaryUse.constrain
         if use is not GlossaryUse.constrain and not self.knows_terms:
             raise UserError(
                 f"glossary_use={use.value}: {self.path} was not trained with terms in its sources; set "
