@@ -125,16 +125,17 @@ def parameter_groups(
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     own = _own_groups(model, cfg)
-    found: dict[tuple[float, float], list[Tensor]] = {}
+    found: dict[tuple[bool, float, float], list[Tensor]] = {}
     for parameter in model.parameters() if parameters is None else parameters:
         if parameter.requires_grad:
             is_matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
             group = own.get(id(parameter), WeightGroup([]))
             decay = cfg.weight_decay if is_matrix else 0.0
             decay = decay if group.weight_decay is None else group.weight_decay
-            found.setdefault((decay, group.rate), []).append(parameter)
-    ordered = sorted(found.items(), key=lambda item: item[0], reverse=True)
-    return [{"params": group, "weight_decay": decay, "rate": rate} for (decay, rate), group in ordered]
+            found.setdefault((is_matrix, decay, group.rate), []).append(parameter)
+    # Matrices first: the order in which their norms are added up when gradients are clipped.
+    ordered = sorted(found.items(), key=lambda item: not item[0][0])
+    return [{"params": group, "weight_decay": decay, "rate": rate} for (_, decay, rate), group in ordered]
 
 
 def _own_groups(model: nn.Module, cfg: OptimizerConfig) -> dict[int, WeightGroup]:

@@ -79,6 +79,17 @@ def test_weight_decay_is_for_matrices(tiny_model: Callable[..., TranslationModel
         assert id(parameter) in (plain_ids if spared or tied_output else decayed_ids), name
 
 
+def test_matrices_come_first_without_weight_decay_too(tiny_model: Callable[..., TranslationModel]) -> None:
+    """Norms are added up in this order when gradients are clipped: another one would be another rounding."""
+    model = tiny_model()
+    first, second = parameter_groups(model, AdamConfig())
+    decayed, plain = parameter_groups(model, AdamConfig(weight_decay=0.1))
+    assert (ids_of(first["params"]), ids_of(second["params"])) == (
+        ids_of(decayed["params"]),
+        ids_of(plain["params"]),
+    )
+
+
 def test_a_model_without_matrices_has_one_group() -> None:
     assert len(parameter_groups(nn.LayerNorm(4), AdamWConfig(weight_decay=0.01))) == 1
 
