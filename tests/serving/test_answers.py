@@ -81,11 +81,11 @@ def test_only_what_is_asked_for_is_answered_also_for_blank_lines(run: Run) -> No
 
 def test_a_line_that_would_be_cut_is_named(run: Run) -> None:
     search = replace(run.cfg.decoding, max_source_tokens=8)
-    assert num_tokens(run, ["ab"], search)[0] <= 8
+    assert num_tokens(run, ["ab"], Question(search))[0] <= 8
     with pytest.raises(UserError, match=r"text\[1\] has more than the 8 tokens that are read; split it"):
-        num_tokens(run, ["ab", 5 * "ab ba "], search)
+        num_tokens(run, ["ab", 5 * "ab ba "], Question(search))
     with pytest.raises(UserError, match=r"text\[0\]"):
-        num_tokens(run, [f"a{1000 * ' '}b"], search)
+        num_tokens(run, [f"a{1000 * ' '}b"], Question(search))
 
 
 def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
