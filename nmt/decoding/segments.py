@@ -142,7 +142,8 @@ def translated_behind_context(
     """
     asked = [_without_wish(request) for request in requests]
     found = translate(asked, range(len(asked)))
-    lost = [i for i, one in enumerate(found) if _num_breaks(one.text) != _num_breaks(asked[i].src)]
+    breaks = [_num_breaks(one.src) for one in asked]
+    lost = [i for i, one in enumerate(found) if breaks[i] and _num_breaks(one.text) != breaks[i]]
     if lost:
         again = [dataclasses.replace(asked[i], src=_alone(asked[i].src)) for i in lost]
         for i, one in zip(lost, translate(again, lost), strict=True):

@@ -58,8 +58,8 @@ class Translation:
     ids: list[int] = field(default_factory=list)
     """The target ids that the text was made of, without BOS and EOS."""
     tokens: list[str] = field(default_factory=list)
-    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction; where
-    the target has the context, too, those of the sentence itself."""
+    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction. Of
+    a target with context those of the sentence itself."""
     log_probs: list[float] = field(default_factory=list)
     """If asked for: the log probability of each of `tokens`, given the source and the tokens before it."""
     truncated: bool = False
@@ -131,8 +131,8 @@ def translate(
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, several in zip(numbers, sentences, strict=True):
             translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])
-    if unmet := [named[i] for i, one in enumerate(translations) if one.unmet]:
-        warn(unmet_message(unmet, len(lines)))
+    if unmet := list(dict.fromkeys(named[i] for i, one in enumerate(translations) if one.unmet)):
+        warn(unmet_message(unmet, len(set(named))))
     return translations
 
 

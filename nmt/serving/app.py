@@ -105,6 +105,10 @@ class Service:
                 422,
                 "attention: the model attends to no source, or is an ensemble, so it has no weights to show",
             )
+        if self.run.cfg.data.context_target and (asked.scores or asked.attention):
+            raise HTTPException(
+                422, "scores, attention: the model translates the context, too; they cannot be told apart"
+            )
         try:
             if asked.markup:
                 self.run.require_markup()

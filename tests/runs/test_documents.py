@@ -171,7 +171,7 @@ def test_behind_context_the_sentence_counts_and_one_that_cannot_be_found_is_tran
     found = translated_behind_context(asked, spoken(answers), warned.append)
     assert [one.text for one in found] == ["B", "C", "E"]
     assert warned == [
-        "2 of 3 sentences were translated without context: of them with their context the model made another "
+        "1 of 3 sentences were translated without context: of them with their context the model made another "
         "number of sentences"
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmt.attention_views.alignment import mean_weights
-from nmt.decoding.configs import BeamConfig, LengthPenalty
+from nmt.decoding.configs import BeamConfig, LengthPenalty, LineSplitting
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
@@ -105,3 +105,17 @@ def test_tags_are_those_of_translate(run: Run) -> None:
     found = answers(run, lines, [Question(run.cfg.decoding, markup=True), Question(run.cfg.decoding)])
     assert [one["text"] for one in found] == [one.text for one in run.translate(lines, markup=True)]
     assert found[0]["text"].count("<b>") == 1
+
+
+def test_a_line_with_tags_is_split_as_by_translate(run: Run) -> None:
+    search = replace(run.cfg.decoding, split_lines=LineSplitting.all)
+    lines = ["<b>Ab ba.</b> Cd <a title='X. Yes'>dc</a>. Ef <i>fe</i>.", "Ab. Ba."]
+    asked = [Question(search, markup=True, scores=True), Question(search)]
+    found = answers(run, lines, asked)
+    (expected,) = run.translate(lines[0], search, markup=True)
+    assert found[0]["text"] == expected.text
+    assert all(found[0]["text"].count(tag) == 1 for tag in ("<b>", "</b>", "<a title='X. Yes'>", "<i>"))
+    assert len(found[0]["sentences"]) == 3
+    assert "sentences" not in found[1]  # the app splits lines without tags
+    plain = num_tokens(run, ["Ab ba. Cd dc. Ef fe."], asked[1])[0]
+    assert num_tokens(run, lines[:1], asked[0])[0] >= plain
