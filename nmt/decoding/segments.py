@@ -24,6 +24,11 @@ from nmt.decoding.translate import CHARS_PER_TOKEN, Translation
 from nmt.errors import Log
 
 
+MOST_CHARS = 1 << 16
+"""Characters of the longest line that is split, about 10,000 words: more in one line is hardly text, and would
+keep all other lines waiting."""
+
+
 class Usual(NamedTuple):
     """The longest lines that `LineSplitting.long` leaves whole."""
 
@@ -58,9 +63,12 @@ class Splitting:
     def of(self, request: Request) -> list[Request]:
         """Return the parts of a line, each with those before it behind the context of the line; or the line.
 
-        A line of which a prefix or phrases are asked stays whole: nobody knows of which part they are.
+        A line of which a prefix or phrases are asked stays whole: nobody knows of which part they are. So
+        does one of more than `MOST_CHARS`: it is cut where the model ends.
         """
         if self.which is LineSplitting.none or request.prefix or request.must:
+            return [request]
+        if len(request.src) > MOST_CHARS:
             return [request]
         texts = sentences(request.src, self.language)
         if self.which is LineSplitting.long and self._is_usual(request.src, len(texts)):
