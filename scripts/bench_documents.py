@@ -102,9 +102,8 @@ def right_pronouns(run: nmt.Run, hypotheses: Sequence[str]) -> tuple[int, int]:
     kept = run.directory.kept_text(Split.test, run.cfg.data)
     assert kept is not None
     refs = [line.rpartition("<brk>")[2].strip() for line in kept.tgt]
-    wanted = [
-        (h, r) for h, r in zip(hypotheses, refs, strict=True) if r.split()[0] not in ("Der", "Die", "Das")
-    ]
+    articles = ("Der", "Die", "Das", "")  # "": the end of a document, a pair as others without context
+    wanted = [(h, r) for h, r in zip(hypotheses, refs, strict=True) if r.partition(" ")[0] not in articles]
     pronouns = {"Er", "Sie", "Es", "ihn.", "sie.", "es."}
     right = sum(pronouns & set(h.split()) == pronouns & set(r.split()) for h, r in wanted)
     return right, len(wanted)

@@ -68,15 +68,16 @@ def evaluate_text(
     """
     require_computable(metrics, tgt_lang, scoring or ScoringConfig())
 
-    def translated(lines: Sequence[Request]) -> list[Translation]:
-        return translate(lines, model, tokenizer, cfg, device=device, world=world)
+    def translated(lines: Sequence[Request], places: Sequence[int]) -> list[Translation]:
+        numbers = [place + 1 for place in places]
+        return translate(lines, model, tokenizer, cfg, device=device, world=world, numbers=numbers)
 
     requests = list(map(Request, text.src))
     if context_target:
         log = warn if world.is_main else _silent
         translations = translated_behind_context(requests, translated, log)
     else:
-        translations = translated(requests)
+        translations = translated(requests, range(len(requests)))
     hyps = [translation.text for translation in translations]
     if not world.is_main:  # rank 0 scores for all: a metric may be a model, and take memory and threads
         return Scores(*world.broadcast(({}, {})), hyps)

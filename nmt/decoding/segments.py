@@ -9,9 +9,10 @@ the sentence is then translated again without context.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nmt.data.documents import current
 from nmt.data.pairs import CONTEXT_SEPARATOR
@@ -21,6 +22,11 @@ from nmt.decoding.configs import LineSplitting
 from nmt.decoding.requests import Request
 from nmt.decoding.translate import CHARS_PER_TOKEN, Translation
 from nmt.errors import Log
+
+
+MOST_CHARS = 1 << 16
+"""Characters of the longest line that is split, about 10,000 words: more in one line is hardly text, and would
+keep all other lines waiting."""
 
 
 class Usual(NamedTuple):
@@ -57,9 +63,12 @@ class Splitting:
     def of(self, request: Request) -> list[Request]:
         """Return the parts of a line, each with those before it behind the context of the line; or the line.
 
-        A line of which a prefix or phrases are asked stays whole: nobody knows of which part they are.
+        A line of which a prefix or phrases are asked stays whole: nobody knows of which part they are. So
+        does one of more than `MOST_CHARS`: it is cut where the model ends.
         """
         if self.which is LineSplitting.none or request.prefix or request.must:
+            return [request]
+        if len(request.src) > MOST_CHARS:
             return [request]
         texts = sentences(request.src, self.language)
         if self.which is LineSplitting.long and self._is_usual(request.src, len(texts)):
@@ -88,22 +97,24 @@ class Splitting:
 class Segments:
     """The parts of some lines."""
 
-    def __init__(self, requests: Sequence[Request], splitting: Splitting):
-        found = [splitting.of(request) for request in requests]
+    def __init__(self, found: Sequence[Sequence[Request]]):
         self.counts = [len(several) for several in found]
         self.requests = [one for several in found for one in several]
         """The parts of all lines, in order."""
         self.lines = [line for line, several in enumerate(found) for _ in several]
         """For each part the number of its line, from 0."""
 
+    def by_line(self, of_parts: Iterable[Any]) -> list[list[Any]]:
+        """Return what there is of each part as a list for each line."""
+        remaining = iter(of_parts)
+        return [list(itertools.islice(remaining, count)) for count in self.counts]
+
     def joined(self, translations: Sequence[Translation]) -> list[Translation]:
         """Return the translation of each line, given those of its parts."""
-        whole, start = [], 0
-        for count in self.counts:
-            several = translations[start : start + count]
-            whole.append(several[0] if count == 1 else joined_translations(several))
-            start += count
-        return whole
+        return [
+            several[0] if len(several) == 1 else joined_translations(several)
+            for several in self.by_line(translations)
+        ]
 
 
 def joined_translations(several: Sequence[Translation]) -> Translation:
@@ -126,7 +137,8 @@ def joined_translations(several: Sequence[Translation]) -> Translation:
     )
 
 
-Translate = Callable[[list[Request]], list[Translation]]
+Translate = Callable[[list[Request], Sequence[int]], list[Translation]]
+"""A function of requests, and of the place of each among all, that returns their translations."""
 
 
 def translated_behind_context(
@@ -136,11 +148,13 @@ def translated_behind_context(
 
     The score of a translation stays that of the whole.
     """
-    found = translate([_without_wish(request) for request in requests])
-    lost = [i for i, one in enumerate(found) if _num_breaks(one.text) != _num_breaks(requests[i].src)]
+    asked = [_without_wish(request) for request in requests]
+    found = translate(asked, range(len(asked)))
+    breaks = [_num_breaks(one.src) for one in asked]
+    lost = [i for i, one in enumerate(found) if breaks[i] and _num_breaks(one.text) != breaks[i]]
     if lost:
-        again = [dataclasses.replace(requests[i], src=_alone(requests[i].src)) for i in lost]
-        for i, one in zip(lost, translate(again), strict=True):
+        again = [dataclasses.replace(asked[i], src=_alone(asked[i].src)) for i in lost]
+        for i, one in zip(lost, translate(again, lost), strict=True):
             found[i] = one
         warn(
             f"{len(lost):,} of {len(found):,} sentences were translated without context: of them with their "
@@ -161,20 +175,12 @@ def _alone(src: str) -> str:
 
 
 def _without_wish(request: Request) -> Request:
-    """Return a request without context if it has a prefix, which begins the sentence itself."""
-    return dataclasses.replace(request, src=_alone(request.src)) if request.prefix else request
+    """Return a request without context if it has a prefix or phrases that the sentence itself must have."""
+    is_asked = request.prefix or request.must
+    return dataclasses.replace(request, src=_alone(request.src)) if is_asked else request
 
 
 def _behind(one: Translation) -> Translation:
-    """Return a translation without that of the context, in all that it has."""
-    if not any(CONTEXT_SEPARATOR in found.text for found in (one, *one.alternatives)):
-        return one
-    places = [number for number, token in enumerate(one.tokens) if token == CONTEXT_SEPARATOR]
-    start = places[-1] + 1 if places else 0
-    return dataclasses.replace(
-        one,
-        text=current(one.text),
-        tokens=one.tokens[start:],
-        log_probs=one.log_probs[start:],
-        alternatives=[_behind(other) for other in one.alternatives],
-    )
+    """Return a translation without that of the context, and the alternatives with as many sentences as it."""
+    others = [other for other in one.alternatives if _num_breaks(other.text) == _num_breaks(one.text)]
+    return dataclasses.replace(one, text=current(one.text), alternatives=[_behind(other) for other in others])

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 
 from nmt.data.batching import pad, plan_in_order
+from nmt.data.documents import current
+from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode
@@ -56,7 +58,8 @@ class Translation:
     ids: list[int] = field(default_factory=list)
     """The target ids that the text was made of, without BOS and EOS."""
     tokens: list[str] = field(default_factory=list)
-    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction."""
+    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction. Of
+    a target with context those of the sentence itself."""
     log_probs: list[float] = field(default_factory=list)
     """If asked for: the log probability of each of `tokens`, given the source and the tokens before it."""
     truncated: bool = False
@@ -128,8 +131,8 @@ def translate(
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, several in zip(numbers, sentences, strict=True):
             translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])
-    if unmet := [named[i] for i, one in enumerate(translations) if one.unmet]:
-        warn(unmet_message(unmet, len(lines)))
+    if unmet := list(dict.fromkeys(named[i] for i, one in enumerate(translations) if one.unmet)):
+        warn(unmet_message(unmet, len(set(named))))
     return translations
 
 
@@ -195,7 +198,7 @@ class _Asked:
 
     def unmet(self, number: int, text: str) -> list[str]:
         """Return what the translation `text` of a line lacks."""
-        return [] if self.of_text is None else self.of_text.unmet(self.requests[number], text)
+        return [] if self.of_text is None else self.of_text.unmet(self.requests[number], current(text))
 
     def complete(
         self,
@@ -213,7 +216,17 @@ class _Asked:
             values = log_probs_of(model, [self.sources[i] for i in numbers], ids, device)
             for several, ours in zip(ranked, values, strict=True):
                 for one, log_probs in zip(several, ours, strict=True):
-                    one.tokens, one.log_probs = self.tokenizer.tgt_spellings([*one.ids, EOS_ID]), log_probs
+                    spelt = self.tokenizer.tgt_spellings([*one.ids, EOS_ID])
+                    kept = _of_sentence(spelt, self.tokenizer.cfg.right_to_left)
+                    one.tokens, one.log_probs = spelt[kept], log_probs[kept]
+
+
+def _of_sentence(tokens: Sequence[str], right_to_left: bool) -> slice:
+    """Return where the tokens of the sentence itself are, without those of its context."""
+    places = [place for place, token in enumerate(tokens) if token == CONTEXT_SEPARATOR]
+    if not places:
+        return slice(None)
+    return slice(places[0]) if right_to_left else slice(places[-1] + 1, None)
 
 
 @contextmanager

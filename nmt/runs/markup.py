@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from nmt.attention_views.alignment import mean_weights
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
@@ -41,38 +43,52 @@ class Markup:
     def restore(
         self,
         run: TrainedModel,
-        asked: Sequence[str | Request],
+        parts: Sequence[Sequence[Part]],
         translations: Sequence[Translation],
         search: DecodingConfig,
     ) -> None:
         """Put the tags into the texts of the translations, alternatives included.
 
-        `asked` are the requests as the model got them, perhaps with the tag of a language in front.
+        `parts` are those of each line that were translated one by one, and joined to its translation.
         """
         todo = [
-            (line, Request.of(one).src, candidate)
-            for line, one, best in zip(self.lines, asked, translations, strict=True)
+            (line, [part.candidate(number) for part in several], candidate)
+            for line, several, best in zip(self.lines, parts, translations, strict=True)
             if not line.is_plain
-            for candidate in (best, *best.alternatives)
+            for number, candidate in enumerate((best, *best.alternatives))
         ]
-        tagged = [(source, one) for line, source, one in todo if line.tags]
-        found = iter(_maps(run, [source for source, _ in tagged], [one.ids for _, one in tagged], search))
-        for line, _, one in todo:
-            weights = _weights(next(found), line, one.text) if line.tags else by_position(0, 0)
+        found = iter(_maps(run, [part for line, several, _ in todo if line.tags for part in several], search))
+        for line, several, one in todo:
+            weights = by_position(len(units(one.text)), len(line.units))
+            if line.tags:
+                blocks = _diagonal([_weights(next(found), part) for part in several])
+                weights = blocks if blocks.shape == weights.shape else weights
             one.text = line.put_into(one.text, weights)
 
 
-def _maps(
-    run: TrainedModel, sources: Sequence[str], targets: Sequence[list[int]], search: DecodingConfig
-) -> list[SentenceMaps]:
+class Part(NamedTuple):
+    """A line, or one of its sentences, and its translation."""
+
+    text: str
+    """The plain source."""
+    asked: str
+    """The source as the model got it, perhaps with the tag of a language in front."""
+    translation: Translation
+
+    def candidate(self, number: int) -> Part:
+        """Return the part with one of its translations; 0 is the best."""
+        return self._replace(translation=self.translation.alternatives[number - 1]) if number else self
+
+
+def _maps(run: TrainedModel, parts: Sequence[Part], search: DecodingConfig) -> list[SentenceMaps]:
     """Return what the translations attend to in their sources; empty where there is nothing to attend to."""
     longest = longest_source(run.model, search)
-    pieces = run.tokenizer.src_pieces(beginnings(sources, longest))
+    pieces = run.tokenizer.src_pieces(beginnings([part.asked for part in parts], longest))
     sentences = [
-        SentenceMaps(number, src[:longest], run.tokenizer.decoded_pieces(ids))
-        if ids
+        SentenceMaps(number, src[:longest], run.tokenizer.decoded_pieces(part.translation.ids))
+        if part.translation.ids
         else SentenceMaps(number)
-        for number, (src, ids) in enumerate(zip(pieces, targets, strict=True))
+        for number, (src, part) in enumerate(zip(pieces, parts, strict=True))
     ]
     if not sentences:
         return []
@@ -80,11 +96,22 @@ def _maps(
     return list(attend_tokens(sentences, model, run.tokenizer, device=run.device))
 
 
-def _weights(maps: SentenceMaps, line: TaggedLine, translation: str) -> Weights:
+def _weights(maps: SentenceMaps, part: Part) -> Weights:
     if not maps.cross:
-        return by_position(len(units(translation)), len(line.units))
+        return by_position(len(units(part.translation.text)), len(units(part.text)))
     src, tgt = ([piece.surface for piece in side] for side in (maps.src, maps.tgt))
-    return unit_weights(mean_weights(maps.cross), src, tgt, line.text, translation)
+    return unit_weights(mean_weights(maps.cross), src, tgt, part.text, part.translation.text)
+
+
+def _diagonal(blocks: Sequence[Weights]) -> Weights:
+    """Return the weights of texts that follow each other, of which each belongs to its own source alone."""
+    whole = np.zeros([sum(block.shape[side] for block in blocks) for side in (0, 1)])
+    row = column = 0
+    for block in blocks:
+        rows, columns = block.shape
+        whole[row : row + rows, column : column + columns] = block
+        row, column = row + rows, column + columns
+    return whole
 
 
 def _message(numbers: Sequence[int]) -> str:

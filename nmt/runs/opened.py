@@ -46,7 +46,7 @@ from nmt.models.ensemble import Ensemble
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
-from nmt.runs.markup import Markup
+from nmt.runs.markup import Markup, Part
 from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
@@ -162,11 +162,15 @@ class Run(TrainedModel):
         requests = list(map(Request.of, lines))
         marked = Markup(requests, warn, first_line) if markup else None
         segments = self.segments(marked.requests if marked else requests, search)
-        segments.requests = [Request.of(one) for one in offer(segments.requests)]
+        plain = segments.requests
+        segments.requests = [Request.of(one) for one in offer(plain)]
         shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
-        found = self.translated(segments, search, tgt, **shared)
+        translations = self.translated(segments, search, tgt, **shared)
+        found = segments.joined(translations)
         if marked:
-            marked.restore(self, list(self.asking_for(tgt, marked.requests)), found, search)
+            sources = [one.src for one in plain], [one.src for one in self.asking_for(tgt, plain)]
+            parts = segments.by_line(map(Part, *sources, translations))
+            marked.restore(self, parts, found, search)
         return found
 
     def require_markup(self) -> None:
@@ -197,7 +201,7 @@ class Run(TrainedModel):
         if search.split_lines is LineSplitting.long and search.split_tokens is None:
             usual = self.usual
         splitting = Splitting(search.split_lines, usual, longest, self.tokenizer, language)
-        return Segments(requests, splitting)
+        return Segments([splitting.of(request) for request in requests])
 
     def translated(
         self,
@@ -209,18 +213,18 @@ class Run(TrainedModel):
         first_line: int = 1,
         token_scores: bool = False,
     ) -> list[Translation]:
-        """Return the translation of each line of `segments`; `first_line` is the number of the first."""
+        """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
         shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores, "warn": warn}
 
-        def one_by_one(requests: list[Request]) -> list[Translation]:
-            named = numbers if len(requests) == len(numbers) else None
+        def one_by_one(requests: list[Request], places: Sequence[int]) -> list[Translation]:
+            named = [numbers[place] for place in places]
             return translate(requests, self.searched(search), self.tokenizer, search, numbers=named, **shared)
 
         asked = list(self.asking_for(tgt, segments.requests))
         if self.cfg.data.context_target:
-            return segments.joined(translated_behind_context(asked, one_by_one, warn))
-        return segments.joined(one_by_one(asked))
+            return translated_behind_context(asked, one_by_one, warn)
+        return one_by_one(asked, range(len(asked)))
 
     def classify(
         self,

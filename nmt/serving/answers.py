@@ -21,10 +21,10 @@ from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import score_ids
-from nmt.decoding.segments import translated_behind_context
+from nmt.decoding.segments import Segments, translated_behind_context
 from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
 from nmt.errors import UserError, warn
-from nmt.runs.markup import Markup
+from nmt.runs.markup import Markup, Part
 from nmt.runs.opened import Run
 
 
@@ -68,58 +68,78 @@ class _Candidate:
 def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
-    requests = [question.request(line) for question, line in zip(questions, lines, strict=True)]
-    parted = [_parted(run, line, one.markup) for line, one in zip(lines, questions, strict=True)]
-    markup = Markup([body for _, body in parted], lambda _: None)
-    requests = [
-        replace(one, src=front + plain.src) if question.markup else one
-        for one, question, (front, _), plain in zip(requests, questions, parted, markup.requests, strict=True)
-    ]
-    offered = [Request.of(one) for one in run.with_terms(requests, Glossary({}))]
+    markup, segments = _parts(run, lines, questions)
+    offered = [Request.of(one) for one in run.with_terms(segments.requests, Glossary({}))]
 
-    def translated(asked: list[Request]) -> list[Translation]:
+    def translated(asked: list[Request], _: Sequence[int]) -> list[Translation]:
         return translate(asked, run.searched(search), run.tokenizer, search, device=run.device)
 
     if run.cfg.data.context_target:
         found = translated_behind_context(offered, translated, warn)
     else:
-        found = translated(offered)
-    markup.restore(run, requests, found, search)
+        found = translated(offered, range(len(offered)))
+    whole = segments.joined(found)
+    fronts = [_front(run, one.src) for one in segments.requests]
+    parts = [
+        Part(one.src[len(front) :], one.src, translation)
+        for one, front, translation in zip(segments.requests, fronts, found, strict=True)
+    ]
+    markup.restore(run, segments.by_line(parts), whole, search)
     sources = run.tokenizer.src_pieces([one.src for one in offered])
     candidates = [
         [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
         for src, best in zip(sources, found, strict=True)
     ]
-    asked = list(zip(questions, candidates, strict=True))
+    asked = [(questions[i], several) for i, several in zip(segments.lines, candidates, strict=True)]
     for one in (one for question, some in asked if question.has_wishes for one in some):
         one.told["unmet"] = one.translation.unmet
     _add_confidence(run, search, [one for question, some in asked if question.scores for one in some])
     _add_attention(run, [one for question, some in asked if question.attention for one in some])
-    return [
+    told = [
         best.told | ({"alternatives": [x.told for x in more]} if more else {}) for best, *more in candidates
+    ]
+    return [
+        several[0] if len(several) == 1 else {"text": one.text, "sentences": several}
+        for one, several in zip(whole, segments.by_line(told), strict=True)
     ]
 
 
-def _parted(run: Run, line: str, markup: bool) -> tuple[str, str]:
-    """Return the tag of the language in front of a line, and the part that may have inline tags."""
-    if not markup:
-        return line, ""
-    front = next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
-    return front, line[len(front) :]
+def _parts(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> tuple[Markup, Segments]:
+    """Return the tags of lines, and the requests for them, for the sentences of long lines with tags.
+
+    Lines without `Question.markup` are sentences, with their context, already.
+    """
+    fronts = [_front(run, line) for line in lines]
+    bodies = [line[len(front) :] for line, front in zip(lines, fronts, strict=True)]
+    markup = Markup(
+        [body if one.markup else "" for one, body in zip(questions, bodies, strict=True)], lambda _: None
+    )
+    found = []
+    for line, front, plain, one in zip(lines, fronts, markup.requests, questions, strict=True):
+        several = run.segments([one.request(plain.src)], one.search).requests if one.markup else []
+        found.append([replace(x, src=front + x.src) for x in several] or [one.request(line)])
+    return markup, Segments(found)
 
 
-def num_tokens(run: Run, lines: Sequence[str], search: DecodingConfig) -> list[int]:
-    """Return the number of source tokens of each line, EOS counted.
+def _front(run: Run, line: str) -> str:
+    """Return the tag of the language in front of a line, if there is one."""
+    return next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
+
+
+def num_tokens(run: Run, lines: Sequence[str], question: Question) -> list[int]:
+    """Return the number of source tokens of each line, EOS counted, and inline tags not.
 
     Raises:
         UserError: a line has more tokens than are read; names the line by its number from 0.
     """
-    longest = longest_source(run.model, search)
-    encoded = run.tokenizer.encode_src(beginnings(lines, longest))
-    for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
+    longest = longest_source(run.model, question.search)
+    _, segments = _parts(run, lines, [question] * len(lines))
+    sources = [one.src for one in segments.requests]
+    encoded = run.tokenizer.encode_src(beginnings(sources, longest))
+    for number, line, ids in zip(segments.lines, sources, encoded, strict=True):
         if len(ids) > longest or is_shortened(line, len(ids), longest):
             raise UserError(f"text[{number}] has more than the {longest} tokens that are read; split it")
-    return [len(ids) for ids in encoded]
+    return [sum(map(len, several)) for several in segments.by_line(encoded)]
 
 
 def _add_confidence(run: Run, search: DecodingConfig, candidates: Sequence[_Candidate]) -> None:

@@ -105,12 +105,16 @@ class Service:
                 422,
                 "attention: the model attends to no source, or is an ensemble, so it has no weights to show",
             )
+        if self.run.cfg.data.context_target and (asked.scores or asked.attention):
+            raise HTTPException(
+                422, "scores, attention: the model translates the context, too; they cannot be told apart"
+            )
         try:
             if asked.markup:
                 self.run.require_markup()
             question.request("")  # refuses what no translation can be asked for
             lines, counts = self.parts(asked, question)
-            tokens = num_tokens(self.run, lines, question.search)
+            tokens = num_tokens(self.run, lines, question)
         except UserError as error:
             raise HTTPException(422, str(error)) from error
         if sum(tokens) > self.cfg.queue_tokens:
@@ -136,8 +140,8 @@ class Service:
         if asked.document and not context:
             raise UserError("document: the model was trained without context; leave it out")
         search = question.search
-        if asked.split:
-            search = dataclasses.replace(search, split_lines=LineSplitting.all)
+        if asked.markup:  # with its tags, a line is split where it is translated
+            search = dataclasses.replace(search, split_lines=LineSplitting.none)
         requests = [question.request(line) for line in lines]
         for number, request in enumerate(requests if asked.document else ()):
             request.context = lines[max(0, number - context) : number]
@@ -155,6 +159,8 @@ class Service:
                 raise HTTPException(422, f"{key}: the search of this server is {self.decoding.strategy}")
             if not 1 <= value <= self.cfg.max_beam_size:
                 raise HTTPException(422, f"{key} must be from 1 to {self.cfg.max_beam_size}, but is {value}")
+        if asked.split:
+            settings["split_lines"] = LineSplitting.all
         try:
             return dataclasses.replace(self.decoding, **settings)
         except UserError as error:

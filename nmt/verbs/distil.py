@@ -33,6 +33,7 @@ from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan
+from nmt.decoding.configs import LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, visible
 from nmt.files import digest
@@ -300,18 +301,22 @@ def _translations(
     cfg: DistilConfig, text: Stage, side: Side, tgt: str, runs: Sequence[str]
 ) -> tuple[TranslateConfig, Stage]:
     """Return how teachers translate one side of `text` together, and the stage of their translations."""
+    decoding = cfg.distil.decoding
+    if decoding.split_lines is LineSplitting.long:  # a pair of two sentences teaches two sentences
+        decoding = dataclasses.replace(decoding, split_lines=LineSplitting.none)
     together, weights = with_fixed_checkpoints(
         TranslateConfig(
             run=list(runs) if len(runs) > 1 else runs[0],
             checkpoint=cfg.distil.checkpoint,
             ensemble=cfg.ensemble_of(runs),
             runtime=cfg.runtime,
-            decoding=cfg.distil.decoding,
+            decoding=decoding,
             tgt=tgt,
             scores=True,
         )
     )
-    search = {key: value for key, value in to_plain(cfg.distil.decoding).items() if key not in SPEED}
+    passed = (*SPEED, *(() if decoding.split_lines is LineSplitting.all else ("split_lines", "split_tokens")))
+    search = {key: value for key, value in to_plain(decoding).items() if key not in passed}
     tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]
     own = {"text": text.folder.name, "translated": side.name, "tgt": tgt, "tokenizers": tokenizers}
     inputs = own | weights | {"decoding": search}

@@ -282,7 +282,8 @@ def test_other_inputs_are_other_stages(teacher: Path, reverse: Path, tmp_path: P
     copy = tmp_path / "copy"
     shutil.copytree(teacher, copy)
     translations, chosen = made()
-    for same in ("distil.decoding.batch_tokens=100", "distil.workers=3", "seed=2", f"teacher={copy}"):
+    whole = "distil.decoding.split_lines=none"
+    for same in ("distil.decoding.batch_tokens=100", whole, "distil.workers=3", "seed=2", f"teacher={copy}"):
         assert made(same) == (translations, chosen)
     assert made("distil.best_share=0.5")[0] == translations
     others = ["distil.decoding=beam", "distil.decoding.n_best=1", "distil.checkpoint=200", "data.max_chars=9"]

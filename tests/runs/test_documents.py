@@ -19,7 +19,7 @@ from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.evaluate import evaluate_text
 from nmt.decoding.requests import Request
 from nmt.decoding.segments import Usual, joined_translations, translated_behind_context, usual_of
-from nmt.decoding.translate import Translation, translate
+from nmt.decoding.translate import Translation, _of_sentence, translate
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
@@ -156,7 +156,7 @@ def test_a_file_in_blocks_is_translated_as_a_stream_and_goes_on(
 
 def spoken(breaks: dict[str, str]) -> Any:
     """Return a search that answers by a table."""
-    return lambda requests: [Translation(breaks[one.src]) for one in requests]
+    return lambda requests, _: [Translation(breaks[one.src]) for one in requests]
 
 
 def test_behind_context_the_sentence_counts_and_one_that_cannot_be_found_is_translated_alone() -> None:
@@ -171,15 +171,30 @@ def test_behind_context_the_sentence_counts_and_one_that_cannot_be_found_is_tran
     found = translated_behind_context(asked, spoken(answers), warned.append)
     assert [one.text for one in found] == ["B", "C", "E"]
     assert warned == [
-        "2 of 3 sentences were translated without context: of them with their context the model made another "
+        "1 of 3 sentences were translated without context: of them with their context the model made another "
         "number of sentences"
     ]
 
 
-def test_tokens_of_the_context_are_left_out() -> None:
-    one = Translation("A <brk> B", tokens=["A", "<brk>", "B", "</s>"], log_probs=[1.0, 2.0, 3.0, 4.0])
-    (found,) = translated_behind_context([Request("a <brk> b")], lambda _: [one], print)
-    assert (found.text, found.tokens, found.log_probs) == ("B", ["B", "</s>"], [3.0, 4.0])
+def test_alternatives_of_another_number_of_sentences_are_left_out() -> None:
+    others = [Translation("A <brk> C"), Translation("A B"), Translation("A <brk> A <brk> B")]
+    one = Translation("A <brk> B", alternatives=others)
+    (found,) = translated_behind_context([Request("a <brk> b")], lambda *_: [one], print)
+    assert (found.text, [other.text for other in found.alternatives]) == ("B", ["C"])
+
+
+def test_phrases_are_those_of_the_sentence_itself_and_so_are_tokens() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def search(requests: list[Request], places: Sequence[int]) -> list[Translation]:
+        asked.extend((one.src, place) for one, place in zip(requests, places, strict=True))
+        return [Translation("A") for _ in requests]
+
+    translated_behind_context([Request("a"), Request("a <brk> b", must=["B"])], search, print)
+    assert asked == [("a", 0), ("b", 1)]
+    tokens = ["A", "<brk>", "B", "</s>"]
+    assert tokens[_of_sentence(tokens, False)] == ["B", "</s>"]
+    assert tokens[_of_sentence(tokens, True)] == ["A"]
 
 
 def test_alternatives_are_joined_as_far_as_all_parts_have_some() -> None:

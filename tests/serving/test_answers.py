@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmt.attention_views.alignment import mean_weights
-from nmt.decoding.configs import BeamConfig, LengthPenalty
+from nmt.decoding.configs import BeamConfig, LengthPenalty, LineSplitting
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
@@ -81,11 +81,11 @@ def test_only_what_is_asked_for_is_answered_also_for_blank_lines(run: Run) -> No
 
 def test_a_line_that_would_be_cut_is_named(run: Run) -> None:
     search = replace(run.cfg.decoding, max_source_tokens=8)
-    assert num_tokens(run, ["ab"], search)[0] <= 8
+    assert num_tokens(run, ["ab"], Question(search))[0] <= 8
     with pytest.raises(UserError, match=r"text\[1\] has more than the 8 tokens that are read; split it"):
-        num_tokens(run, ["ab", 5 * "ab ba "], search)
+        num_tokens(run, ["ab", 5 * "ab ba "], Question(search))
     with pytest.raises(UserError, match=r"text\[0\]"):
-        num_tokens(run, [f"a{1000 * ' '}b"], search)
+        num_tokens(run, [f"a{1000 * ' '}b"], Question(search))
 
 
 def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
@@ -105,3 +105,17 @@ def test_tags_are_those_of_translate(run: Run) -> None:
     found = answers(run, lines, [Question(run.cfg.decoding, markup=True), Question(run.cfg.decoding)])
     assert [one["text"] for one in found] == [one.text for one in run.translate(lines, markup=True)]
     assert found[0]["text"].count("<b>") == 1
+
+
+def test_a_line_with_tags_is_split_as_by_translate(run: Run) -> None:
+    search = replace(run.cfg.decoding, split_lines=LineSplitting.all)
+    lines = ["<b>Ab ba.</b> Cd <a title='X. Yes'>dc</a>. Ef <i>fe</i>.", "Ab. Ba."]
+    asked = [Question(search, markup=True, scores=True), Question(search)]
+    found = answers(run, lines, asked)
+    (expected,) = run.translate(lines[0], search, markup=True)
+    assert found[0]["text"] == expected.text
+    assert all(found[0]["text"].count(tag) == 1 for tag in ("<b>", "</b>", "<a title='X. Yes'>", "<i>"))
+    assert len(found[0]["sentences"]) == 3
+    assert "sentences" not in found[1]  # the app splits lines without tags
+    plain = num_tokens(run, ["Ab ba. Cd dc. Ef fe."], asked[1])[0]
+    assert num_tokens(run, lines[:1], asked[0])[0] >= plain

@@ -24,7 +24,7 @@ from rich.console import Console
 from nmt.config.roots import TranslateConfig
 from nmt.data import lines
 from nmt.data.lines import decoded
-from nmt.decoding.configs import BeamConfig
+from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
@@ -71,6 +71,7 @@ def test_two_workers_give_what_a_stream_gives(
     text = b"ab ba\n\nca\r\n   \nabc d\n" * 3 + b"a b c d e f g h\nhg"
     (tmp_path / "in").write_bytes(text)
     search = BeamConfig(beam_size=3, n_best=2, max_source_tokens=8, max_length_offset=3, max_length_ratio=1.0)
+    search.split_lines = LineSplitting.none
     expected = streamed(run, text, search, chunk=4)
     capsys.readouterr()
     monkeypatch.setattr(file_job, "LINES_AT_ONCE", 4)

@@ -14,7 +14,7 @@ import pytest
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import LineFormat, TranslateConfig
-from nmt.decoding.configs import BeamConfig
+from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
@@ -53,14 +53,17 @@ def test_json_in_and_out_is_what_python_returns(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Capture
 ) -> None:
     text = "".join(json.dumps(line) + "\n" for line in OBJECTS)
-    keys = ("input_format=jsonl", "format=jsonl", "decoding.n_best=2", "decoding.max_source_tokens=20")
+    search: dict[str, Any] = {"n_best": 2, "max_source_tokens": 20, "split_lines": LineSplitting.none}
+    keys = (
+        "input_format=jsonl",
+        "format=jsonl",
+        *(f"decoding.{key}={getattr(value, 'value', value)}" for key, value in search.items()),
+    )
     code, lines, errors = answered(run, text, monkeypatch, capfdbinary, *keys)
     assert code == 0
     found = [json.loads(line) for line in lines]
     requests = [Request(**line) for line in OBJECTS]
-    translations = open_run(run, runtime_cfg=CPU).translate(
-        requests, n_best=2, max_source_tokens=20, token_scores=True
-    )
+    translations = open_run(run, runtime_cfg=CPU).translate(requests, token_scores=True, **search)
     assert found == [translation.as_json() for translation in translations]
     first, blank, unmet, _ = found
     assert first["translation"].startswith("h")
