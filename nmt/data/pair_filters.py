@@ -7,6 +7,7 @@ once.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -73,6 +74,9 @@ class PairFilter:
     """Whether `accept` must be given the values of all pairs at once; they are then held in memory."""
     shows_values: bool = True
     """Whether a value tells a person something."""
+    finish: Callable[[int], None] = lambda pairs: None
+    """A function that is given the number of pairs of the whole corpus, after the last of them; raises
+    `UserError` where the filter needs another number."""
 
 
 Scorer = Callable[[ParallelText], Values]
@@ -427,7 +431,8 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
         kept[order[is_new]] = True
         return kept
 
-    return PairFilter(values, accept, needs_all=True, shows_values=False)
+    filter_ = PairFilter(values, accept, needs_all=True, shows_values=False)
+    return dataclasses.replace(filter_, finish=ranked.finish) if ranked else filter_
 
 
 # Scores
@@ -454,6 +459,15 @@ class _ScoreFile:
             self._next = row + 1
             found[i] = self._number(*line)
         return found
+
+    def finish(self, pairs: int) -> None:
+        """Raise `UserError` unless there is one number for each of the pairs of the corpus."""
+        lines = self._next + sum(1 for _ in self._values)
+        if lines != pairs:
+            raise UserError(
+                f"{self._where} has {lines:,} lines, but the corpus {pairs:,} pairs; it needs one for each, "
+                "in the same order"
+            )
 
     def _read(self, path: Path, column: str | None) -> Iterator[object]:
         """Yield what should be a number in each line."""
@@ -494,7 +508,7 @@ class _ScoreFile:
 def scores(cfg: ScoresConfig, context: Context) -> PairFilter:
     """Return the filter for scores of another program."""
     known = _ScoreFile(Path(cfg.file), cfg.column, f"{cfg.key_prefix}.file")
-    return PairFilter(lambda text: known.at(text.numbers), between(cfg.min, cfg.max))
+    return PairFilter(lambda text: known.at(text.numbers), between(cfg.min, cfg.max), finish=known.finish)
 
 
 def cross_entropy(cfg: CrossEntropyConfig, context: Context) -> PairFilter:
