@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import re
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +47,7 @@ from nmt.data.filter_table import (
 )
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import ParallelText
+from nmt.data.scripts import SCRIPTS_OF, script_of
 from nmt.errors import UserError
 
 Values = NDArray[Any]
@@ -206,42 +206,11 @@ def characters(cfg: CharactersConfig, context: Context) -> PairFilter:
     return PairFilter(_of_sides(cfg.sides, measure), between(1, None), shows_values=False)
 
 
-SCRIPTS = {
-    "LATIN": "af az bs ca cs cy da de en eo es et eu fi fr fy ga gd gl hr hu id is it la lb lt lv ms mt nb "
-    "nl nn no oc pl pt ro sk sl sq sv sw tl tr uz vi xh yo zu",
-    "CYRILLIC": "be bg kk ky mk mn ru sr tg tt uk",
-    "GREEK": "el",
-    "ARABIC": "ar fa ps ug ur",
-    "HEBREW": "he yi",
-    "DEVANAGARI": "hi mr ne sa",
-    "BENGALI": "as bn",
-    "GURMUKHI": "pa",
-    "GUJARATI": "gu",
-    "TAMIL": "ta",
-    "TELUGU": "te",
-    "KANNADA": "kn",
-    "MALAYALAM": "ml",
-    "SINHALA": "si",
-    "THAI": "th",
-    "LAO": "lo",
-    "MYANMAR": "my",
-    "KHMER": "km",
-    "GEORGIAN": "ka",
-    "ARMENIAN": "hy",
-    "ETHIOPIC": "am ti",
-    "HANGUL,CJK": "ko",
-    "HIRAGANA,KATAKANA,CJK": "ja",
-    "CJK": "zh",
-}
-"""The scripts of languages, as the names of letters in Unicode begin."""
-
-
 class _Scripts(dict[str, str]):
-    """Letter -> the first word of its name in Unicode, "" for what is no letter; found at its first use."""
+    """Letter -> its script, "" for what is no letter; found at its first use."""
 
     def __missing__(self, character: str) -> str:
-        name = unicodedata.name(character, "") if unicodedata.category(character)[0] == "L" else ""
-        found = self[character] = sys.intern(re.split("[ -]", name)[0])
+        found = self[character] = script_of(character) if unicodedata.category(character)[0] == "L" else ""
         return found
 
 
@@ -255,7 +224,7 @@ def _language(name: str) -> str:
 
 def _scripts_of(named: str | None, language: str, key: str) -> frozenset[str]:
     if named is None:
-        known = (names for names, languages in SCRIPTS.items() if _language(language) in languages.split())
+        known = (names for names, languages in SCRIPTS_OF.items() if _language(language) in languages.split())
         named = next(known, None)
     if named is None:
         raise UserError(

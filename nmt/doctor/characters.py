@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.scripts import script_of
 from nmt.doctor.hashes import Hashes, line_hashes, mixed, powers
 
 MAX_LOOKED = 5_000
@@ -40,7 +41,6 @@ SCRIPTS = (
 """Scripts that are told apart; bit i of a set is that of the i-th."""
 CONFUSABLE = 0b111
 """Latin, Greek and Cyrillic, whose letters look alike: no word has two of them."""
-_ALIASES = {"CJK": "Han", "HALFWIDTH": "Katakana", "FULLWIDTH": "Latin"}
 _BREAKS = "\r\x0b\x0c\x85\u2028\u2029"
 _JOINERS = "\u200c\u200d"  # what Persian, the languages of India and pictures of people need
 _CP1252 = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -76,8 +76,8 @@ def _flag(character: str) -> int:
 
 
 def _script(character: str) -> int:
-    word = unicodedata.name(character, "").partition(" ")[0]
-    script = _ALIASES.get(word, word.capitalize())
+    word = script_of(character)
+    script = "Han" if word == "CJK" else word.capitalize()
     if script in SCRIPTS:
         return 1 << SCRIPTS.index(script)
     unknown = word in ("MODIFIER", "MATHEMATICAL", "MICRO", "FEMININE", "MASCULINE", "OHM", "")

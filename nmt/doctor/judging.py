@@ -44,7 +44,7 @@ def with_row(report: SplitReport, remedy: str, row: str) -> str:
     """Return a remedy with the row of data.filters that drops such pairs of a training split."""
     if report.split is not Split.train or not report.cfg.has_source or not row:
         return remedy
-    return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops them"
+    return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops such pairs"
 
 
 KINDS = {
