@@ -55,7 +55,7 @@ class Tables(NamedTuple):
     scripts: NDArray[np.uint32]
     """A set of one script for a letter, else of none."""
     plain: NDArray[np.uint32]
-    """The letter or mark in lower case, 0 for everything else; a line feed is itself."""
+    """The letter, mark or digit in lower case, 0 for everything else; a line feed is itself."""
     digits: NDArray[np.uint8]
     """1 more than the value of a decimal digit, 0 for everything else."""
 
@@ -94,7 +94,7 @@ def tables() -> Tables:
         character = chr(code)
         flags[code] = _flag(character)
         category = unicodedata.category(character)
-        if category[0] in "LM":
+        if category[0] in "LMN":
             lower = character.lower()
             plain[code] = ord(lower) if len(lower) == 1 else code
         if category[0] == "L":
@@ -117,12 +117,13 @@ class LineFacts:
     chars: NDArray[np.int64]
     words: NDArray[np.int64]
     letters: NDArray[np.int64]
+    """Letters, marks and digits."""
     flags: NDArray[np.uint16]
     scripts: NDArray[np.uint32]
     exact: Hashes
     """A hash of the line."""
     plain: Hashes
-    """A hash of the letters of the line in lower case."""
+    """A hash of the letters and digits of the line in lower case."""
     numbers: Hashes
     """A hash of the numbers of two digits or more, in any order; 0: none."""
     is_open: NDArray[np.bool_]

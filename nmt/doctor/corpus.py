@@ -118,7 +118,7 @@ class Overlap:
     sources: int
     targets: int
     plain_pairs: int
-    """Pairs that occur but for case, punctuation, digits and spaces; `pairs` included."""
+    """Pairs that occur but for case, punctuation and spaces; `pairs` included."""
     total: int
     examples: list[Example]
 

@@ -73,7 +73,7 @@ KINDS = {
     ),
     "copies": Kind(
         Severity.note,
-        "have the same letters on both sides, but for case and punctuation",
+        "have the same letters and digits on both sides, but for case and punctuation",
         "look whether they are sentences",
         "{name: identical, normalise: true, short: 20}",
     ),
@@ -295,7 +295,7 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
             report,
             "near_duplicates",
             plain._replace(repeated=plain.variants, groups=groups),
-            "repeat a pair before them but for case, punctuation, digits and spaces",
+            "repeat a pair before them but for case, punctuation and spaces",
             "{name: duplicates, normalise: true}",
         )
     if report.similar_count:

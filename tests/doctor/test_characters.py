@@ -27,7 +27,9 @@ def test_counts_are_those_of_plain_python() -> None:
     found = facts_of(lines, counts)
     assert found.words.tolist() == [len(line.split()) for line in lines]
     assert found.chars.tolist() == [len(line) for line in lines]
-    assert found.letters.tolist() == [sum(unicodedata.category(c)[0] in "LM" for c in line) for line in lines]
+    assert found.letters.tolist() == [
+        sum(unicodedata.category(c)[0] in "LMN" for c in line) for line in lines
+    ]
     assert counts[ord("a")] == sum(line.count("a") for line in lines)
     assert counts.sum() == sum(map(len, lines)) + len(lines)
 
