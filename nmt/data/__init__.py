@@ -25,6 +25,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
+    scripts             The scripts of letters and of languages.
     pair_filters        The filters of the table: what each measures and accepts.
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     filtering           The filters of a corpus run once, and what they kept, cached.

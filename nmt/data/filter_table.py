@@ -60,9 +60,9 @@ class FilterConfig(Row):
     """Base of the configs of filters."""
 
     @property
-    def files(self) -> list[str]:
-        """The files that the filter reads."""
-        return []
+    def files(self) -> dict[str, str]:
+        """The files that the filter reads, by their keys."""
+        return {}
 
     def _require(self, fits: bool, key: str, constraint: str) -> None:
         if not fits:
@@ -146,9 +146,9 @@ class DuplicatesConfig(FilterConfig):
             )
 
     @property
-    def files(self) -> list[str]:
+    def files(self) -> dict[str, str]:
         """The file of scores, if there is one."""
-        return [self.scores] if self.scores else []
+        return {"scores": self.scores} if self.scores else {}
 
 
 @dataclass(frozen=True)
@@ -281,9 +281,9 @@ class ScoresConfig(FilterConfig):
         self._require_range()
 
     @property
-    def files(self) -> list[str]:
+    def files(self) -> dict[str, str]:
         """The file of scores."""
-        return [self.file]
+        return {"file": self.file}
 
 
 @dataclass(frozen=True)
@@ -353,11 +353,6 @@ class OpusCleanerConfig(FilterConfig):
 
     def __post_init__(self) -> None:
         self._require(bool(self.file), "file", "must be the path of a file *.filters.json")
-
-    @property
-    def files(self) -> list[str]:
-        """The file of OpusCleaner."""
-        return [self.file]
 
 
 class FilterRow(NamedTuple):

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from nmt.data import filter_table
 from nmt.data.filter_table import FILTERS, FilterConfig, ModelFilterConfig, OpusCleanerConfig
 from nmt.data.filters import Filter, FilterReport
+from nmt.data.lines import require_file
 from nmt.data.opuscleaner import expanded
 from nmt.data.pair_filters import Context, Mask, ModelScorers, NumberedText, PairFilter
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, stamp_of_files
@@ -61,10 +62,16 @@ class Chain:
         ]
 
     def stamp(self) -> str:
-        """Return a hash of the settings of the filters, and of all that they read."""
+        """Return a hash of the settings of the filters, and of all that they read.
+
+        Raises:
+            UserError: a file or a model is not there.
+        """
         parts: list[object] = [FORMAT_VERSION, self.context.languages, self.tag, NUM_EXAMPLES]
         for row in self.rows:
-            parts += [repr(row), stamp_of_files(map(Path, row.files))]
+            for key, file in row.files.items():
+                require_file(Path(file), f"{row.key_prefix}.{key}")
+            parts += [repr(row), stamp_of_files(map(Path, row.files.values()))]
             if isinstance(row, ModelFilterConfig) and self.context.scorers:
                 parts.append(self.context.scorers.digest(row))
             if row.name == "overlap":
@@ -86,6 +93,7 @@ def chains(
 ) -> dict[str, Chain]:
     """Return the filters of each corpus by name: those of the data, then those of the corpus itself."""
     found = {}
+    scored_on = {split: _untagged(text, cfg.tags.values()) for split, text in scored_on.items()}
     for name, part in cfg.parts(Split.train).items():
         rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
         if part is not cfg:
@@ -97,6 +105,13 @@ def chains(
             tuple(itertools.chain.from_iterable(listed)), context, "".join(f"{tag} " for tag in tags)
         )
     return found
+
+
+def _untagged(text: ParallelText, tags: Iterable[str]) -> ParallelText:
+    """Return pairs to score on as filters see pairs: without the tags of languages."""
+    fronts = [f"{tag} " for tag in tags]
+    src = [functools.reduce(str.removeprefix, fronts, line) for line in text.src] if fronts else text.src
+    return ParallelText(src, text.tgt)
 
 
 def judged_alone(
@@ -170,6 +185,19 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
     return Filtered(PairStream(lambda: _same(source, before, stamp), chunks), report, remarks)
 
 
+def tried(
+    source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain, *, is_whole: bool
+) -> tuple[FilterReport, list[str]]:
+    """Return the account of a chain over a corpus, or over its beginning, and a line for each filter.
+
+    Nothing is cached.
+    """
+    run = _Run(source, cfg, pair_filter, chain, is_whole=is_whole)
+    run.kept()
+    report = FilterReport(**run.metadata()["report"])
+    return report, list(_remarks(report, chain))
+
+
 def _same(source: PairStream, before: str, stamp: str) -> str:
     """Return `stamp`, or another one when the source is not what it was before."""
     now = source.stamp()
@@ -226,10 +254,19 @@ class _Dropped:
 
 
 class _Run:
-    """One run of the filters of a chain over a corpus, in as many passes as they need."""
+    """One run of the filters of a chain over a corpus, or its beginning, in as many passes as they need."""
 
-    def __init__(self, source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain):
+    def __init__(
+        self,
+        source: PairStream,
+        cfg: DataConfig,
+        pair_filter: Filter,
+        chain: Chain,
+        *,
+        is_whole: bool = True,
+    ):
         self._source, self._cfg, self._pair_filter, self._chain = source, cfg, pair_filter, chain
+        self._is_whole, self._read = is_whole, 0
         self._report = FilterReport(0)
         self._counts = dict.fromkeys(chain.reasons, 0)
         self._dropped = {reason: _Dropped() for reason in chain.reasons}
@@ -259,6 +296,8 @@ class _Run:
             if bits is None:
                 self._report += read
             found.append(kept)
+        for _, one in steps if self._is_whole else ():
+            one.finish(self._read)
         bits = np.concatenate(found) if found else np.zeros(0, bool)
         if last:
             accepted = last[1].accept(np.concatenate(values)) if values else np.zeros(0, bool)
@@ -302,6 +341,7 @@ class _Run:
             yield self._chain.bare(compressed(text, own), numbers[own]), own, report
             first += len(text)
             lines += len(chunk)
+        self._read = lines
 
     def metadata(self) -> Metadata:
         """Return the number of bits and the account."""

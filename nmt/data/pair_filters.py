@@ -7,13 +7,13 @@ once.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 import math
 import re
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +47,7 @@ from nmt.data.filter_table import (
 )
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import ParallelText
+from nmt.data.scripts import SCRIPTS_OF, script_of
 from nmt.errors import UserError
 
 Values = NDArray[Any]
@@ -73,6 +74,9 @@ class PairFilter:
     """Whether `accept` must be given the values of all pairs at once; they are then held in memory."""
     shows_values: bool = True
     """Whether a value tells a person something."""
+    finish: Callable[[int], None] = lambda pairs: None
+    """A function that is given the number of pairs of the whole corpus, after the last of them; raises
+    `UserError` where the filter needs another number."""
 
 
 Scorer = Callable[[ParallelText], Values]
@@ -202,42 +206,11 @@ def characters(cfg: CharactersConfig, context: Context) -> PairFilter:
     return PairFilter(_of_sides(cfg.sides, measure), between(1, None), shows_values=False)
 
 
-SCRIPTS = {
-    "LATIN": "af az bs ca cs cy da de en eo es et eu fi fr fy ga gd gl hr hu id is it la lb lt lv ms mt nb "
-    "nl nn no oc pl pt ro sk sl sq sv sw tl tr uz vi xh yo zu",
-    "CYRILLIC": "be bg kk ky mk mn ru sr tg tt uk",
-    "GREEK": "el",
-    "ARABIC": "ar fa ps ug ur",
-    "HEBREW": "he yi",
-    "DEVANAGARI": "hi mr ne sa",
-    "BENGALI": "as bn",
-    "GURMUKHI": "pa",
-    "GUJARATI": "gu",
-    "TAMIL": "ta",
-    "TELUGU": "te",
-    "KANNADA": "kn",
-    "MALAYALAM": "ml",
-    "SINHALA": "si",
-    "THAI": "th",
-    "LAO": "lo",
-    "MYANMAR": "my",
-    "KHMER": "km",
-    "GEORGIAN": "ka",
-    "ARMENIAN": "hy",
-    "ETHIOPIC": "am ti",
-    "HANGUL,CJK": "ko",
-    "HIRAGANA,KATAKANA,CJK": "ja",
-    "CJK": "zh",
-}
-"""The scripts of languages, as the names of letters in Unicode begin."""
-
-
 class _Scripts(dict[str, str]):
-    """Letter -> the first word of its name in Unicode, "" for what is no letter; found at its first use."""
+    """Letter -> its script, "" for what is no letter; found at its first use."""
 
     def __missing__(self, character: str) -> str:
-        name = unicodedata.name(character, "") if unicodedata.category(character)[0] == "L" else ""
-        found = self[character] = sys.intern(re.split("[ -]", name)[0])
+        found = self[character] = script_of(character) if unicodedata.category(character)[0] == "L" else ""
         return found
 
 
@@ -251,7 +224,7 @@ def _language(name: str) -> str:
 
 def _scripts_of(named: str | None, language: str, key: str) -> frozenset[str]:
     if named is None:
-        known = (names for names, languages in SCRIPTS.items() if _language(language) in languages.split())
+        known = (names for names, languages in SCRIPTS_OF.items() if _language(language) in languages.split())
         named = next(known, None)
     if named is None:
         raise UserError(
@@ -427,7 +400,8 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
         kept[order[is_new]] = True
         return kept
 
-    return PairFilter(values, accept, needs_all=True, shows_values=False)
+    filter_ = PairFilter(values, accept, needs_all=True, shows_values=False)
+    return dataclasses.replace(filter_, finish=ranked.finish) if ranked else filter_
 
 
 # Scores
@@ -454,6 +428,15 @@ class _ScoreFile:
             self._next = row + 1
             found[i] = self._number(*line)
         return found
+
+    def finish(self, pairs: int) -> None:
+        """Raise `UserError` unless there is one number for each of the pairs of the corpus."""
+        lines = self._next + sum(1 for _ in self._values)
+        if lines != pairs:
+            raise UserError(
+                f"{self._where} has {lines:,} lines, but the corpus {pairs:,} pairs; it needs one for each, "
+                "in the same order"
+            )
 
     def _read(self, path: Path, column: str | None) -> Iterator[object]:
         """Yield what should be a number in each line."""
@@ -494,7 +477,7 @@ class _ScoreFile:
 def scores(cfg: ScoresConfig, context: Context) -> PairFilter:
     """Return the filter for scores of another program."""
     known = _ScoreFile(Path(cfg.file), cfg.column, f"{cfg.key_prefix}.file")
-    return PairFilter(lambda text: known.at(text.numbers), between(cfg.min, cfg.max))
+    return PairFilter(lambda text: known.at(text.numbers), between(cfg.min, cfg.max), finish=known.finish)
 
 
 def cross_entropy(cfg: CrossEntropyConfig, context: Context) -> PairFilter:

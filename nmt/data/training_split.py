@@ -227,12 +227,8 @@ def prepare(
     """
     for folder in (cache_dir(), Path(tempfile.gettempdir())):
         remove_abandoned(folder)
-    scored_on: dict[str, ParallelText] = {}
-    for split in (Split.validation, Split.test):
-        if split is Split.validation or sources.has_split(cfg, split):
-            text = evaluation_split(sources.stream(cfg, split), cache_dir())
-            text = dataclasses.replace(text, references=sources.references(cfg, split))
-            scored_on[split.value] = examples.view(text)
+    splits = [Split.validation, *([Split.test] if sources.has_split(cfg, Split.test) else [])]
+    scored_on = {name: examples.view(text) for name, text in scored_text(cfg, splits).items()}
     training = training_text(cfg, examples.filter, scored_on, log, max_steps, scorers)
     if isinstance(training, TrainingText):
         run.require_same_data(training)
@@ -399,6 +395,15 @@ def evaluation_split(source: PairStream, cache: Path) -> ParallelText:
 
     write_entry(entry, fill)
     return text
+
+
+def scored_text(cfg: DataConfig, splits: Sequence[Split]) -> dict[str, ParallelText]:
+    """Return splits to score on by name, with all their references."""
+    found = {split: evaluation_split(sources.stream(cfg, split), cache_dir()) for split in splits}
+    return {
+        split.value: dataclasses.replace(text, references=sources.references(cfg, split))
+        for split, text in found.items()
+    }
 
 
 def inherited_tokenizer(

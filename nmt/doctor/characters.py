@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.scripts import script_of
 from nmt.doctor.hashes import Hashes, line_hashes, mixed, powers
 
 MAX_LOOKED = 5_000
@@ -40,7 +41,6 @@ SCRIPTS = (
 """Scripts that are told apart; bit i of a set is that of the i-th."""
 CONFUSABLE = 0b111
 """Latin, Greek and Cyrillic, whose letters look alike: no word has two of them."""
-_ALIASES = {"CJK": "Han", "HALFWIDTH": "Katakana", "FULLWIDTH": "Latin"}
 _BREAKS = "\r\x0b\x0c\x85\u2028\u2029"
 _JOINERS = "\u200c\u200d"  # what Persian, the languages of India and pictures of people need
 _CP1252 = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -55,7 +55,7 @@ class Tables(NamedTuple):
     scripts: NDArray[np.uint32]
     """A set of one script for a letter, else of none."""
     plain: NDArray[np.uint32]
-    """The letter or mark in lower case, 0 for everything else; a line feed is itself."""
+    """The letter, mark or digit in lower case, 0 for everything else; a line feed is itself."""
     digits: NDArray[np.uint8]
     """1 more than the value of a decimal digit, 0 for everything else."""
 
@@ -76,8 +76,8 @@ def _flag(character: str) -> int:
 
 
 def _script(character: str) -> int:
-    word = unicodedata.name(character, "").partition(" ")[0]
-    script = _ALIASES.get(word, word.capitalize())
+    word = script_of(character)
+    script = "Han" if word == "CJK" else word.capitalize()
     if script in SCRIPTS:
         return 1 << SCRIPTS.index(script)
     unknown = word in ("MODIFIER", "MATHEMATICAL", "MICRO", "FEMININE", "MASCULINE", "OHM", "")
@@ -94,7 +94,7 @@ def tables() -> Tables:
         character = chr(code)
         flags[code] = _flag(character)
         category = unicodedata.category(character)
-        if category[0] in "LM":
+        if category[0] in "LMN":
             lower = character.lower()
             plain[code] = ord(lower) if len(lower) == 1 else code
         if category[0] == "L":
@@ -117,12 +117,13 @@ class LineFacts:
     chars: NDArray[np.int64]
     words: NDArray[np.int64]
     letters: NDArray[np.int64]
+    """Letters, marks and digits."""
     flags: NDArray[np.uint16]
     scripts: NDArray[np.uint32]
     exact: Hashes
     """A hash of the line."""
     plain: Hashes
-    """A hash of the letters of the line in lower case."""
+    """A hash of the letters and digits of the line in lower case."""
     numbers: Hashes
     """A hash of the numbers of two digits or more, in any order; 0: none."""
     is_open: NDArray[np.bool_]

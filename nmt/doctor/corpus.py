@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import sources
+from nmt.data.filter_table import ModelFilterConfig
+from nmt.data.filtering import chains, tried
 from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_pairs
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
 from nmt.doctor import characters
@@ -116,7 +118,7 @@ class Overlap:
     sources: int
     targets: int
     plain_pairs: int
-    """Pairs that occur but for case, punctuation, digits and spaces; `pairs` included."""
+    """Pairs that occur but for case, punctuation and spaces; `pairs` included."""
     total: int
     examples: list[Example]
 
@@ -158,6 +160,20 @@ class _Wanted:
 
 
 @dataclass
+class FilterTrial:
+    """What the filters of data.filters would drop."""
+
+    report: FilterReport | None = None
+    """The account of training; None where no filter was run."""
+    remarks: list[str] = field(default_factory=list)
+    """A line for each filter."""
+    left_out: list[str] = field(default_factory=list)
+    """The filters that need a trained model, and were not run."""
+    problems: list[str] = field(default_factory=list)
+    """Why the filters cannot run."""
+
+
+@dataclass
 class SplitReport:
     """All that is known of one split of one corpus."""
 
@@ -181,8 +197,10 @@ class SplitReport:
     languages: list[Languages]
     wrong_language: list[Example]
     filtered: FilterReport | None
-    """What training would drop; None but for training pairs."""
+    """What training would drop without data.filters; None but for training pairs."""
     is_whole: bool
+    trial: FilterTrial = field(default_factory=FilterTrial)
+    """What data.filters would drop of training pairs."""
 
 
 def ratio_of(place: float) -> float:
@@ -393,8 +411,33 @@ def examined(
             log(f"{name}: {exam.read:,} pairs looked at")
             if split is not Split.train:
                 wanted.append(exam.wanted())
-            reports.append(exam.report(overlaps, is_whole))
+            report = exam.report(overlaps, is_whole)
+            if split is Split.train and part.has_source:
+                report.trial = _filtered(cfg, part_name, part, options.max_pairs, is_whole)
+            reports.append(report)
     return sorted(reports, key=lambda report: list(Split).index(report.split)), unreadable
+
+
+def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is_whole: bool) -> FilterTrial:
+    """Run the filters of a corpus over its training pairs as training would, but for those with models."""
+    found = FilterTrial()
+    if not cfg.filters and not part.filters:
+        return found
+    try:
+        chain = chains(cfg, {}, None)[name]
+        found.left_out = [row.name for row in chain.rows if isinstance(row, ModelFilterConfig)]
+        rows = tuple(row for row in chain.rows if not isinstance(row, ModelFilterConfig))
+        if any(row.name == "overlap" for row in rows):
+            splits = [one for one in (Split.validation, Split.test) if sources.has_split(cfg, one)]
+            chain = chains(cfg, {one.value: sources.stream(cfg, one).read() for one in splits}, None)[name]
+        chain = dataclasses.replace(chain, rows=rows)
+        whole = sources.stream(part, Split.train)
+        source = whole._replace(chunks=lambda: _limited(part, Split.train, most))
+        if rows:
+            found.report, found.remarks = tried(source, cfg, filter_pairs, chain, is_whole=is_whole)
+    except UserError as error:
+        found.problems = error.problems
+    return found
 
 
 def _limited(cfg: DataConfig, split: Split, most: int | None) -> Iterator[ParallelText]:

@@ -33,9 +33,20 @@ class Kind(NamedTuple):
     text: str
     """What the pairs have, after their number."""
     remedy: str
+    row: str = ""
+    """Row of data.filters that drops such training pairs."""
 
 
 DROP = "remove these pairs"
+
+
+def with_row(report: SplitReport, remedy: str, row: str) -> str:
+    """Return a remedy with the row of data.filters that drops such pairs of a training split."""
+    if report.split is not Split.train or not report.cfg.has_source or not row:
+        return remedy
+    return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops such pairs"
+
+
 KINDS = {
     "empty": Kind(Severity.costs, "have an empty side", "training drops them; remove such test pairs"),
     "unread": Kind(
@@ -51,29 +62,38 @@ KINDS = {
     "lopsided": Kind(
         Severity.costs,
         f"have sides whose lengths differ {LOPSIDED:g} times as much as usual",
-        "they are rarely translations: lower data.max_ratio, which drops such pairs",
+        "they are rarely translations",
+        "{name: ratio}",
     ),
     "identical": Kind(
         Severity.note,
         "have the same text on both sides",
-        "names and numbers are fine; sentences teach the model to copy: remove them",
+        "names and numbers are fine; sentences teach the model to copy",
+        "{name: identical, short: 20}",
     ),
     "copies": Kind(
         Severity.note,
-        "have the same letters on both sides, but for case and punctuation",
-        "as above: look whether they are sentences",
+        "have the same letters and digits on both sides, but for case and punctuation",
+        "look whether they are sentences",
+        "{name: identical, normalise: true, short: 20}",
     ),
     "numbers": Kind(
         Severity.note,
         "have different numbers (of two digits or more) on the two sides",
         "times, units and thousands may be written in another way; else the pair is misaligned",
+        "{name: numbers}",
     ),
     "open": Kind(
         Severity.note,
         "have brackets or quotes that are closed on one side only",
         "often a sentence cut in two",
     ),
-    "control": Kind(Severity.costs, "have control characters", "delete these characters from the files"),
+    "control": Kind(
+        Severity.costs,
+        "have control characters",
+        "delete these characters from the files",
+        "{name: characters}",
+    ),
     "breaks": Kind(
         Severity.note,
         "have a line break of another kind inside (CR, U+0085, U+2028, form feed)",
@@ -93,9 +113,13 @@ KINDS = {
         Severity.costs,
         "have U+FFFD, which stands for a byte that could not be read",
         "convert the original files anew, with the right encoding, or remove these pairs",
+        "{name: characters}",
     ),
     "private": Kind(
-        Severity.costs, "have characters of private use, which have no meaning", "remove or replace them"
+        Severity.costs,
+        "have characters of private use, which have no meaning",
+        "remove or replace them",
+        "{name: characters}",
     ),
     "mojibake": Kind(
         Severity.costs,
@@ -107,13 +131,20 @@ KINDS = {
         "have a word with letters of two scripts that look alike, such as a Cyrillic а in a Latin word",
         "replace the letters by those of the script of the word",
     ),
-    "foreign": Kind(Severity.costs, "have a side without a letter of the script of its language", DROP),
+    "foreign": Kind(
+        Severity.costs, "have a side without a letter of the script of its language", DROP, "{name: script}"
+    ),
     "html": Kind(
         Severity.costs,
         "have HTML tags or entities",
         "replace entities by their characters, and remove tags unless they are to be translated",
     ),
-    "url": Kind(Severity.note, "have an address of the web", "few do no harm; many are boilerplate"),
+    "url": Kind(
+        Severity.note,
+        "have an address of the web",
+        "few do no harm; many are boilerplate",
+        "{name: regex, pattern: '://'}",
+    ),
 }
 
 
@@ -128,7 +159,7 @@ def judged(
     found += _missing(data)
     for report in reports:
         found += [*_sides(report), *_languages(report), *_overlaps(report), *_repeats(report)]
-        found += [*_kinds(report), *_size(report), *_filtered(report)]
+        found += [*_kinds(report), *_size(report), *_filtered(report), *_trial(report)]
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))
 
@@ -209,7 +240,9 @@ def _languages(report: SplitReport) -> Iterator[Finding]:
                 "language",
                 f"{side}: {share(told.wrong, told.looked_at)} of the sampled lines that are long and clear "
                 f"enough look like another language than {told.expected}: {others}",
-                "swap data.src and data.tgt, or the columns" if is_other else DROP,
+                "swap data.src and data.tgt, or the columns"
+                if is_other
+                else with_row(report, DROP, "{name: language}"),
                 told.wrong,
                 told.looked_at,
                 [one for one in report.wrong_language if one.note.startswith(f"{_name(report, number)} ")],
@@ -240,7 +273,7 @@ def _overlaps(report: SplitReport) -> Iterator[Finding]:
                 report.name,
                 "overlap",
                 f"has lines of {overlap.split}: {', '.join(told)}",
-                "scores on them measure memory: remove them from the training pairs"
+                with_row(report, "scores on them measure memory", "{name: overlap, normalise: true}")
                 if report.split is Split.train
                 else "",
                 overlap.plain_pairs,
@@ -254,7 +287,7 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
     total, training = report.pairs, report.split is Split.train
     if pairs.repeated:
         yield _repetition(
-            report, "duplicates", pairs, "are repetitions of a pair before them", "keep one of each"
+            report, "duplicates", pairs, "are repetitions of a pair before them", "{name: duplicates}"
         )
     if plain.variants:
         groups = [group for group in plain.groups if group.variants > 1]
@@ -262,8 +295,8 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
             report,
             "near_duplicates",
             plain._replace(repeated=plain.variants, groups=groups),
-            "repeat a pair before them but for case, punctuation, digits and spaces",
-            "keep one of each",
+            "repeat a pair before them but for case, punctuation and spaces",
+            "{name: duplicates, normalise: true}",
         )
     if report.similar_count:
         yield Finding(
@@ -300,14 +333,14 @@ def example_of(group: Group, note: str) -> Example:
     return Example(group.first, src, tgt, note)
 
 
-def _repetition(report: SplitReport, kind: str, found: Repetition, text: str, remedy: str) -> Finding:
+def _repetition(report: SplitReport, kind: str, found: Repetition, text: str, row: str) -> Finding:
     many = found.repeated * 100 >= report.pairs and report.split is Split.train
     return Finding(
         Severity.costs if many else Severity.note,
         report.name,
         kind,
         f"{'' if found.is_exact else 'about '}{share(found.repeated, report.pairs)} pairs {text}",
-        remedy if report.split is Split.train else "",
+        with_row(report, "keep one of each", row) if report.split is Split.train else "",
         found.repeated,
         report.pairs,
         [example_of(g, f"{g.times:,} times") for g in found.groups],
@@ -323,7 +356,7 @@ def _kinds(report: SplitReport) -> Iterator[Finding]:
                 report.name,
                 kind,
                 f"{share(count, report.pairs)} pairs {row.text}{f': {names}' if names else ''}",
-                row.remedy,
+                with_row(report, row.remedy, row.row),
                 count,
                 report.pairs,
                 report.gallery.examples(kind),
@@ -368,6 +401,32 @@ def _filtered(report: SplitReport) -> Iterator[Finding]:
             "data.max_chars and data.max_ratio decide",
             report.filtered.read - report.filtered.kept,
             report.filtered.read,
+        )
+
+
+def _trial(report: SplitReport) -> Iterator[Finding]:
+    """Yield what data.filters would do."""
+    trial = report.trial
+    for problem in trial.problems:
+        yield Finding(Severity.breaks, report.name, "filters", f"data.filters cannot run: {problem}")
+    if left_out := ", ".join(trial.left_out):
+        yield Finding(
+            Severity.note,
+            report.name,
+            "filters_left_out",
+            f"filters of data.filters that need a model were not run: {left_out}",
+            "nmt prepare runs them, too, and says what they drop",
+        )
+    if trial.report is not None:
+        yield Finding(
+            Severity.note if trial.report.kept else Severity.breaks,
+            report.name,
+            "filters",
+            f"data.filters would keep {share(trial.report.kept, trial.report.read)} of "
+            f"{trial.report.read:,} pairs: {'; '.join(trial.remarks)}",
+            "docs/filters.md says what each filter measures",
+            trial.report.read - trial.report.kept,
+            trial.report.read,
         )
 
 

@@ -73,6 +73,8 @@ def _split(report: SplitReport) -> dict[str, Any]:
         ],
         "kept_by_the_filter": report.filtered.kept if report.filtered else None,
         "dropped_by_the_filter": report.filtered.dropped if report.filtered else None,
+        "kept_by_data_filters": report.trial.report.kept if report.trial.report else None,
+        "dropped_by_data_filters": report.trial.report.dropped if report.trial.report else None,
     }
 
 

@@ -1,7 +1,7 @@
 """Pairs of a sample that are nearly equal: by min-hash of character shingles (Broder 1997), then verified.
 
-A shingle is five characters of the letters of source and target in lower case. Two pairs are similar when
-they share 80% of their shingles; pairs whose letters are the same count as duplicates, not here.
+A shingle is five characters of the letters and digits of source and target in lower case. Two pairs are
+similar when they share 80% of their shingles; pairs with all of them in common are duplicates, not here.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData
-from nmt.data.training_split import evaluation_split, scan
+from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, visible
@@ -286,7 +286,9 @@ def _corpus(
         write = synthetic.write_text(text, files, side, cfg.data.max_chars)
     else:
         of_part = data.name if data is cfg.data else part[0]
-        filters = chains(cfg.data, {}, RunScorers(cfg.runtime))[of_part]
+        known = [one for one in (Split.validation, Split.test) if sources.has_split(cfg.data, one)]
+        scored_on = scored_text(cfg.data, known)
+        filters = chains(cfg.data, scored_on, RunScorers(cfg.runtime))[of_part]
         pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, {}, cache_dir(), filters)
         text, write = synthetic.stage_of_pairs(root, pairs), synthetic.write_pairs(pairs)
     groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]

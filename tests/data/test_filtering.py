@@ -12,7 +12,7 @@ from nmt.data import filtering
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs
-from nmt.data.pairs import Split
+from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import MixtureData, stream, training_streams
 from nmt.data.training_split import CorpusText, scan, streamed
 from nmt.errors import UserError
@@ -144,6 +144,32 @@ def test_filters_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
         UserError, match=r"^no training pair is left: 7 pairs read, 0 kept \(.*length 6\); see data.filters"
     ):
         scanned(data(tmp_path, [{"name": "length", "min": 99}]), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (None, "there is no file .*scores"),
+        ("1\n1\n0\n", ".*scores has fewer lines than the corpus has pairs"),
+        ("1\n" * 9, ".*scores has 9 lines, but the corpus 7 pairs; it needs one for each, in the same order"),
+    ],
+)
+def test_scores_of_another_corpus_are_refused(tmp_path: Path, scores: str | None, message: str) -> None:
+    cfg = data(tmp_path, [{"name": "length", "max": 8}, FILTERS[2]])
+    (tmp_path / "scores").unlink() if scores is None else (tmp_path / "scores").write_text(scores)
+    with pytest.raises(UserError, match=rf"^data.filters\[1\].file: {message}"):
+        scanned(cfg, tmp_path / "cache")
+
+
+def test_pairs_that_are_scored_on_are_found_behind_the_tags_of_languages(tmp_path: Path) -> None:
+    train = data(tmp_path, []).train
+    entry = {"train": train, "validation": train, "tag": "bt"}
+    cfg = MixtureData(corpora={"a": entry}, filters=[{"name": "overlap"}], target_tags=True)
+    (chain,) = chains(cfg, {"validation": ParallelText(["<2de> 1 dog"], ["Hund"])}, None).values()
+    (source,) = training_streams(cfg).values()
+    text = scan(source, cfg, filter_pairs, {}, tmp_path / "cache", chain)
+    assert text.report.dropped["overlap"] == 2
+    assert pairs(text)[0] == "<2de> <bt> 2 cats\tKatzen"
 
 
 def test_a_file_of_opuscleaner_is_read(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ def test_counts_are_those_of_plain_python() -> None:
     found = facts_of(lines, counts)
     assert found.words.tolist() == [len(line.split()) for line in lines]
     assert found.chars.tolist() == [len(line) for line in lines]
-    assert found.letters.tolist() == [sum(unicodedata.category(c)[0] in "LM" for c in line) for line in lines]
+    assert found.letters.tolist() == [
+        sum(unicodedata.category(c)[0] in "LMN" for c in line) for line in lines
+    ]
     assert counts[ord("a")] == sum(line.count("a") for line in lines)
     assert counts.sum() == sum(map(len, lines)) + len(lines)
 
@@ -35,7 +37,7 @@ def test_counts_are_those_of_plain_python() -> None:
 def test_hashes_are_equal_where_lines_are_and_do_not_depend_on_the_block() -> None:
     lines = [*random_lines(), "Ab", "a b!", "ab"]
     found = facts(*lines)
-    plain = ["".join(c.lower() for c in line if unicodedata.category(c)[0] in "LM") for line in lines]
+    plain = ["".join(c.lower() for c in line if unicodedata.category(c)[0] in "LMN") for line in lines]
     for hashes, keys in ((found.exact, lines), (found.plain, plain)):
         assert len(set(hashes.tolist())) == len(set(keys))
         assert len(set(zip(hashes.tolist(), keys, strict=True))) == len(set(keys))

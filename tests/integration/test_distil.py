@@ -462,6 +462,14 @@ def test_a_mixture_is_translated_corpus_by_corpus(teacher: Path, small: Path, tm
         list(distil.planned(taken))
 
 
+def test_pairs_that_are_scored_on_are_not_taught(teacher: Path, small: Path, tmp_path: Path) -> None:
+    data = f"data=files data.src=a data.tgt=b data.train={small}/train data.validation={small}/train"
+    filters = "data.filters=[{name: overlap}]"
+    cfg = config(f"teacher={teacher}", f"distil.folder={tmp_path}", *data.split(), filters)
+    with pytest.raises(UserError, match=r"no training pair is left: 200 pairs read, 0 kept \(overlap 200\)"):
+        list(distil.planned(cfg))
+
+
 def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, tmp_path: Path) -> None:
     """And what is printed with distil.train=false is all of the data, stages and tags included."""
     one = f"one: {{train: {small}/train, validation: {small}/validation}}"

@@ -1,0 +1,96 @@
+"""Runs on filtered training pairs, through the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import main
+from nmt.data import filtering
+from nmt.doctor import language
+
+TOY = [
+    *("experiment=none", "tokenizer=char", "model=transformer_tiny", "model.d_model=16", "model.d_ff=32"),
+    *("model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "schedule=constant"),
+    *(
+        "data.max_tokens=64",
+        "trainer.batch_tokens=200",
+        "trainer.eval_every_steps=4",
+        "trainer.save_every_steps=2",
+    ),
+    *("runtime.device=cpu", "runtime.kernels=false", "decoding=greedy", "metrics=[chrf]"),
+    *("tracking.sinks=[jsonl,train_log]", "trainer.best_metric=loss"),
+]
+FILTERS = "data.filters=[{name: duplicates, normalise: true}, {name: overlap}, {name: length, max: 15}]"
+DROPPED = ("duplicates dropped 2 of 60 pairs (3.33%)", "overlap dropped 3 of 58", "length dropped 19 of 55")
+MIXTURE = [
+    *("data=mixture", "data.src=en", "data.tgt=de", "data.scored_split=validation"),
+    "data.corpora={one: {train: train, validation: dev, filters: [{name: overlap}]}, "
+    "two: {train: train, filters: [{name: length, max: 15}]}}",
+    "data.filters=[{name: duplicates, normalise: true}]",
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the arguments for 60 pairs: 2 are there again in capitals, 3 are scored on, 20 are long."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    lines = [f"a {'b' * (i % 7)} c{i}" for i in range(38)]
+    lines += [lines[0].upper(), lines[1].upper(), *(f"quite a long line {i}" for i in range(20))]
+    scored = [*lines[2:4], lines[45], "other", "lines"]
+    for split, text in (("train", lines), ("dev", scored)):
+        for side in ("en", "de"):
+            Path(f"{split}.{side}").write_text("".join(f"{line}\n" for line in text))
+    return ["data=files", "data.train=train", "data.validation=dev", "data.scored_split=validation"]
+
+
+def trained(run: str, *arguments: str, steps: int = 4) -> bytes:
+    """Train, and return the weights."""
+    assert main(["train", f"run={run}", *TOY, *arguments, f"trainer.max_steps={steps}"]) == 0
+    return Path(run, f"checkpoints/step_{steps:08}/model.safetensors").read_bytes()
+
+
+def test_a_run_is_prepared_trained_and_resumed_on_what_filters_keep(
+    corpus: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(language, "languages_of", lambda lines, name: language.Languages(name))
+    assert main(["doctor", *corpus, FILTERS]) == 0
+    by_doctor = " ".join(capsys.readouterr().out.split())
+    assert main(["prepare", *corpus, FILTERS, "tokenizer=char"]) == 0
+    prepared = capsys.readouterr().err
+    monkeypatch.setattr(filtering._Run, "kept", None)  # the filters run once
+    for steps in (2, 4):
+        trained("run", *corpus, FILTERS, steps=steps)
+    log = Path("run/train.log").read_text()
+    for told in DROPPED:
+        assert told in by_doctor
+        assert told in prepared
+        assert told in log
+    assert "60 pairs read, 36 kept (duplicates 2, overlap 3, length 19)" in log
+    assert main(["train", "run=run", *TOY, *corpus, "data.filters=[]", "trainer.max_steps=6"]) == 2
+    assert "data.filters" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_one_left_alone(corpus: list[str]) -> None:
+    straight = trained("straight", *corpus, FILTERS)
+    trained("resumed", *corpus, FILTERS, steps=2)
+    assert trained("resumed", *corpus, FILTERS) == straight
+
+
+def test_entries_of_a_mixture_have_filters_behind_those_of_the_data(
+    corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", *MIXTURE, "tokenizer=char"]) == 0
+    log = capsys.readouterr().err
+    assert "training data of one: 60 pairs read, 55 kept (duplicates 2, overlap 3)" in log
+    assert "training data of two: 60 pairs read, 38 kept (duplicates 2, length 20)" in log
+
+
+def test_what_needs_all_pairs_is_refused_in_a_stream(
+    corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run=none", *TOY, *corpus, FILTERS, "data.streaming=true"]) == 2
+    assert "data.filters[0]: duplicates needs all pairs at once" in capsys.readouterr().err
