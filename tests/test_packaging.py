@@ -63,6 +63,7 @@ def test_the_wheel_holds_the_package_its_configs_and_nothing_else(wheel: Path) -
         "nmt/py.typed",
         "nmt/attention_views/page.html",
         "nmt/comparison/page.html",
+        "nmt/doctor/page.html",
         "nmt/serving/page.html",
     }
     assert any(name.endswith("licenses/LICENSE") for name in described)

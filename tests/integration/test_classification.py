@@ -74,7 +74,7 @@ def test_a_classifier_learns_and_reports_by_label(trained: Path, capsys: Capture
     assert results["details"]["test"]["labels"]["neg"]["recall"] == 100.0
     assert main(["evaluate", f"run={trained}"]) == 0
     printed = capsys.readouterr().out
-    assert "test        accuracy 100.00  macro F1 100.00  micro F1 100.00" in printed
+    assert "accuracy 100.00  macro F1 100.00  micro F1 100.00" in printed
     assert "so so" in printed
     assert (trained / "hypotheses" / "test.label").read_text().split("\n")[:2] == ["neg", "pos"]
 
