@@ -24,8 +24,7 @@ from nmt.decoding.translate import CHARS_PER_TOKEN, Translation
 from nmt.errors import Log
 
 MOST_CHARS = 1 << 16
-"""Characters of the longest line that is split, about 10,000 words: more in one line is hardly text, and
-would keep all other lines waiting."""
+"""Characters of the longest line that is split, about 10,000 words; other lines have to wait for it."""
 
 
 class Usual(NamedTuple):

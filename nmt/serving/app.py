@@ -260,6 +260,7 @@ def described_service(service: Service) -> dict[str, Any]:
         "tgt": service.tgt or data.tgt,
         "languages": sorted({tgt for _, tgt in data.languages}) if data.tags else [],
         "attention": service.has_attention,
+        "scores": not data.context_target,
         "search": decoding.strategy,
         "beam_size": getattr(decoding, "beam_size", None),
         "n_best": decoding.n_best,

@@ -60,8 +60,8 @@ async def serve_at(
 ) -> Counters:
     """Serve at a bound socket until a signal; return what was done."""
     counters = Counters()
-    is_one = not isinstance(run.model, Ensemble)
-    has_attention = is_one and bool(empty_maps(run.model, run.device).cross)
+    is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
+    has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
 
     async with Batcher(lambda *asked: answers(run, *asked), cfg, counters) as batcher:
         service = Service(run, decoding, tgt, cfg, has_attention, batcher, counters)

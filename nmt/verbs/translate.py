@@ -68,7 +68,7 @@ def _request(cfg: TranslateConfig, line: str, number: int) -> Request:
     is_json, name = cfg.reads_json or cfg.documents, f"line {number} of the input"
     if not is_json and not cfg.prefixes:
         return Request(line)
-    if is_cut(line):
+    if is_cut(line) and not cfg.documents:  # whose context counts, too
         raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
     return Request.from_json(line, name) if is_json else Request.from_pair(line, name)
 

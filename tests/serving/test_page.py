@@ -40,4 +40,6 @@ def test_one_types_and_sees_translations_confidence_and_attention(tmp_path: Path
         for key in ("ArrowRight", "ArrowLeft", "Escape"):
             page.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
         assert page.evaluate("document.querySelector('.words [aria-pressed=true]')") is None
+        sentences = "[{score: 1, log_prob: 1, words: ['a']}, {score: 2, log_prob: 2, words: ['b']}]"
+        assert page.evaluate(f"whole({{text: 'a b', sentences: {sentences}}}).words.join(' ')") == "a b"
         assert page.problems == []

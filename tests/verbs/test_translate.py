@@ -14,13 +14,14 @@ import pytest
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import LineFormat, TranslateConfig
+from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS
-from nmt.verbs.translate import TRANSLATION
+from nmt.verbs.translate import TRANSLATION, _request, with_previous_lines
 from tests.runs.untrained import untrained
 
 Capture = pytest.CaptureFixture[bytes]
@@ -199,3 +200,10 @@ def test_tags_are_kept_and_plain_lines_are_as_ever(
     assert TRANSLATION.facts(cfg)["markup"] is True
     written = list(TRANSLATION.opened(cfg)(MARKED, 0, lambda _: None))
     assert written == [one.text for one in opened.translate(MARKED, markup=True)]
+
+
+def test_a_long_context_is_no_line_that_is_too_long() -> None:
+    lines = ["a" * (MAX_LINE_CHARS // 2)] * 3
+    cfg = TranslateConfig(run="x", decoding=BeamConfig(), documents=True)
+    *_, last = with_previous_lines(lines, 2, are_json=False)
+    assert _request(cfg, last, 3).context == lines[:2]
