@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 1_000_000
 def _ratio(given: Parameters) -> dict[str, Any] | None:
     """Return the row of src_trg_ratio, which divides the shorter side by the longer; none for logarithms."""
     least = given.get("RATIO", 0.6)
-    if given.get("LOG") or not least:
+    if given.get("LOG") or not isinstance(least, int | float) or not least:
         return None
     return {"name": "ratio", "unit": "words", "max": 1 / least, "short": 0}
 
@@ -78,7 +78,7 @@ def _steps(path: Path, key: str) -> list[dict[str, Any]]:
     require_file(path, key)
     try:
         content = json.loads(path.read_bytes()[:MAX_FILE_BYTES])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{key}: {path} is not JSON: {error}") from error
     steps = content.get("filters") if isinstance(content, dict) else None
     if not isinstance(steps, list) or not all(isinstance(step, dict) and "filter" in step for step in steps):

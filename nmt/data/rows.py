@@ -56,7 +56,7 @@ def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[s
             f"{key} must be a group of keys with a name, such as {{name: {example}}}, but is {entry!r}"
         )
     name = given["name"]
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         near = suggest(str(name), table)
         raise UserError(f"{key}.name must be one of {', '.join(table)}, but is {name!r}{near}")
     cls = table[name]

@@ -436,7 +436,7 @@ def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is
         if rows:
             found.report, found.remarks = tried(source, cfg, filter_pairs, chain, is_whole=is_whole)
     except UserError as error:
-        found.problems = error.problems
+        found.problems = list(error.problems)
     return found
 
 

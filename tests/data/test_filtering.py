@@ -126,6 +126,7 @@ def test_filters_of_a_mixture_and_of_one_corpus_see_no_tags(tmp_path: Path) -> N
     ("entry", "message"),
     [
         ({"name": "lenght"}, r"data.filters\[0\].name must be one of length, .* but is 'lenght'"),
+        ({"name": ["length"]}, r"data.filters\[0\].name must be one of length, .* but is \['length'\]"),
         ({"name": "length"}, r"data.filters\[0\]: set min or max, else the filter drops nothing"),
         ({"name": "ratio", "max": 0.5}, r"data.filters\[0\].max must be at least 1, but is 0.5"),
         ({"name": "ratio", "most": 5}, r"unknown key data.filters\[0\].most"),
@@ -187,6 +188,10 @@ def test_a_file_of_opuscleaner_is_read(tmp_path: Path) -> None:
         return chain.reasons
 
     assert chain_of() == ["length", "ratio"]
+    steps[2]["parameters"]["RATIO"] = "half"
+    with pytest.raises(UserError, match="stands for: src_trg_ratio"):
+        chain_of()
+    steps[2]["parameters"]["RATIO"] = 0.5
     steps.append({"filter": "fix_quotes", "parameters": {}, "language": "en"})
     with pytest.raises(
         UserError, match=r"^data.filters\[0\].file: .* stands for: fix_quotes; known are max_length"
