@@ -52,12 +52,13 @@ class Task(Enum):
     classification = "classification"
 
 
-def _default_metrics() -> list[str]:
-    return ["bleu", "chrf"]
+def _auto_metrics() -> list[str]:
+    return ["auto"]
 
 
-LABEL_METRICS = ["accuracy", "macro_f1", "micro_f1"]
-"""The metrics of task=classification where no others are chosen."""
+def default_metrics(task: Task) -> list[str]:
+    """Return what `metrics=[auto]` stands for."""
+    return ["accuracy", "macro_f1", "micro_f1"] if task is Task.classification else ["bleu", "chrf"]
 
 
 @dataclass
@@ -93,9 +94,9 @@ class TrainConfig:
     """Places that the training reports to."""
     decoding: DecodingConfig = MISSING
     """Search for translations, in validation and at the end."""
-    metrics: list[str] = field(default_factory=_default_metrics)
-    """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet; of labels, by default all three of
-    accuracy, macro_f1 and micro_f1."""
+    metrics: list[str] = field(default_factory=_auto_metrics)
+    """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet; of labels accuracy, macro_f1 or
+    micro_f1. [auto] is [bleu, chrf], and all three of labels."""
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     """Rules of the scores."""
     sets: dict[str, Any] = field(default_factory=open_group)
@@ -105,12 +106,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.run is not None and not self.run.strip():
             raise UserError("run must name a directory, but is empty; run=null lets the program name it")
+        if self.metrics == _auto_metrics():
+            self.metrics = default_metrics(self.task)
         require_metrics(self.metrics)
         if isinstance(self.data, DataConfig):
             set_configs(self.sets, self.data)
         if self.task is Task.classification:
             self.tokenizer = dataclasses.replace(self.tokenizer, labels=True)
-            self.metrics = list(LABEL_METRICS) if self.metrics == _default_metrics() else self.metrics
         if self.trainer.best_metric == "auto":
             best = default_best([] if self.task is Task.language_model else self.metrics)
             self.trainer = dataclasses.replace(self.trainer, best_metric=best)

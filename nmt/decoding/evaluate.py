@@ -132,9 +132,10 @@ def validation_values(
     world: World = ALONE,
     accuracy: bool = False,
 ) -> dict[str, float]:
-    """Return the `validation_loss` of the `batches` of all ranks and, if asked for, the accuracy.
+    """Return the `validation_loss` of the `batches` of all ranks and, if asked for, `token_accuracy`.
 
-    That is the share of the target tokens, EOS counted, that the model finds more likely than any other.
+    That is the share of the target tokens, EOS counted, that the model finds more likely than any other, in
+    percent.
     """
     sums, counts, right = [torch.zeros(0, device=device)], [], [torch.zeros(0, device=device)]
     with evaluating(model):
@@ -148,7 +149,7 @@ def validation_values(
     all_counts = sum(world.unshard(counts))
     values = {"loss": sum(world.unshard(torch.cat(sums).tolist())) / all_counts}
     if accuracy:
-        values["accuracy"] = sum(world.unshard(torch.cat(right).tolist())) / all_counts
+        values["token_accuracy"] = 100.0 * sum(world.unshard(torch.cat(right).tolist())) / all_counts
     return values
 
 

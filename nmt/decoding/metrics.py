@@ -222,6 +222,6 @@ def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
 
     Values that were read from JSON may be "inf" or "nan".
     """
-    labels = {name: metric.label for name, metric in METRICS.items() if not metric.of_labels}
-    labels |= {"perplexity": "perplexity"} | {name: METRICS[name].label for name in METRICS}
+    labels = {name: metric.label for name, metric in METRICS.items()}
+    labels |= {"perplexity": "perplexity", "token_accuracy": "token accuracy"}
     return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]

@@ -239,7 +239,7 @@ def _require_use(
     known = {Side.src: forward, Side.tgt: [(tgt, src) for src, tgt in forward]}
     for run, trained in teachers.items():
         if trained.task is not Task.translation:
-            raise UserError(f"teacher={run} is a language model and translates nothing")
+            raise UserError(f"teacher={run} has task={trained.task.value} and translates nothing")
         if not {*trained.data.languages} & {*known[Side.src], *known[Side.tgt]}:
             raise UserError(
                 f"teacher={run} translates {_directions(trained.data.languages)}, but the data is "

@@ -129,7 +129,7 @@ def test_what_a_classifier_does_not_do(trained: Path, capsys: Capture, tmp_path:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["metrics=[bleu]"], "metrics: bleu is a score of translations, but task is classification; choose"),
+        (["metrics=[bleu,chrf]"], "metrics: bleu is a score of translations, but task is classification"),
         (["model=transformer_tiny"], "labels share no matrix with text, but model.name=transformer"),
         (["task=translation"], "data=labels has labels; add task=classification"),
         (["data.streaming=true"], "data.streaming=true does not know all labels at the start"),

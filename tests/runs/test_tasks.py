@@ -117,8 +117,8 @@ def test_the_perplexity_is_that_of_every_token_given_its_window() -> None:
             logits = opened.model.eval().project(opened.model(nothing, nothing.bool(), tgt_in))[0]
         total += float(F.cross_entropy(logits, window, reduction="sum"))
         right += int((logits.argmax(-1) == window).sum())
-    loss, accuracy = total / len(whole), right / len(whole)
-    expected = {"loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
+    loss, accuracy = total / len(whole), 100 * right / len(whole)
+    expected = {"loss": loss, "perplexity": math.exp(loss), "token_accuracy": accuracy}
     assert scores.values == pytest.approx(expected, rel=1e-5)
     assert scores.signatures == {}
     assert [sample.split("\n")[0] for sample in scores.hypotheses] == LINES[:2]
