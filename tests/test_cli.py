@@ -92,7 +92,7 @@ def test_help_of_train_lists_groups_choices_and_keys(capsys: pytest.CaptureFixtu
     assert re.search(r"trainer\.patience=1 +Stop after", out)
     assert re.search(r"runtime\.compile=false ", out)
     assert re.search(r"seed=1 ", out)
-    assert re.search(r"metrics=\[bleu, chrf\] ", out)
+    assert re.search(r"metrics=\[auto\] ", out)
 
 
 @pytest.mark.parametrize("verb", [name for name, verb in VERBS.items() if verb.opens_run])

@@ -73,10 +73,6 @@ Reader = Callable[[Iterable[str]], Iterator[str]]
 """A function of all lines of the input that yields another line for each, which knows those before it."""
 
 
-def _as_they_are(cfg: object) -> None:
-    """Return None: lines are read as they are."""
-
-
 class Work(NamedTuple):
     """What a verb does with lines; its functions belong to modules, so that workers find them."""
 
@@ -87,7 +83,7 @@ class Work(NamedTuple):
     facts: Callable[[Any], dict[str, Any]]
     """A function of the config that returns the settings which the answers depend on, besides the
     checkpoint."""
-    reader: Callable[[Any], Reader | None] = _as_they_are
+    reader: Callable[[Any], Reader | None] = lambda cfg: None
     """A function of the config that returns how lines are read before they are made blocks, or None."""
 
 
