@@ -73,6 +73,10 @@ Reader = Callable[[Iterable[str]], Iterator[str]]
 """A function of all lines of the input that yields another line for each, which knows those before it."""
 
 
+def as_they_are(cfg: object) -> None:
+    """Return None: lines are made blocks as they are read."""
+
+
 class Work(NamedTuple):
     """What a verb does with lines; its functions belong to modules, so that workers find them."""
 
@@ -83,7 +87,7 @@ class Work(NamedTuple):
     facts: Callable[[Any], dict[str, Any]]
     """A function of the config that returns the settings which the answers depend on, besides the
     checkpoint."""
-    reader: Callable[[Any], Reader | None] = lambda cfg: None
+    reader: Callable[[Any], Reader | None] = as_they_are
     """A function of the config that returns how lines are read before they are made blocks, or None."""
 
 

@@ -37,6 +37,7 @@ NEEDED = {
     "experiment=classification": (*_LABELS[:-2], "task=classification"),
     "data=hub": ("data.dataset=owner/name",),
     "data=files": ("data.train=train", "data.validation=dev", "data.test=test"),
+    "experiment=documents": ("data.train=train", "data.validation=dev", "data.test=test"),
     "data=mixture": ("data.corpora={all: {train: train, validation: dev, test: test}}",),
     "data=alignment": ("data.corpus={train: train, validation: dev}", "task=classification", "model=encoder"),
     "experiment=alignment": (
