@@ -33,6 +33,7 @@ def translated(nmt: Command, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_stream_and_a_file_have_the_translations_of_all_runs(nmt: Command, folder: Path) -> None:
     sampling = "decoding=sampling"
     runs = ["run=[a,b,c]", "ensemble.mean=log_probabilities", "ensemble.weights=[1,2,1]", sampling]

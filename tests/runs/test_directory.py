@@ -94,6 +94,7 @@ def stored_number(run: RunDirectory) -> int | None:
     return load_config(run.config_file).trainer.auto_batch_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1)
 def test_a_run_keeps_the_number_of_tokens_that_it_has_found(tmp_path: Path) -> None:
     """Before the first checkpoint only for the same config, afterwards for good."""

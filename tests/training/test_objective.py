@@ -119,6 +119,7 @@ def test_an_objective_with_a_second_pass(folder: Path, tmp_path: Path) -> None:
     assert cli.main(["evaluate", f"run={tmp_path / 'run'}", "decoding.max_length_offset=5"]) == 0
 
 
+@pytest.mark.slow
 def test_distillation_from_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     teachers = [tmp_path / "teacher", tmp_path / "other_teacher"]
     train(teachers[0], "objective.label_smoothing=0")

@@ -354,6 +354,7 @@ def test_all_ranks_decide_alike_about_a_failed_save(trainer: Factory) -> None:
     assert made.store.steps() == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2, 3)
 def test_killed_at_any_call_of_a_save_a_training_ends_the_same(trainer: Factory, tmp_path: Path) -> None:
     """The save of step 4 writes, replaces nothing and removes step 2."""
