@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,13 @@ hypothesis.settings.register_profile("nmt", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("nmt")
 
 VOCAB_SIZE = 23
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip what lives as long as the process: modules and tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
 
 
 @pytest.fixture(autouse=True)

@@ -33,10 +33,13 @@ USAGE = """\
 usage: nmt {verb} [GROUP=CHOICE ...] [key=value ...] [options]
 {examples}
 options:
-  -h, --help [PART ...] this text, or that of some parts or keys, for the config that the other arguments make
-  -c, --cfg job         print the config instead of running; --resolve fills in references
+  -h, --help [PART ...] this text, or that of some parts or keys, for the config
+                        that the other arguments make
+  -c, --cfg job         print the config instead of running; --resolve fills in
+                        references
   -m, --multirun        run every combination of values given as key=a,b
-  -i, --info [WHAT]     how the config is composed: {info}
+  -i, --info [WHAT]     how the config is composed:
+                        {info}
   -cd, --config-dir DIR a folder of your own choices, laid out like configs/
 """
 
@@ -60,7 +63,7 @@ def render(
     known = {*leaves(cfg)}
     first = [key for key in verb.first_keys if key in known]
     parts = [
-        summary(root),
+        textwrap.fill(summary(root), shutil.get_terminal_size().columns),
         USAGE.format(verb=verb.name, examples=examples, info=info),
         *(["groups (GROUP=CHOICE; * is in force):"] if groups else []),
         *(_group(group, names, choices.get(group)) for group, names in groups.items()),

@@ -6,10 +6,12 @@ that module says what it is given. Imports no code: tables cost nothing until pa
 
 from __future__ import annotations
 
-import re
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+import regex
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import rows
@@ -71,6 +73,8 @@ class FilterConfig(Row):
     def _require_range(self) -> None:
         """Raise `UserError` unless `min` or `max` is set, and they leave something between."""
         low, high = getattr(self, "min", None), getattr(self, "max", None)
+        for key, value in (("min", low), ("max", high)):
+            self._require(value is None or not math.isnan(value), key, "must be a number")
         if low is None and high is None:
             raise UserError(f"{self.key_prefix}: set min or max, else the filter drops nothing")
         if low is not None and high is not None and low > high:
@@ -256,8 +260,8 @@ class RegexConfig(FilterConfig):
     def __post_init__(self) -> None:
         self._require(bool(self.pattern), "pattern", "must be a regular expression")
         try:
-            re.compile(self.pattern)
-        except re.error as error:
+            regex.compile(self.pattern)
+        except regex.error as error:
             raise UserError(
                 f"{self.key_prefix}.pattern={self.pattern} is no regular expression: {error}"
             ) from error

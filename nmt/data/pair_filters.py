@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from regex import compile as compile_pattern
 
 from nmt.data.filter_table import (
     Action,
@@ -50,6 +51,8 @@ from nmt.data.pairs import ParallelText
 from nmt.data.scripts import SCRIPTS_OF, script_of
 from nmt.errors import UserError
 
+MATCH_SECONDS = 5.0
+"""Longest time that a pattern may be looked for in one line."""
 Values = NDArray[Any]
 Mask = NDArray[np.bool_]
 
@@ -353,11 +356,24 @@ def _numerals(line: str) -> Counter[str]:
 
 
 def regex(cfg: RegexConfig, context: Context) -> PairFilter:
-    """Return the filter for pairs in which a pattern occurs."""
-    search = re.compile(cfg.pattern).search
+    """Return the filter for pairs in which a pattern occurs.
+
+    Raises:
+        UserError: a line takes longer than `MATCH_SECONDS`, as some patterns do that repeat repetitions.
+    """
+    pattern = compile_pattern(cfg.pattern)
+
+    def occurs_in(line: str) -> bool:
+        try:
+            return pattern.search(line, timeout=MATCH_SECONDS) is not None
+        except TimeoutError as error:
+            raise UserError(
+                f"{cfg.key_prefix}.pattern={cfg.pattern} takes more than {MATCH_SECONDS:g} seconds on the "
+                f"line {line[:60]!r}; write it without repetitions inside of repetitions"
+            ) from error
 
     def measure(lines: list[str]) -> Values:
-        return np.fromiter((search(line) is not None for line in lines), bool, len(lines))
+        return np.fromiter(map(occurs_in, lines), bool, len(lines))
 
     occurs = _of_sides(cfg.sides, measure)
 

@@ -20,17 +20,8 @@ from nmt import __version__
 from nmt.disk_cache import cache_dir
 from nmt.doctor.findings import Finding, Severity
 from nmt.files import FULL
+from nmt.runs.directory import PACKAGES
 
-LIBRARIES = (
-    "torch",
-    "numpy",
-    "sentencepiece",
-    "sacrebleu",
-    "datasets",
-    "hydra-core",
-    "omegaconf",
-    "safetensors",
-)
 EXTRAS = {
     "export": (("ctranslate2", "transformers"), "`nmt export`, and `nmt import` of models of transformers"),
     "search": (("optuna",), "sweeps that search"),
@@ -92,7 +83,7 @@ def _software() -> Iterator[Fact | Finding]:
     yield Fact("nmt", f"{__version__}, in {Path(__file__).parents[1]}")
     yield Fact("Python", f"{platform.python_version()}, {sys.executable}")
     yield Fact("system", platform.platform())
-    versions = {name: installed(name) for name in LIBRARIES}
+    versions = {name: installed(name) for name in PACKAGES}
     yield Fact("libraries", ", ".join(f"{name} {version}" for name, version in versions.items() if version))
     for name in [name for name, version in versions.items() if version is None]:
         yield _finding(Severity.breaks, "library", f"{name} is not installed", f"pip install {name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,11 @@ def test_filters_of_a_mixture_and_of_one_corpus_see_no_tags(tmp_path: Path) -> N
         ({"name": "ratio", "max": 0.5}, r"data.filters\[0\].max must be at least 1, but is 0.5"),
         ({"name": "ratio", "most": 5}, r"unknown key data.filters\[0\].most"),
         ({"name": "regex", "pattern": "("}, r"data.filters\[0\].pattern=\( is no regular expression"),
+        ({"name": "length", "min": math.nan}, r"data.filters\[0\].min cannot be nan"),
+        (
+            {"name": "scores", "file": "x", "max": math.nan},
+            r"data.filters\[0\].max must be a number, but is nan",
+        ),
         ({"name": "cross_entropy", "run": "x"}, r"data.filters\[0\]: set either min, a score, or share"),
         ({"name": "duplicates", "keep": "best"}, r"data.filters\[0\]: keep=best and scores=FILE need each"),
     ],

@@ -53,6 +53,15 @@ CASES: list[tuple[dict[str, Any], Pairs, list[int]]] = [
 ]
 
 
+def test_a_pattern_that_would_take_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.pair_filters.MATCH_SECONDS", 0.01)
+    line = f"{'a' * 40}b"
+    with pytest.raises(
+        UserError, match=r"^data.filters\[0\].pattern=.* takes more than 0.01 seconds on the line 'aaa"
+    ):
+        kept({"name": "regex", "pattern": r"^(a|aa)+$"}, [(line, line)])
+
+
 @pytest.mark.parametrize(("entry", "pairs", "expected"), CASES, ids=lambda value: str(value)[:40])
 def test_a_filter_keeps(entry: dict[str, Any], pairs: Pairs, expected: list[int]) -> None:
     assert kept(entry, pairs) == expected
