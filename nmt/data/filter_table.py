@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-import regex
-
 from nmt.checks import at_least, not_negative, within
 from nmt.data import rows
 from nmt.data.rows import Row
@@ -258,6 +256,8 @@ class RegexConfig(FilterConfig):
     """What becomes of pairs with it."""
 
     def __post_init__(self) -> None:
+        import regex
+
         self._require(bool(self.pattern), "pattern", "must be a regular expression")
         try:
             regex.compile(self.pattern)
