@@ -25,6 +25,7 @@ from nmt.layers.attention import MultiHeadAttention
 from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.layers.relative_positions import RelativePositions, RotaryPositions
+from nmt.layers.summaries import Summary
 from nmt.models.kv_cache import ChunkedCache, KeyValueCache, numbered_rows
 from nmt.models.stack import SelfAttentionLayer
 
@@ -133,7 +134,8 @@ def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
 
     `layers` are those of a decoder, or of a decoder-only model.
     """
-    attentions = [layer.self_attention.attention for layer in layers]
+    modules = [module for layer in layers for module in layer.modules()]
+    attentions = [module for module in modules if isinstance(module, MultiHeadAttention)]
     if not kernels.usable(like) or any(
         one.training or one.shows_weights or one.num_kv_heads < one.num_heads for one in attentions
     ):
@@ -179,6 +181,8 @@ def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
 def _is_special(module: nn.Module) -> bool:
     """Return whether a module does more in a step of search than its class says, or is in training."""
     if isinstance(module, MultiHeadAttention) and (module.shows_weights or module.query_norm is not None):
+        return True
+    if isinstance(module, Summary):
         return True
     return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
 
