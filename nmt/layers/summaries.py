@@ -57,6 +57,11 @@ class Ssru(Summary):
         """The matrix W (D, D)."""
         return self.maps.weight.chunk(2)[1]
 
+    @property
+    def bias(self) -> Tensor:
+        """What is added to both products (2 D,): b_f, and nothing to W x_t."""
+        return F.pad(self.gate_bias, (0, len(self.gate_bias)))
+
     def forward(self, x: Tensor) -> Tensor:
         product = self.maps(x)
         return F.relu(recurrence(*self._gate_and_value(product))).to(product.dtype)
