@@ -37,7 +37,7 @@ from nmt.exchange.shared import (
 )
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import GATES
-from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.layers.relative_positions import ClippedPositions
 from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding
@@ -86,6 +86,7 @@ def _misfits(cfg: TransformerConfig) -> list[str]:
         "activation": ACTIVATIONS,
         "num_kv_heads": [None, cfg.num_heads],
         "qk_norm": [False],
+        "decoder_self_attention": [SelfAttention.attention],
     }
     problems = misfits(cfg, "model", held, "format=ctranslate2")
     if cfg.positions is Positions.t5 and max(cfg.encoder_layers, cfg.decoder_layers) > 1:

@@ -36,7 +36,7 @@ from nmt.exchange.shared import (
     transformer_of,
 )
 from nmt.files import write_json
-from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.models.configs import TransformerConfig, Tying
 from nmt.models.transformer import Transformer
 from nmt.runs.opened import Run
@@ -121,6 +121,7 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
         "d_v": [None, share],
         "num_kv_heads": [None, cfg.num_heads],
         "qk_norm": [False],
+        "decoder_self_attention": [SelfAttention.attention],
     }
     problems = misfits(cfg, "model", held, f"the class {family.name} of transformers")
     sizes = run.tokenizer.src_vocab_size, run.tokenizer.tgt_vocab_size

@@ -104,6 +104,12 @@ Tensor activated(const Tensor& inner, const std::string& name) {
 
 bool is_gated(const std::string& name) { return name.size() > 2 && name.ends_with("glu"); }
 
+// 1 / (1 + exp(-x)), of an exponential that is never above 1.
+Vec16 sigmoid(Vec16 x) {
+  const Vec16 small = exp_nonpositive(x < Vec16{} ? x : -x), one = broadcast(1.0f);
+  return (x < Vec16{} ? small : one) / (one + small);
+}
+
 // ---- attention
 
 // The queries (N, H, C) of all hypotheses, and where the sums of values (N, H, E) go.
@@ -251,7 +257,7 @@ void attend_to_source(const Heads& heads, const Source<T>& source) {
 
 // ---- the step
 
-constexpr size_t PER_LAYER = 14, OF_SOURCE = 6;  // weights of a layer, and how many more of one that reads a source
+constexpr size_t OF_ATTENTION = 8, OF_SSRU = 4, OF_SOURCE = 6, OF_BLOCK = 6;  // weights of each sublayer
 
 struct Sizes {
   int64_t N, D, H, C, E;
@@ -312,6 +318,29 @@ void self_attention(float* x, Weights weights, size_t place, const Shared& share
   });
 }
 
+// The simpler simple recurrent unit in place of self-attention: c = f c' + (1 - f) v and relu(c), with the forget gate
+// f = sigmoid(g); one map gives g and v. Rows of c, and of c' (N, D), lie `stride` apart.
+void ssru(float* x, Weights weights, size_t place, const Shared& shared, const float* before, float* cells,
+          int64_t stride) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
+    const auto products = room(N * 2 * D);
+    linear_map(weights, place + 2, 2 * D, D)(in, N, products.get());
+    at::parallel_for(0, N, ceil_div(GRAIN, 2 * D), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const float *const gates = products.get() + n * 2 * D, *const values = gates + D;
+        for (int64_t i = 0; i < D; i += LANES) {
+          const int64_t left = D - i;
+          const Vec16 value = load(values + i, left);
+          const Vec16 cell = value + sigmoid(load(gates + i, left)) * (load(before + n * stride + i, left) - value);
+          store(cells + n * stride + i, cell, left);
+          store(x + n * D + i, finish(n, i, maximum(Vec16{}, cell), left), left);
+        }
+      }
+    });
+  });
+}
+
 template <typename T>
 void cross_attention(float* x, Weights weights, size_t place, const Shared& shared, const Source<T>& source) {
   const auto [N, D, H, C, E] = shared.sizes;
@@ -346,12 +375,15 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
                                at::TensorList chunks, const Tensor& places, const std::optional<Tensor>& prefix_mask,
                                const std::vector<std::optional<Tensor>>& biases, at::TensorList source_keys,
                                at::TensorList source_values, const std::optional<Tensor>& source_mask,
-                               const std::optional<Tensor>& sentences) {
+                               const std::optional<Tensor>& sentences, const std::optional<Tensor>& cells) {
   const auto [N, D, H, C, E] = shared.sizes;
   const int64_t width = H * (C + E), num_chunks = chunks.size() + 1;
   const auto type = c10::CppTypeToScalarType<T>::value;
-  const Tensor output = input.clone(), column = at::empty({L, N, 1, width}, input.options().dtype(type));
+  const Tensor output = input.clone(), column = cells.has_value()
+                                                    ? at::empty({N, L, D}, input.options())
+                                                    : at::empty({L, N, 1, width}, input.options().dtype(type));
   float* const x = output.data_ptr<float>();
+  const float* before = data_of<float>("cells", cells, {N, L, D});
 
   Past<T> past;
   past.places = data_of<int32_t>("places", places, {N, num_chunks - 1});
@@ -381,22 +413,27 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
     source.sentences = data_of<int32_t>("sentences", *sentences, {N, 1});
     check_ids("sentences", source.sentences, N, B);
   }
-  const size_t step = PER_LAYER + (reads_source ? OF_SOURCE : 0);
+  const size_t own = cells.has_value() ? OF_SSRU : OF_ATTENTION, of_source = reads_source ? OF_SOURCE : 0;
+  const size_t step = own + of_source + OF_BLOCK;
   for (int64_t l = 0; l < L; ++l) {
     const size_t place = l * step;
-    for (int64_t i = 0; i + 1 < num_chunks; ++i) {
-      past.chunks[i].data = data[i] + l * rows[i] * past.chunks[i].columns * width;
+    if (before != nullptr) {
+      ssru(x, weights, place, shared, before + l * D, column.data_ptr<float>() + l * D, L * D);
+    } else {
+      for (int64_t i = 0; i + 1 < num_chunks; ++i) {
+        past.chunks[i].data = data[i] + l * rows[i] * past.chunks[i].columns * width;
+      }
+      T* const newest = column.data_ptr<T>() + l * N * width;
+      past.chunks.back().data = newest;
+      past.bias = biases.empty() ? nullptr : data_of<float>("biases", biases[l], {1, H, 1, past.num_columns});
+      self_attention(x, weights, place, shared, past, newest);
     }
-    T* const own = column.data_ptr<T>() + l * N * width;
-    past.chunks.back().data = own;
-    past.bias = biases.empty() ? nullptr : data_of<float>("biases", biases[l], {1, H, 1, past.num_columns});
-    self_attention(x, weights, place, shared, past, own);
     if (reads_source) {
       source.keys = data_of<T>("source_keys", source_keys[l], {B, H * C, padded(source.S)});
       source.values = data_of<T>("source_values", source_values[l], {B, source.S, H * E});
-      cross_attention(x, weights, place + 8, shared, source);
+      cross_attention(x, weights, place + own, shared, source);
     }
-    feed_forward(x, weights, place + step - 6, shared, d_ff);
+    feed_forward(x, weights, place + own + of_source, shared, d_ff);
   }
   return {output, column};
 }
@@ -404,20 +441,24 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
 // Returns what the layers make of x (N, D), one position of every hypothesis, and its keys and values (L, N, 1, H * C +
 // H * E), bfloat16 with `rounds`. `weights` has for each layer norm, query, key and value, output of self-attention;
 // norm, query, output of cross-attention; norm, inner and outer map of the feed-forward block: weight and bias of each.
+// With `cells` (N, L, D), what the SSRUs in place of self-attention remember, the second result is the same after this
+// step, and norm and map of an SSRU are the first weights of a layer.
 std::tuple<Tensor, Tensor> decoder_step(
     const Tensor& x, const c10::List<std::optional<Tensor>>& weight_list, int64_t num_layers, int64_t num_heads,
     int64_t key_size, int64_t value_size, int64_t d_ff, bool pre_norm, bool rms_norm, double eps,
     const std::string& activation, bool rounds, at::TensorList chunks, const Tensor& places,
     const std::optional<Tensor>& prefix_mask, const std::optional<Tensor>& angles,
     const c10::List<std::optional<Tensor>>& bias_list, at::TensorList source_keys, at::TensorList source_values,
-    const std::optional<Tensor>& source_mask, const std::optional<Tensor>& sentences) {
+    const std::optional<Tensor>& source_mask, const std::optional<Tensor>& sentences,
+    const std::optional<Tensor>& cells) {
   const auto [N, D] = sizes_of<2>("x", x);
   data_of<float>("x", x, {N, D});
   for (const int64_t size : {num_layers, num_heads, key_size, value_size, d_ff, D}) {
     TORCH_CHECK(size > 0 && size <= 1 << 20, "sizes must be from 1 to ", 1 << 20, ", but one is ", size);
   }
   const bool reads_source = !source_keys.empty();
-  const int64_t wanted = num_layers * (PER_LAYER + (reads_source ? OF_SOURCE : 0));
+  const size_t own = cells.has_value() ? OF_SSRU : OF_ATTENTION;
+  const int64_t wanted = num_layers * (own + (reads_source ? OF_SOURCE : 0) + OF_BLOCK);
   TORCH_CHECK(int64_t(weight_list.size()) == wanted, "weights must be ", wanted, " tensors, but are ",
               weight_list.size());
   for (const size_t count : {source_keys.size(), source_values.size()}) {
@@ -431,7 +472,7 @@ std::tuple<Tensor, Tensor> decoder_step(
   const Shared shared{{N, D, num_heads, key_size, value_size}, pre_norm, rms_norm, eps, activation, table};
   const auto run_for = rounds ? run<at::BFloat16> : run<float>;
   return run_for(x, weight_list.vec(), shared, d_ff, num_layers, chunks, places, prefix_mask, bias_list.vec(),
-                 source_keys, source_values, source_mask, sentences);
+                 source_keys, source_values, source_mask, sentences, cells);
 }
 
 }  // namespace
@@ -441,6 +482,6 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
       "decoder_step(Tensor x, Tensor?[] weights, int num_layers, int num_heads, int key_size, int value_size, "
       "int d_ff, bool pre_norm, bool rms_norm, float eps, str activation, bool rounds, Tensor[] chunks, "
       "Tensor places, Tensor? prefix_mask, Tensor? angles, Tensor?[] biases, Tensor[] source_keys, "
-      "Tensor[] source_values, Tensor? source_mask, Tensor? sentences) -> (Tensor, Tensor)",
+      "Tensor[] source_values, Tensor? source_mask, Tensor? sentences, Tensor? cells) -> (Tensor, Tensor)",
       &decoder_step);
 }

@@ -9,5 +9,6 @@ Knows tensors and shapes; refuses to know a token id, a text or a model family. 
     positions           Kinds of positions, and those added to embeddings.
     relative_positions  Self-attention that knows how far a key is from a query.
     attention           Multi-head attention, and how to see its weights.
+    summaries           The SSRU and average attention, in place of the self-attention of a decoder.
     loss                Summed label-smoothed negative log-likelihood.
 """

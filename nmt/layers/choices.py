@@ -1,7 +1,7 @@
-"""The choices that layers offer, by name: norms, activations and positions.
+"""The choices that layers offer, by name: norms, activations, positions and substitutes of self-attention.
 
-The code of each is in `nmt.layers.blocks`, `nmt.layers.positions` or `nmt.layers.relative_positions`. Imports
-no torch: a config is checked without it.
+The code of each is in `nmt.layers.blocks`, `nmt.layers.positions`, `nmt.layers.relative_positions` or
+`nmt.layers.summaries`. Imports no torch: a config is checked without it.
 """
 
 from __future__ import annotations
@@ -47,3 +47,11 @@ class Positions(Enum):
     relative = "relative"
     t5 = "t5"
     none = "none"
+
+
+class SelfAttention(Enum):
+    """The way in which a target position of a decoder learns of those before it."""
+
+    attention = "attention"
+    average = "average"
+    ssru = "ssru"

@@ -12,7 +12,7 @@ from enum import Enum
 
 from nmt.checks import at_least, positive, within
 from nmt.errors import UserError
-from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.loading import Code
 
 
@@ -239,6 +239,10 @@ class TransformerConfig(StackConfig):
     """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
     output_bias: bool = False
     """Whether the logits have a bias, as in models of Marian."""
+    decoder_self_attention: SelfAttention = SelfAttention.attention
+    """attention, average or ssru; the last two keep one vector of the past, so all steps cost the same."""
+    average_feed_forward: bool = True
+    """Whether the mean passes a feed-forward block, for decoder_self_attention=average only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

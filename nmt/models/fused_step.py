@@ -5,6 +5,8 @@ of `nmt.layers` and not hooked, and nobody may want to see attention weights. A 
 one of the caches of `nmt.models.kv_cache`, and goes through the modules of its layers. Both give the same
 results, but that the kernel keeps keys and values in bf16 where the weights are packed, and so in bf16, too.
 
+The kernel knows attention, and the SSRU in its place, of which it keeps the cells and no column.
+
 Shapes: B sentences, N hypotheses, L layers, H heads, C channels of a head, P columns of a chunk, S source
 positions, D d_model, W channels of the keys and values of all heads.
 """
@@ -21,19 +23,20 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.kernels.fused import LayerNorm, Linear
-from nmt.layers.attention import MultiHeadAttention
+from nmt.layers.attention import AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.layers.relative_positions import RelativePositions, RotaryPositions
+from nmt.layers.summaries import Ssru
 from nmt.models.kv_cache import ChunkedCache, KeyValueCache, numbered_rows
-from nmt.models.stack import SelfAttentionLayer
+from nmt.models.stack import SelfAttentionLayer, SummarySublayer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 LANES = 16
 """Source positions that the kernel reads at once."""
-BLOCKS = (MultiHeadAttention, FeedForward)
+BLOCKS = (MultiHeadAttention, Ssru, FeedForward)
 """Blocks of sublayers that the kernel knows; one derived from them may do something else."""
 
 
@@ -48,7 +51,7 @@ class FusedLayers:
     dtype: torch.dtype
     """Type of keys and values."""
     positions: list[RelativePositions]
-    """Those of self-attention in each layer."""
+    """Those of self-attention in each layer; none with SSRUs."""
 
 
 @dataclass
@@ -56,7 +59,7 @@ class FusedCache(KeyValueCache):
     """A cache whose keys and values never move, for the kernel: each hypothesis knows its rows.
 
     `target["places"]` (N, chunks) int32 is the row of a hypothesis in each chunk, and `target["sentences"]`
-    (N, 1) int32 its sentence.
+    (N, 1) int32 its sentence. Of SSRUs there are no chunks, but `target["cells"]` (N, L, D).
     """
 
     layers: FusedLayers = field(kw_only=True)
@@ -107,10 +110,10 @@ class FusedCache(KeyValueCache):
 
     def through(self, layers: Sequence[Any], x: Tensor, padding: Tensor | None = None) -> Tensor:
         column, fused = int(self.columns), self.layers
-        positions, sentences = fused.positions, self.target.get("sentences")
+        positions, sentences, cells = fused.positions, self.target.get("sentences"), self.target.get("cells")
         angles = [one.angles.at(column, 1) for one in positions[:1] if isinstance(one, RotaryPositions)]
         biases = [one.bias(x[:, None], column + 1) for one in positions]
-        out, chunk = torch.ops.nmt.decoder_step(
+        out, new = torch.ops.nmt.decoder_step(
             x[:, 0],
             fused.weights,
             *fused.sizes,
@@ -119,12 +122,16 @@ class FusedCache(KeyValueCache):
             self.target["places"],
             self.prefix_mask,
             angles[0] if angles else None,
-            [] if biases[0] is None else [bias.contiguous() for bias in biases if bias is not None],
+            [bias.contiguous() for bias in biases if bias is not None],
             *self.memory,
             self.source_mask,
             sentences,
+            cells,
         )
-        self._append_chunk(chunk)
+        if cells is None:
+            self._append_chunk(new)
+        else:
+            self.target["cells"] = new
         return out
 
 
@@ -133,13 +140,18 @@ def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
 
     `layers` are those of a decoder, or of a decoder-only model.
     """
-    attentions = [layer.self_attention.attention for layer in layers]
+    modules = [module for layer in layers for module in layer.modules()]
+    attentions = [module for module in modules if isinstance(module, MultiHeadAttention)]
     if not kernels.usable(like) or any(
         one.training or one.shows_weights or one.num_kv_heads < one.num_heads for one in attentions
     ):
         return KeyValueCache()
     target, fused = {"places": torch.empty(len(like), 0, dtype=torch.int32)}, fused_layers(layers)
-    return ChunkedCache(target=target) if fused is None else FusedCache(target=target, layers=fused)
+    if fused is None:
+        return ChunkedCache(target=target)
+    if not fused.positions:
+        target["cells"] = torch.zeros(len(like), len(layers), like.shape[-1])
+    return FusedCache(target=target, layers=fused)
 
 
 def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
@@ -155,21 +167,27 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
         return None
     if type(norms[0]) not in (LayerNorm, nn.RMSNorm) or not all(map(_is_known, maps)):
         return None
+    blocks = [block for _, block, _ in sublayers]
     modules = [module for norm, own in zip(norms, several, strict=True) for module in (norm, *own)]
-    weights = [parameter for one in modules for parameter in (one.weight, getattr(one, "bias", None))]
-    attention, block = layers[0].self_attention.attention, layers[0].feed_forward.block
+    biases = {id(block.maps): block.bias for block in blocks if isinstance(block, Ssru)}
+    weights = [x for one in modules for x in (one.weight, biases.get(id(one), getattr(one, "bias", None)))]
+    attentions = [block for block in blocks if isinstance(block, MultiHeadAttention)]
+    attention, block = attentions[0], layers[0].feed_forward.block
     heads, (keys, values) = attention.num_heads, attention.widths
     sizes = (len(layers), heads, keys // heads, values // heads, block.d_ff, sublayers[0][0].pre)
     is_rms = isinstance(norms[0], nn.RMSNorm)
     dtype = torch.bfloat16 if isinstance(maps[0], LowPrecisionLinear) else torch.float32
-    positions = [layer.self_attention.attention.positions for layer in layers]
+    positions = [one.positions for one in attentions if one.role is AttentionRole.decoder]
     return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, block.kind.value), dtype, positions)
 
 
 def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
     """Return for each sublayer its residual connection, its block, and the maps that a step goes through."""
     own, last = layer.self_attention, layer.feed_forward
-    parts: list[Any] = [(own.residual, own.attention, ("query", "key_value", "output"))]
+    if isinstance(own, SummarySublayer):
+        parts: list[Any] = [(own.residual, own.summary, ("maps",))]
+    else:
+        parts = [(own.residual, own.attention, ("query", "key_value", "output"))]
     if not isinstance(layer, SelfAttentionLayer):
         cross = layer.cross_attention
         parts.append((cross.residual, cross.attention, ("query", "output")))

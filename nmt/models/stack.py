@@ -23,6 +23,7 @@ from nmt.layers.relative_positions import (
     RelativePositions,
     RotaryPositions,
 )
+from nmt.layers.summaries import Ssru, Summary
 from nmt.models.configs import Init, StackConfig
 from nmt.models.kv_cache import KeyValueCache
 
@@ -48,6 +49,29 @@ class SelfAttentionSublayer(nn.Module):
         return self.residual(x, lambda y: cache.attend_to_past(self.attention, y, layer, mask))
 
 
+class SummarySublayer(nn.Module):
+    """A summary of the positions before each, in place of causal self-attention, as a residual sublayer."""
+
+    def __init__(self, cfg: StackConfig, summary: Summary):
+        super().__init__()
+        self.summary = summary
+        self.residual = build_residual(cfg)
+
+    def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = True) -> Tensor:
+        """Return (B, T, D) of x (B, T, D), causal whatever the mask; padding must be at the end."""
+        return self.residual(x, self.summary)
+
+    def step(self, x: Tensor, cache: KeyValueCache, layer: str, mask: Tensor | None = None) -> Tensor:
+        """Do what `forward` does for x (N, 1, D), after what `cache` keeps: (N, D), which does not grow."""
+        name = f"{layer}.summary"
+
+        def summarise(y: Tensor) -> Tensor:
+            out, cache.target[name] = self.summary.step(y, cache.target.get(name), cache.position)
+            return out
+
+        return self.residual(x, summarise)
+
+
 class CrossAttentionSublayer(nn.Module):
     """Attention of the decoder to the output of the encoder, as a residual sublayer."""
 
@@ -70,13 +94,7 @@ class FeedForwardSublayer(nn.Module):
 
     def __init__(self, cfg: StackConfig):
         super().__init__()
-        self.block = FeedForward(
-            cfg.d_model,
-            cfg.d_ff,
-            cfg.activation,
-            dropout=cfg.activation_dropout,
-            bias=cfg.feed_forward_bias,
-        )
+        self.block = build_feed_forward(cfg)
         self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,10 +146,11 @@ def build_stack(cfg: StackConfig, layers: Iterable[AnyModule]) -> Sequence[AnyMo
     stack = module_list(layers)
     if cfg.init is Init.depth_scaled:
         modules = [module for layer in stack for module in layer.modules()]
-        outputs = [module.output for module in modules if isinstance(module, MultiHeadAttention)]
-        outputs += [module.outer for module in modules if isinstance(module, FeedForward)]
+        outputs = [module.output.weight for module in modules if isinstance(module, MultiHeadAttention)]
+        outputs += [module.outer.weight for module in modules if isinstance(module, FeedForward)]
+        outputs += [module.value_weight for module in modules if isinstance(module, Ssru)]
         for output in outputs:
-            output.weight.data *= len(outputs) ** -0.5
+            output.data *= len(outputs) ** -0.5
     return stack
 
 
@@ -149,6 +168,13 @@ def build_norm(cfg: StackConfig) -> nn.Module:
 def build_residual(cfg: StackConfig) -> Residual:
     """Return the norm, dropout and residual connection of a sublayer."""
     return Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout, norm=build_norm(cfg))
+
+
+def build_feed_forward(cfg: StackConfig) -> FeedForward:
+    """Return a feed-forward block of the width that `cfg` asks for."""
+    return FeedForward(
+        cfg.d_model, cfg.d_ff, cfg.activation, dropout=cfg.activation_dropout, bias=cfg.feed_forward_bias
+    )
 
 
 def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention:

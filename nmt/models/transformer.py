@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.layers.attention import AttentionRole, prepared
+from nmt.layers.choices import SelfAttention
+from nmt.layers.summaries import AverageAttention, Ssru
 from nmt.models.base import TranslationModel
 from nmt.models.configs import TransformerConfig
 from nmt.models.fused_step import new_cache
@@ -20,18 +22,31 @@ from nmt.models.stack import (
     FeedForwardSublayer,
     SelfAttentionLayer,
     SelfAttentionSublayer,
+    SummarySublayer,
+    build_feed_forward,
     build_final_norm,
     build_stack,
 )
 from nmt.models.vocabulary import build_vocabulary
 
 
+def build_self_attention(cfg: TransformerConfig) -> SelfAttentionSublayer | SummarySublayer:
+    """Return the sublayer in which target positions learn of those before them."""
+    kind = cfg.decoder_self_attention
+    if kind is SelfAttention.attention:
+        return SelfAttentionSublayer(cfg, AttentionRole.decoder)
+    if kind is SelfAttention.ssru:
+        return SummarySublayer(cfg, Ssru(cfg.d_model))
+    block = build_feed_forward(cfg) if cfg.average_feed_forward else None
+    return SummarySublayer(cfg, AverageAttention(cfg.d_model, block))
+
+
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source, then feed-forward."""
+    """Causal self-attention or a substitute, attention to the source, then feed-forward."""
 
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
-        self.self_attention = SelfAttentionSublayer(cfg, AttentionRole.decoder)
+        self.self_attention = build_self_attention(cfg)
         self.cross_attention = CrossAttentionSublayer(cfg)
         self.feed_forward = FeedForwardSublayer(cfg)
 

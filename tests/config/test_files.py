@@ -186,6 +186,8 @@ def test_the_demo_recipe_is_for_the_demo_alone() -> None:
         ("transformer_big", (1024, 4096, 16, 6, 6)),
         ("transformer_original", (512, 2048, 8, 6, 6)),
         ("transformer_deep_encoder", (256, 1024, 4, 12, 1)),
+        ("transformer_ssru", (256, 1536, 8, 6, 2)),
+        ("transformer_average", (256, 1536, 8, 6, 2)),
     ],
 )
 def test_sizes_of_the_models(model: str, sizes: tuple[int, ...]) -> None:

@@ -120,6 +120,14 @@ REFUSED = {
         "model.activation must be relu or gelu or silu or glu or reglu or geglu or swiglu for "
         "format=ctranslate2, but is selu; format=safetensors holds any model"
     ),
+    "format=ctranslate2 model.decoder_self_attention=ssru": (
+        "model.decoder_self_attention must be attention for format=ctranslate2, but is ssru; "
+        "format=safetensors holds any model"
+    ),
+    "format=huggingface model.decoder_self_attention=average": (
+        "model.decoder_self_attention must be attention for the class Blenderbot of transformers, but is "
+        "average; format=ctranslate2 holds more variants, format=safetensors any model"
+    ),
     "format=huggingface model.positions=rotary": (
         "model.positions must be sinusoidal or learned or none for the class Blenderbot of transformers, but "
         "is rotary; format=ctranslate2 holds more variants, format=safetensors any model"

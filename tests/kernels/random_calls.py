@@ -197,6 +197,9 @@ def _decoder_step(draw: Draw) -> Arguments:
     activation = draw.random.choice([*Activation])
     inner = 2 * d_ff if activation.value.endswith("glu") else d_ff
     own = [(width,), (heads * d_k, width), (sides, width), (width, heads * d_v)]
+    cells = draw.random.choice((None, torch.randn(num, num_layers, width)))
+    if cells is not None:
+        own = [(width,), (2 * width, width)]
     cross = [(width,), (heads * d_k, width), (width, heads * d_v)] if has_source else []
     shapes = [*own, *cross, (width,), (inner, width), (width, d_ff)] * num_layers
     weights = [
@@ -232,6 +235,7 @@ def _decoder_step(draw: Draw) -> Arguments:
         [torch.randn(sentences, length, heads * d_v).to(dtype)] * (num_layers * has_source),
         torch.rand(sentences, length) < 0.7,
         draw.ids(num, 1, below=sentences, dtype=torch.int32),
+        cells,
     ]
 
 

@@ -21,7 +21,7 @@ from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.sampling import sample
 from nmt.layers.attention import recorded_attention
 from nmt.layers.blocks import FeedForward
-from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
 from nmt.models import build_model, fused_step
 from nmt.models.base import TranslationModel
@@ -189,6 +189,8 @@ def test_search_with_kernels_equals_search_without(
         {"norm_order": NormOrder.post, "activation": Activation.gelu},
         {"norm": Norm.rms_norm, "activation": Activation.swiglu, "attention_bias": False},
         {"d_k": 6, "d_v": 10, "activation": Activation.reglu, "feed_forward_bias": False},
+        {"decoder_self_attention": SelfAttention.ssru},
+        {"decoder_self_attention": SelfAttention.ssru, "norm_order": NormOrder.post, "norm": Norm.rms_norm},
     ],
 )
 def test_a_step_in_one_call_equals_the_layers_one_by_one(
@@ -197,6 +199,9 @@ def test_a_step_in_one_call_equals_the_layers_one_by_one(
     """With every hypothesis of a sentence in the batch, and with one row alone."""
     cfg = TransformerConfig(d_model=24, d_ff=40, num_heads=3, encoder_layers=1, decoder_layers=2, **changes)
     model = peaked(build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE))
+    for name, parameter in model.named_parameters():
+        if name.endswith("gate_bias"):
+            nn.init.normal_(parameter)
     src, mask = batch
 
     def logits() -> Tensor:

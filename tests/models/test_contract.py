@@ -15,7 +15,7 @@ from nmt.data.special_ids import BOS_ID
 from nmt.decoding.beam_search import beam_search
 from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
-from nmt.layers.choices import Activation, Norm, NormOrder, Positions
+from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.layers.loss import smoothed_nll
 from nmt.models import build_model
 from nmt.models.base import State, TranslationModel
@@ -170,6 +170,20 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
             transformer, encoder_layers=1, decoder_layers=3, norm_order=post, positions=Positions.none
         ),
         "one_head": partial(transformer, num_heads=1, positions=Positions.alibi, embedding_norm=True),
+        "ssru": partial(
+            transformer,
+            decoder_self_attention=SelfAttention.ssru,
+            positions=Positions.rotary,
+            init=Init.depth_scaled,
+        ),
+        "average": partial(transformer, decoder_self_attention=SelfAttention.average),
+        "average_alone": partial(
+            transformer,
+            decoder_self_attention=SelfAttention.average,
+            average_feed_forward=False,
+            norm_order=post,
+            positions=Positions.learned,
+        ),
         "dropouts": partial(transformer, dropout=0.3, attention_dropout=0.3, activation_dropout=0.3),
         "dropouts_relative": partial(
             transformer,
