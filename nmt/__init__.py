@@ -4,6 +4,7 @@ The rooms in import order. Each imports only from those above it, and each room'
 in import order, too; a test reads these lists and checks both:
 
     errors                Errors that a user may meet, each with its exit code.
+    extras                The optional libraries, and the error where one is not there.
     progress              Progress of long work, told to whoever listens.
     signals               Requests to stop, granted in good order or by force.
     checks                Ranges of config values, one sentence for each kind.

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from nmt import extras
 from nmt.errors import UserError
 
 MAGIC_BYTES = 10
@@ -34,14 +35,15 @@ class Compression(NamedTuple):
 
 def _open_zst(file: BinaryIO) -> object:
     """Return the uncompressed bytes of all frames; raise `UserError` when the library is missing."""
-    try:
-        import backports.zstd as zstd  # not `from backports`, which finds it where it is hidden
-    except ImportError as error:
-        raise UserError(
-            f"{file.name} is compressed by Zstandard: pip install 'nmt[zst]' to read it, or decompress it: "
-            "zstd -d"
-        ) from error
+    require_zstandard(file.name)
+    import backports.zstd as zstd  # not `from backports`, which finds it where it is hidden
+
     return zstd.ZstdFile(file)
+
+
+def require_zstandard(path: object) -> None:
+    """Raise `UserError` unless the library that reads the file `path` is there."""
+    extras.require("zst", f"{path} is compressed by Zstandard (or decompress it: zstd -d), which")
 
 
 COMPRESSIONS = (

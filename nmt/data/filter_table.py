@@ -368,6 +368,8 @@ class FilterRow(NamedTuple):
     the config that returns other rows."""
     streams: bool = True
     """Whether the filter judges each pair by itself, so that it can be used with data.streaming=true."""
+    extra: str = ""
+    """Row of `EXTRAS` with the libraries that the filter needs."""
 
 
 FILTERS: dict[str, FilterRow] = {
@@ -376,7 +378,7 @@ FILTERS: dict[str, FilterRow] = {
     "word_length": FilterRow(WordLengthConfig, "nmt.data.pair_filters.word_length"),
     "characters": FilterRow(CharactersConfig, "nmt.data.pair_filters.characters"),
     "script": FilterRow(ScriptConfig, "nmt.data.pair_filters.script"),
-    "language": FilterRow(LanguageConfig, "nmt.data.pair_filters.language"),
+    "language": FilterRow(LanguageConfig, "nmt.data.pair_filters.language", extra="language"),
     "identical": FilterRow(IdenticalConfig, "nmt.data.pair_filters.identical"),
     "numbers": FilterRow(NumbersConfig, "nmt.data.pair_filters.numbers"),
     "regex": FilterRow(RegexConfig, "nmt.data.pair_filters.regex"),

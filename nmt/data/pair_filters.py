@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from regex import compile as compile_pattern
 
+from nmt import extras
 from nmt.data.filter_table import (
     Action,
     CharactersConfig,
@@ -287,12 +288,9 @@ def language(cfg: LanguageConfig, context: Context) -> PairFilter:
 
 
 def _identifier(cfg: LanguageConfig) -> Any:
-    try:
-        from py3langid import langid  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise UserError(
-            f"{cfg.key_prefix}: the filter language needs py3langid: pip install 'nmt[language]'"
-        ) from error
+    extras.require("language", f"{cfg.key_prefix}: the filter language")
+    from py3langid import langid  # type: ignore[import-untyped]
+
     try:
         return _loaded(langid._load_identifier, tuple(cfg.among) if cfg.among else None)
     except ValueError as error:

@@ -7,11 +7,13 @@ sacreBLEU is imported when a score is computed: composing a config needs the nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from nmt import extras
 from nmt.decoding import comet, label_scores
 from nmt.decoding.configs import ScoringConfig
 from nmt.errors import UserError, suggest
@@ -57,17 +59,22 @@ class Metric(NamedTuple):
     """Whether labels are scored, for task=classification, and not translations."""
 
 
+WORD_SPLITTERS = {"ja-mecab": "ja", "ko-mecab": "ko"}
+"""Rule of sacreBLEU that needs libraries to split words -> row of `EXTRAS`."""
+
+
 def _bleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
     """Return BLEU; words are split as is usual for `tgt_lang`, or as the config says."""
     from sacrebleu.metrics.bleu import BLEU
 
-    lang = "" if scoring.tokenize else tgt_lang  # else a usual language is advised against an unusual rule
-    try:
-        return BLEU(trg_lang=lang, tokenize=scoring.tokenize, lowercase=scoring.lowercase)
-    except RuntimeError as error:  # Japanese and Korean need an extra package
-        reason = " ".join(str(error).split())
-        what = f"scoring.tokenize={scoring.tokenize}" if scoring.tokenize else f"data.tgt={tgt_lang}"
-        raise UserError(f"BLEU for {what} needs more than is installed. {reason}") from error
+    language = re.split("[-_]", tgt_lang)[0]  # of zh-CN or pt_BR, which sacreBLEU does not know
+    tokenize = scoring.tokenize or BLEU._TOKENIZER_MAP.get(language)
+    if tokenize in WORD_SPLITTERS:
+        what = f"scoring.tokenize={tokenize}" if scoring.tokenize else f"data.tgt={tgt_lang}"
+        extra = WORD_SPLITTERS[tokenize]
+        extras.require(extra, f"BLEU for {what} splits words by MeCab (metrics=[chrf] does not), which")
+    try:  # without trg_lang, for which sacreBLEU advises against an unusual rule
+        return BLEU(tokenize=tokenize, lowercase=scoring.lowercase)
     except OSError as error:  # the network, or a file that is no model
         raise _missing_pieces(scoring.tokenize or "", error) from error
 

@@ -19,21 +19,10 @@ from pathlib import Path
 from nmt import __version__
 from nmt.disk_cache import cache_dir
 from nmt.doctor.findings import Finding, Severity
+from nmt.extras import EXTRAS
 from nmt.files import FULL
 from nmt.runs.directory import PACKAGES
 
-EXTRAS = {
-    "export": (("ctranslate2", "transformers"), "`nmt export`, and `nmt import` of models of transformers"),
-    "search": (("optuna",), "sweeps that search"),
-    "serve": (("fastapi", "uvicorn"), "`nmt serve`"),
-    "zst": (("backports.zstd",), "corpora compressed by Zstandard"),
-    "slurm": (("submitit",), "trials of a sweep as jobs of Slurm"),
-    "wandb": (("wandb",), "the tracker wandb"),
-    "language": (("py3langid",), "the language of lines"),
-    "mlflow": (("mlflow",), "the tracker mlflow"),
-    "trackio": (("trackio",), "the tracker trackio"),
-}
-"""Extra -> the distributions that it installs, and what they are for."""
 CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 LITTLE_DISK, LITTLE_MEMORY = 5 << 30, 4 << 30
 """Bytes below which a training is told to be tight."""
@@ -258,7 +247,7 @@ def _limits() -> Iterator[Fact | Finding]:
 
 
 def _extras() -> Iterator[Fact | Finding]:
-    for extra, (distributions, purpose) in EXTRAS.items():
+    for extra, (distributions, purpose, _) in EXTRAS.items():
         versions = [(name, installed(name)) for name in distributions]
         if all(version for _, version in versions):
             there = ", ".join(f"{name} {version}" for name, version in versions)

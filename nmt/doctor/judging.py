@@ -10,11 +10,14 @@ import numpy as np
 
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, Split
 from nmt.data.sources import has_split
+from nmt.decoding.configs import ScoringConfig
+from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
 from nmt.doctor.corpus import LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of
 from nmt.doctor.findings import Example, Finding, Severity, visible_text
 from nmt.doctor.hashes import Group, Repetition
 from nmt.doctor.similar import SIMILAR
+from nmt.errors import UserError
 
 LEAST_CORRELATION = 0.3
 """Correlation of lengths below which the sides are no translations of each other."""
@@ -157,6 +160,7 @@ def judged(
         for one in unreadable
     ]
     found += _missing(data)
+    found += _unscorable(data)
     for report in reports:
         found += [*_sides(report), *_languages(report), *_overlaps(report), *_repeats(report)]
         found += [*_kinds(report), *_size(report), *_filtered(report), *_trial(report)]
@@ -187,6 +191,19 @@ def _missing(data: DataConfig) -> Iterator[Finding]:
                     else ", or data.scored_split=validation"
                 ),
             )
+
+
+def _unscorable(data: DataConfig) -> Iterator[Finding]:
+    try:
+        require_computable(["bleu"], data.scored_language, ScoringConfig())
+    except UserError as error:
+        yield Finding(
+            Severity.costs,
+            Split.validation.value,
+            "metrics",
+            f"cannot be scored by the default metrics: {error}",
+            "a training asks for it before its first update; install it, or set metrics=[chrf]",
+        )
 
 
 def _sides(report: SplitReport) -> Iterator[Finding]:

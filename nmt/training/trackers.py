@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import math
 import os
 import queue
@@ -27,7 +26,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.errors import UserError, warn
+from nmt import extras
+from nmt.errors import warn
 from nmt.files import load_json, write_json
 from nmt.training.configs import TrackingConfig
 from nmt.training.tracking import Rows, Sink, TrackedRun, flat, markdown_table, records
@@ -38,22 +38,21 @@ CLOSE_SECONDS = 30.0
 """Longest time that the end of a training waits for what is still to be sent."""
 
 
+def require_sink(name: str) -> None:
+    """Raise `UserError` unless the library of the sink `name` is there; some need none."""
+    if name in extras.EXTRAS:
+        extras.require(name, f"tracking.sinks has {name}, which")
+
+
 class Remote(Sink):
     """A tracker outside of the run directory; a subclass says how its library is called, in one thread."""
 
     name: ClassVar[str]
-    """Row of `SINKS`."""
-    package: ClassVar[str]
-    """What pip installs."""
-    module: ClassVar[str]
-    """What is imported."""
+    """Row of `SINKS`, and of `EXTRAS`."""
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         super().__init__(run, cfg)
-        if importlib.util.find_spec(self.module) is None:
-            raise UserError(
-                f"tracking.sinks has {self.name}, which is not installed: pip install {self.package}"
-            )
+        require_sink(self.name)
         self.file = run.directory / "trackers" / f"{self.name}.json"
         fresh: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "step": 0, "names": []}
         self.goes_on = bool(run.resume_step) and self.file.is_file()
@@ -175,7 +174,7 @@ class Logging(Remote):
 class WandB(Logging):
     """Weights & Biases."""
 
-    name, package, module = "wandb", "wandb", "wandb"
+    name = "wandb"
 
     def start(self) -> None:
         self.library = importlib.import_module("wandb")
@@ -201,7 +200,7 @@ class WandB(Logging):
 class MLflow(Remote):
     """MLflow, in any store that MLFLOW_TRACKING_URI names."""
 
-    name, package, module = "mlflow", "mlflow", "mlflow"
+    name = "mlflow"
 
     def start(self) -> None:
         for key, value in (("REQUEST_TIMEOUT", "10"), ("REQUEST_MAX_RETRIES", "2")):
@@ -249,7 +248,7 @@ def _allowed(name: str) -> str:
 class Trackio(Logging):
     """Trackio, on this machine or, as TRACKIO_SPACE_ID or TRACKIO_SERVER_URL say, elsewhere."""
 
-    name, package, module = "trackio", "trackio", "trackio"
+    name = "trackio"
 
     def start(self) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for results

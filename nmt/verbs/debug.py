@@ -38,6 +38,7 @@ from nmt.errors import UserError, visible
 from nmt.models import build_model
 from nmt.models.configs import ModelConfig
 from nmt.runs.directory import RunDirectory
+from nmt.runs.requirements import require_all
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
 from nmt.runs.training_data import prepare
@@ -81,6 +82,7 @@ def run(trial: Composed) -> dict[str, Any]:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("debug=... and dry_run=true run in one process; start them without torchrun")
     training, run_dir = trial.to_training()
+    require_all(training)
     with temporary_folder() as folder:
         if cfg.debug is Debug.smoke:
             smoke(training, folder)

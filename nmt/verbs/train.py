@@ -17,7 +17,7 @@ import torch
 
 from nmt import distributed, kernels, runtime
 from nmt.config.compose import Composed
-from nmt.config.roots import Task, TrainConfig, with_batch_tokens
+from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
@@ -25,13 +25,14 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import higher_is_better, require_computable
+from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
+from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
@@ -95,6 +96,7 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: S
 
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+    require_all(cfg)
     if cfg.trainer.is_to_be_found:
         known = run.with_batch_tokens(cfg) if world.is_main else cfg
         cfg = with_batch_tokens(cfg, world.broadcast(known.trainer.auto_batch_tokens))
@@ -235,8 +237,6 @@ def validator(
 ) -> Callable[[int], dict[str, float]]:
     """Return a function that scores the model on the validation split, like the final evaluation."""
     cfg = trained.cfg
-    if cfg.task is not Task.language_model:
-        require_computable(cfg.metrics, cfg.data.scored_language, cfg.scoring)
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)

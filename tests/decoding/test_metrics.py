@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import re
@@ -229,14 +228,29 @@ def test_signatures_say_how_a_score_was_computed() -> None:
     }
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("MeCab") is not None, reason="the Japanese word splitter is installed"
-)
-def test_a_missing_word_splitter_is_named_with_the_way_to_install_it() -> None:
+def test_a_missing_word_splitter_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
     with pytest.raises(UserError) as caught:
-        score_text([], HYPS, REFS, ["bleu"], tgt_lang="ja")
-    assert str(caught.value).startswith("BLEU for data.tgt=ja needs more than is installed. Japanese")
-    assert str(caught.value).endswith("pip install sacrebleu[ja]")
+        require_computable(["chrf", "bleu"], "ja_JP", ScoringConfig())
+    assert str(caught.value) == (
+        "BLEU for data.tgt=ja_JP splits words by MeCab (metrics=[chrf] does not), which needs ipadic and "
+        "mecab-python3: pip install 'nmt[ja]'"
+    )
+    with pytest.raises(UserError, match=r"scoring.tokenize=ko-mecab splits .* 'nmt\[ko\]'$"):
+        require_computable(["bleu"], "de", ScoringConfig("ko-mecab"))
+    require_computable(["bleu"], "ja", ScoringConfig("char"))
+
+
+def test_words_of_japanese_are_split_by_mecab() -> None:
+    pytest.importorskip("MeCab", reason="the extra `ja` is not installed")
+    scores = score_text([], ["吾輩は猫である。"], ["吾輩は猫だ。"], ["bleu"], tgt_lang="ja")
+    assert "|tok:ja-mecab-" in scores.signatures["bleu"]
+
+
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW"])
+def test_a_language_with_a_region_is_split_as_the_language(language: str) -> None:
+    scores = score_text([], ["我今天去学校。"], ["我今天去了学校。"], ["bleu"], tgt_lang=language)
+    assert "|tok:zh|" in scores.signatures["bleu"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -47,11 +46,3 @@ def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
     assert environment.probe(tmp_path) == ""
     (tmp_path / "file").touch()
     assert environment.probe(tmp_path / "file").startswith("cannot be written")
-
-
-def test_the_extras_are_those_of_the_package() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    section = text.split("[project.optional-dependencies]")[1].split("\ndev = ")[0]
-    rows = re.findall(r"^(\w+) = \[(.*?)\]", section, flags=re.MULTILINE)
-    listed = {name: tuple(re.findall(r'"([\w.-]+)', packages)) for name, packages in rows}
-    assert {name: names for name, (names, _) in environment.EXTRAS.items()} == listed

@@ -231,10 +231,10 @@ def test_a_server_that_does_not_answer_slows_nothing(
 def test_a_package_that_is_missing_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
     with pytest.raises(UserError) as caught, tracking(tmp_path, name):
         pass
-    assert str(caught.value) == f"tracking.sinks has {name}, which is not installed: pip install {name}"
+    assert str(caught.value) == f"tracking.sinks has {name}, which needs {name}: pip install 'nmt[{name}]'"
 
 
 def test_the_real_wandb_takes_all_of_it(
