@@ -221,7 +221,8 @@ def _tokens(
     found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
     longest = longest_source(model, cfg)
     src = tokenizer.src_pieces(beginnings((source for source, _ in pairs), longest))
-    tgt = tokenizer.tgt_pieces(beginnings((target or "" for _, target in pairs), longest))
+    targets = beginnings((target or "" for _, target in pairs), longest)
+    tgt = tokenizer.tgt_pieces(targets, [source for source, _ in pairs])
     sentences, too_long, shortened = [], [], []
     for i, (source, target) in enumerate(pairs):
         line = i + first_line

@@ -23,7 +23,7 @@ from nmt.config.starting import InitConfig
 from nmt.data.compression import without_suffix
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, open_group, set_configs
-from nmt.data.tokenizer_training import TokenizerConfig, prepare
+from nmt.data.tokenizer_training import TagSide, TokenizerConfig, prepare
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, ScoringConfig
 from nmt.decoding.metrics import METRICS, default_best, names_of_metrics, require_metrics
 from nmt.errors import Problems, UserError, suggest
@@ -319,6 +319,11 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
                 f"name the language without punctuation, not {language!r}"
             )
+    if cfg.tokenizer.tag_side is not TagSide.source and not cfg.data.tags:
+        yield (
+            f"tokenizer.tag_side={cfg.tokenizer.tag_side.value} is for the tags of data.target_tags=true, "
+            "but there are none; set tokenizer.tag_side=source"
+        )
     yield from _misfits_of_task(cfg)
     longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
     if longest is not None and cfg.data.max_tokens > longest:

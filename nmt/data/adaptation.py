@@ -21,11 +21,20 @@ from typing import NamedTuple
 
 import sentencepiece
 
+from nmt.data.mixture import TAG
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.subword_sampling import Pieces
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import COUNTED, SPACE, TokenizerConfig, TokenizerKind, prepare, words
+from nmt.data.tokenizer_training import (
+    COUNTED,
+    SPACE,
+    TagSide,
+    TokenizerConfig,
+    TokenizerKind,
+    prepare,
+    words,
+)
 
 NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 """Types of pieces in the format of SentencePiece."""
@@ -61,7 +70,8 @@ def extended(
 ) -> Tokenizer:
     """Return `tokenizer` with at most `num_pieces` more pieces on each side, and a piece for each of `tags`.
 
-    Tags are words of the source side. The pieces are those of which `text` has most.
+    Tags are words of the source side, those of languages perhaps of the target, too. The pieces are
+    those of which `text` has most.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
     if old[0] == old[1]:
@@ -69,7 +79,8 @@ def extended(
         return Tokenizer(cfg, model, model)
     sizes = (num_pieces - num_pieces // 2, num_pieces // 2) if cfg.joint else (num_pieces, num_pieces)
     src_new = _new_pieces(cfg, old[0], text.src, sizes[0], tags)
-    tgt_new = _new_pieces(cfg, old[1], text.tgt, sizes[1], ())
+    spoken = [] if cfg.tag_side is TagSide.source else [tag for tag in tags if TAG.fullmatch(tag)]
+    tgt_new = _new_pieces(cfg, old[1], text.tgt, sizes[1], spoken)
     if cfg.joint:
         src_new, tgt_new = _numbered_alike(src_new, tgt_new)
     return Tokenizer(cfg, _longer(old[0], src_new), _longer(old[1], tgt_new))

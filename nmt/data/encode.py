@@ -78,10 +78,11 @@ class Encoder:
             seed = derive_seed("augment", self.seed, self.epoch)
             text = self.augmentation(text, seed=seed, first=first)
         if not self.alpha:
-            return self.tokenizer.flat_src(text.src), self.tokenizer.flat_tgt(text.tgt)
+            return self.tokenizer.flat_src(text.src), self.tokenizer.flat_tgt(text.tgt, text.src)
         src_seed, tgt_seed = (derive_seed(side, self.seed, self.epoch) for side in ("src", "tgt"))
         src = self.tokenizer.sample_src(text.src, alpha=self.alpha, seed=src_seed, first=first)
-        return src, self.tokenizer.sample_tgt(text.tgt, alpha=self.alpha, seed=tgt_seed, first=first)
+        tgt = self.tokenizer.sample_tgt(text.tgt, text.src, alpha=self.alpha, seed=tgt_seed, first=first)
+        return src, tgt
 
     def of_all(self, chunks: Iterable[ParallelText]) -> Iterator[tuple[RaggedIds, RaggedIds]]:
         """Yield the ids of all pairs, chunk by chunk."""

@@ -132,6 +132,14 @@ class RaggedIds:
         lengths = np.asarray(self.lengths, np.int64)
         return RaggedIds(np.insert(self.ids, np.cumsum(lengths) - lengths, first), lengths + 1)
 
+    def behind(self, firsts: Sequence[int | None]) -> RaggedIds:
+        """Return each sentence behind an id of its own, or behind none; EOS alone stays alone."""
+        lengths = np.asarray(self.lengths, np.int64)
+        ids = np.array([-1 if first is None else first for first in firsts], np.int64)
+        given = (ids >= 0) & (lengths > 1)
+        starts = np.cumsum(lengths) - lengths
+        return RaggedIds(np.insert(self.ids, starts[given], ids[given]), lengths + given)
+
 
 def starts_of(lengths: Lengths) -> NDArray[np.int64]:
     """Return the index of the first id of every `STRIDE`th sentence, and the number of ids."""

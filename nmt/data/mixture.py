@@ -34,9 +34,20 @@ def tagged(lines: Iterable[str], tag: str) -> Iterator[str]:
     return (f"{tag} {line}" if line.strip() else line for line in lines)
 
 
+TAG = re.compile(r"<2[^<>\s]+>")
+"""The tag of a target language, such as `<2de>`."""
+
+
+def split_tag(line: str) -> tuple[str, str]:
+    """Return the tag of a target language in front of a line, empty without one, and the rest of the line."""
+    tag = TAG.match(line)
+    is_tagged = tag is not None and line[tag.end() : tag.end() + 1] == " "
+    return (tag[0], line[tag.end() + 1 :]) if tag and is_tagged else ("", line)
+
+
 def untagged(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines without the tag of a target language in front, such as `<2de>`."""
-    return (re.sub(r"^<2[^<>\s]+> ", "", line) for line in lines)
+    return (split_tag(line)[1] for line in lines)
 
 
 def tagged_stream(source: PairStream, tag: str) -> PairStream:

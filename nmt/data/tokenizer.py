@@ -4,6 +4,9 @@ Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`)
 `tokenizer.right_to_left` the target ids are those of the line from its last piece to its first, and then EOS:
 all ids and pieces of the target are in this order, the order of the model, and only text is turned back.
 
+A tag in front of a source asks for a target language (see `nmt.data.mixture`). With `tokenizer.tag_side` it
+is the first id of the target, too, or instead: a target is then encoded together with its source.
+
 A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation if the
 config says so. Then SentencePiece normalises the line and splits it into pieces. Scoring never prepares a
 line: translations are compared with references as they were read.
@@ -23,11 +26,13 @@ import torch
 
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.label_set import label_model, named, spelt
+from nmt.data.mixture import TAG, split_tag, untagged
 from nmt.data.pairs import ParallelText, one_line
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.subword_sampling import SubwordSampler
 from nmt.data.tokenizer_training import (
     SPACE,
+    TagSide,
     TokenizerConfig,
     TokenizerKind,
     prepare,
@@ -77,6 +82,11 @@ class Tokenizer:
             pieces = self.tgt_spellings(range(EOS_ID + 1, self.tgt_vocab_size))
             self.labels = [piece.removeprefix(SPACE) for piece in pieces]
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
+        self._language_tags: dict[str, Piece] = {}  # those in front of targets, as `prepare` leaves them
+        if cfg.tag_side is not TagSide.source:
+            pieces = enumerate(self.tgt_spellings(range(self.tgt_vocab_size)))
+            found = {text.removeprefix(SPACE): Piece(number, text, "") for number, text in pieces}
+            self._language_tags = {tag: piece for tag, piece in found.items() if TAG.fullmatch(tag)}
 
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
@@ -87,8 +97,10 @@ class Tokenizer:
             model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
             return cls(cfg, model, model)
         src_model = train_model(cfg, text.src, "the source side of this corpus", tags)
-        spoken = [tag for tag in tags if any(tag in line for line in text.tgt)]
-        return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus", spoken))
+        told = cfg.tag_side is not TagSide.source
+        spoken = [tag for tag in tags if (told and TAG.fullmatch(tag)) or _is_in(tag, text.tgt)]
+        tgt = [*text.tgt, *dict.fromkeys(filter(None, (split_tag(line)[0] for line in text.src * told)))]
+        return cls(cfg, src_model, train_model(cfg, tgt, "the target side of this corpus", spoken))
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
@@ -132,10 +144,27 @@ class Tokenizer:
         """The id in front of every source, if there is one."""
         return [self._src_tag.id] if self._src_tag else []
 
-    @property
-    def tgt_start(self) -> list[int]:
-        """The id in front of every target, if there is one."""
-        return [self._tgt_tag.id] if self._tgt_tag else []
+    def tgt_start(self, src: str) -> list[int]:
+        """Return the id in front of every target of a source line, if there is one."""
+        return [piece.id for piece in self._tgt_tags(src)]
+
+    def _tgt_tags(self, src: str) -> list[Piece]:
+        if not self._language_tags:
+            return _tagged(self._tgt_tag)
+        tag, _ = split_tag(src)
+        if not tag:
+            return []
+        (spelling,) = prepare(self.cfg, [tag])
+        if spelling not in self._language_tags:
+            raise UserError(
+                f"tokenizer.tag_side={self.cfg.tag_side.value}: the tag {tag} is not in the vocabulary "
+                "of the run"
+            )
+        return [self._language_tags[spelling]]
+
+    def _read_alone(self, lines: Sequence[str]) -> Sequence[str]:
+        """Return source lines as the source side has them: without the tags that the target alone has."""
+        return list(untagged(lines)) if self.cfg.tag_side is TagSide.target else lines
 
     @property
     def fingerprint(self) -> str:
@@ -145,33 +174,46 @@ class Tokenizer:
             name for name in ("right_to_left", "labels") if getattr(cfg, name)
         ]  # absent if without effect
         tags = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
+        if cfg.tag_side is not TagSide.source:
+            tags += (cfg.tag_side.value,)
         settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, each ending with `EOS_ID`."""
-        return [[*self.src_start, *ids] for ids in self._encode(self._src, lines)]
+        return [[*self.src_start, *ids] for ids in self._encode(self._src, self._read_alone(lines))]
 
-    def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
+    def encode_tgt(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> list[list[int]]:
         """Return the ids of target lines, each ending with `EOS_ID`; the id of a label is alone.
+
+        The `sources` of the lines say which tags are in front of them.
 
         Raises:
             UserError: a line should be a label, and is none.
         """
         if self.cfg.labels:
             return [[self._label_id(line)] for line in lines]
-        return [[*self.tgt_start, *self._turned(ids)] for ids in self._encode(self._tgt, lines)]
+        starts = [self.tgt_start(src) for src in sources or [""] * len(lines)]
+        encoded = zip(starts, self._encode(self._tgt, lines), strict=True)
+        return [[*start, *self._turned(ids)] for start, ids in encoded]
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_src` as arrays."""
-        return _after(self.src_start, self._flat(self._src, lines))
+        return _after(self.src_start, self._flat(self._src, self._read_alone(lines)))
 
-    def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
+    def flat_tgt(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
         if self.cfg.labels:
             return RaggedIds.of(self.encode_tgt(lines))
-        return _after(self.tgt_start, self._all_turned(self._flat(self._tgt, lines)))
+        return self._begun(self._flat(self._tgt, lines), sources)
+
+    def _begun(self, targets: RaggedIds, sources: Sequence[str] | None) -> RaggedIds:
+        """Return targets in the order of the model, behind their tags."""
+        turned = self._all_turned(targets)
+        if not self._language_tags or sources is None:
+            return _after(self.tgt_start(""), turned)
+        return turned.behind([next(iter(self.tgt_start(src)), None) for src in sources])
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of source lines, from line number `first` on, in sampled segmentations.
@@ -179,27 +221,38 @@ class Tokenizer:
         The ids of a line are a pure function of the line, its number, the seed and alpha.
         """
         sampler = self._sampler(self.src_model, alpha)
-        return _after(self.src_start, sampler.sample(prepare(self.cfg, lines), seed=seed, first=first))
+        ready = prepare(self.cfg, self._read_alone(lines))
+        return _after(self.src_start, sampler.sample(ready, seed=seed, first=first))
 
-    def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
+    def sample_tgt(
+        self,
+        lines: Sequence[str],
+        sources: Sequence[str] | None = None,
+        *,
+        alpha: float,
+        seed: int,
+        first: int = 0,
+    ) -> RaggedIds:
         """Return the ids of target lines, sampled as those of `sample_src`; labels are not sampled."""
         if self.cfg.labels:
             return self.flat_tgt(lines)
         sampled = self._sampler(self.tgt_model, alpha).sample(
             prepare(self.cfg, lines), seed=seed, first=first
         )
-        return _after(self.tgt_start, self._all_turned(sampled))
+        return self._begun(sampled, sources)
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
-        return [[*_tagged(self._src_tag), *pieces] for pieces in self._pieces(self._src, lines)]
+        found = self._pieces(self._src, self._read_alone(lines))
+        return [[*_tagged(self._src_tag), *pieces] for pieces in found]
 
-    def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
+    def tgt_pieces(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> list[list[Piece]]:
         """Return the tokens of target lines, with the ids of `encode_tgt`."""
         if self.cfg.labels:
             return [[Piece(self._label_id(line), line, line)] for line in lines]
-        tag = _tagged(self._tgt_tag)
-        return [[*tag, *self._turned(pieces)] for pieces in self._pieces(self._tgt, lines)]
+        tags = [self._tgt_tags(src) for src in sources or [""] * len(lines)]
+        found = zip(tags, self._pieces(self._tgt, lines), strict=True)
+        return [[*tag, *self._turned(pieces)] for tag, pieces in found]
 
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
@@ -208,11 +261,12 @@ class Tokenizer:
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
         pieces = self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
-        return [*(_tagged(self._tgt_tag) if self._is_tagged(ids) else []), *pieces]
+        return [*self._own_tag(ids), *pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
-        return one_line(self._tgt.decode(self._in_text_order(ids)))
+        """Return one line of target text, without special ids and tags, but with " ⁇ " for each unknown piece."""
+        tags = {tag.id for tag in self._language_tags.values()}  # wherever an untrained model puts them
+        return one_line(self._tgt.decode([token for token in self._in_text_order(ids) if token not in tags]))
 
     def _label_id(self, label: str) -> int:
         found = int(self._tgt.piece_to_id(spelt(label)))
@@ -225,14 +279,13 @@ class Tokenizer:
         return Tokenizer(cfg, self.src_model, label_model(labels))
 
     def _in_text_order(self, ids: Sequence[int]) -> list[int]:
-        found = [int(token) for token in ids]
-        if self._is_tagged(found):
-            return found[1:]
+        found = [int(token) for token in ids][len(self._own_tag(ids)) :]
         return found[::-1] if self.cfg.right_to_left else found
 
-    def _is_tagged(self, ids: Sequence[int]) -> bool:
-        """Return whether a translation begins with the tag of its language; that of a blank line does not."""
-        return self._tgt_tag is not None and len(ids) > 0 and ids[0] == self._tgt_tag.id
+    def _own_tag(self, ids: Sequence[int]) -> list[Piece]:
+        """Return the tag that a translation begins with; that of a blank line begins with none."""
+        tags = [*_tagged(self._tgt_tag), *self._language_tags.values()]
+        return [tag for tag in tags if len(ids) > 0 and ids[0] == tag.id]
 
     def _turned(self, ended: Sequence[_T]) -> list[_T]:
         """Return tokens of the target, EOS the last, in the order of the model, given that of the text."""
@@ -300,6 +353,10 @@ def _tag(processor: Any, spelling: str, key: str) -> Piece | None:
     if number == UNK_ID:
         raise UserError(f"tokenizer.{key}={spelling} is not in the vocabulary of the run")
     return Piece(number, spelling, "")
+
+
+def _is_in(text: str, lines: Sequence[str]) -> bool:
+    return any(text in line for line in lines)
 
 
 def _tagged(tag: Piece | None) -> list[Piece]:

@@ -42,6 +42,14 @@ COUNTED = (TokenizerKind.word, TokenizerKind.char)
 """Kinds whose pieces are the most frequent words or characters."""
 
 
+class TagSide(Enum):
+    """Where the tag of a target language stands: in front of the source, of the target, or of both."""
+
+    source = "source"
+    target = "target"
+    both = "both"
+
+
 class Normalization(Enum):
     """The Unicode normalisation before tokenising; all but identity also unify the kinds of white space."""
 
@@ -90,6 +98,9 @@ class TokenizerConfig:
     """Whether a target is a label, one piece by itself; task=classification sets it."""
     tgt_tag: str = ""
     """Piece in front of every target, with which the search begins each translation; no part of the text."""
+    tag_side: TagSide = TagSide.source
+    """Where the tags of data.target_tags go: source; target, which the search then begins with the tag; or
+    both."""
 
     def __post_init__(self) -> None:
         at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")
@@ -105,6 +116,11 @@ class TokenizerConfig:
             raise UserError("tokenizer.byte_fallback=true needs another tokenizer.kind than word")
         if self.right_to_left and self.tgt_tag:
             raise UserError(f"tokenizer.tgt_tag={self.tgt_tag} needs tokenizer.right_to_left=false")
+        if self.tgt_tag and self.tag_side is not TagSide.source:
+            raise UserError(
+                f"tokenizer.tgt_tag={self.tgt_tag} is in front of every target already; set "
+                "tokenizer.tag_side=source"
+            )
         self._check_min_frequency()
 
     def _check_min_frequency(self) -> None:

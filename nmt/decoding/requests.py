@@ -222,11 +222,17 @@ class Wishes:
         Raises:
             UserError: a prefix is asked of a model that predicts from right to left.
         """
-        (prefix, rest), given = self._beginning(request.prefix), len(self.tokenizer.tgt_start)
+        start = self.tokenizer.tgt_start(request.src)
+        prefix, rest = self._beginning(request.prefix)
         must = [ids for ids in map(self._phrase, dict.fromkeys(request.must)) if ids]
         avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
         return Wish(
-            prefix, rest, must, [] if self.tokenizer.cfg.right_to_left else self.word_parts, avoided, given
+            [*start, *prefix],
+            rest,
+            must,
+            [] if self.tokenizer.cfg.right_to_left else self.word_parts,
+            avoided,
+            len(start),
         )
 
     def unmet(self, request: Request, text: str) -> list[str]:
@@ -252,14 +258,14 @@ class Wishes:
 
     def _spelt(self, text: str) -> list[str]:
         """Return the spelling of each token of a text, in the order of the text, unknown ones as they are."""
-        pieces = self.tokenizer.tgt_pieces([text])[0][len(self.tokenizer.tgt_start) : -1]
+        pieces = self.tokenizer.tgt_pieces([text])[0][len(self.tokenizer.tgt_start("")) : -1]
         if self.tokenizer.cfg.right_to_left:
             pieces = pieces[::-1]
         return [p.surface.replace(" ", SPACE) if p.id == UNK_ID else p.text for p in pieces]
 
     def _ids(self, text: str) -> list[int]:
         """Return the ids of a text alone, without what every target begins and ends with."""
-        return self.tokenizer.encode_tgt([text])[0][len(self.tokenizer.tgt_start) : -1]
+        return self.tokenizer.encode_tgt([text])[0][len(self.tokenizer.tgt_start("")) : -1]
 
     def _turned(self, ids: list[int]) -> list[int]:
         return ids[::-1] if self.tokenizer.cfg.right_to_left else ids
@@ -282,9 +288,8 @@ class Wishes:
 
     def _beginning(self, prefix: str) -> tuple[list[int], list[dict[int, int]]]:
         """Return the ids of the finished words of a prefix, and the ways to spell what follows them."""
-        start = self.tokenizer.tgt_start
         if not prefix.strip():
-            return start, []
+            return [], []
         if self.tokenizer.cfg.right_to_left:
             raise UserError(
                 "the run predicts from right to left, from the last word to the first, so that no beginning "
@@ -292,11 +297,11 @@ class Wishes:
             )
         ids, texts = self._ids(prefix), self._spelt(prefix)
         if prefix[-1].isspace():
-            return [*start, *ids], self.spellings.ways(SPACE) or []
+            return ids, self.spellings.ways(SPACE) or []
         words = [place for place, text in enumerate(texts) if text.startswith(SPACE)]
         first = max([len(ids) - MOST_HEALED, *words[-1:]])
         ways = self.spellings.ways("".join(texts[first:]))
-        return ([*start, *ids], []) if ways is None else ([*start, *ids[:first]], ways)
+        return (ids, []) if ways is None else (ids[:first], ways)
 
 
 def _goes_on(text: str) -> bool:

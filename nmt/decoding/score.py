@@ -73,7 +73,7 @@ def score(
     that names the lines, counted from `first_line`. A blank target is EOS alone.
     """
     longest = longest_source(model, cfg)
-    tgt_ids = tokenizer.encode_tgt(beginnings(targets, longest))
+    tgt_ids = tokenizer.encode_tgt(beginnings(targets, longest), sources)
     sides = [(targets, tgt_ids)]
     if sources is None:
         src_ids: list[list[int]] = [[] for _ in targets]
@@ -100,8 +100,8 @@ def score(
     size = cfg.tokens_at_once(device.type)
     found = score_ids([src_ids[i] for i in scored], [tgt_ids[i] for i in scored], model, size, device=device)
     scores = [PairScore() for _ in targets]
-    first = 1 if sources is None else len(tokenizer.tgt_start)  # what is given, not predicted
     for i, log_probs in zip(scored, found, strict=True):
+        first = 1 if sources is None else len(tokenizer.tgt_start(sources[i]))  # what is given, not predicted
         scores[i] = PairScore(tgt_ids[i][first:], log_probs[first:])
     return scores
 

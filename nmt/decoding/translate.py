@@ -178,7 +178,7 @@ class _Asked:
         self.requests, self.sources = requests, sources
         self.tokenizer, self.token_scores = tokenizer, token_scores
         is_asked = cfg.avoid or any(one.prefix or one.must or one.avoid or one.due for one in requests)
-        has_wishes = is_asked or tokenizer.tgt_start
+        has_wishes = is_asked or any(tokenizer.tgt_start(one.src) for one in requests)
         self.of_text = Wishes(tokenizer, cfg.avoid) if has_wishes else None
         self.made = [self.of_text.of(one) for one in requests] if self.of_text else []
 

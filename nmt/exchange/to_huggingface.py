@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer_training import SPACE, TokenizerKind
+from nmt.data.tokenizer_training import SPACE, TagSide, TokenizerKind
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import (
     beam_search_of,
@@ -132,6 +132,7 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
         )
     kinds = [kind for kind in TokenizerKind if kind is not TokenizerKind.word]
     held = {"kind": kinds, "right_to_left": [False], "src_tag": [""], "tgt_tag": [""]}
+    held["tag_side"] = [TagSide.source]
     return problems + misfits(run.cfg.tokenizer, "tokenizer", held, "a tokenizer of transformers")
 
 

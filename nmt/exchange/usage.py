@@ -6,7 +6,7 @@ lower case, punctuation, the order of the target. They are run in the tests.
 
 from __future__ import annotations
 
-from nmt.data.tokenizer_training import SPACE, TokenizerKind
+from nmt.data.tokenizer_training import SPACE, TagSide, TokenizerKind
 from nmt.exchange.shared import SOURCE, TARGET, beam_search_of
 from nmt.runs.opened import Run
 
@@ -27,9 +27,10 @@ def ctranslate2_program(run: Run, longest: int) -> str:
     tags = run.cfg.tokenizer.src_tag, run.cfg.tokenizer.tgt_tag
     if tags[0]:
         encode = f"[{tags[0]!r}, *{encode}] if line.strip() else []"
-    start = f"\n        target_prefix=[[{tags[1]!r}]] * len(pieces)," if tags[1] else ""
-    pieces = "result.hypotheses[0]" + ("[::-1]" if run.cfg.tokenizer.right_to_left else "")
-    pieces += "[1:]" if tags[1] else ""
+    tag = "TARGET_TAGS[language]" if _are_on_targets(run) else repr(tags[1]) if tags[1] else ""
+    start = f"\n        target_prefix=[[{tag}]] * len(pieces)," if tag else ""
+    pieces = "result.hypotheses[0]" + ("[1:]" if tag else "")
+    pieces += "[::-1]" if run.cfg.tokenizer.right_to_left else ""
     ratio, offset = run.cfg.decoding.max_length_ratio, run.cfg.decoding.max_length_offset
     return f"""{_imports(run, ["ctranslate2", "sentencepiece"])}
 FOLDER = "."
@@ -97,8 +98,22 @@ def _imports(run: Run, modules: list[str]) -> str:
 
 def _preparation(run: Run) -> str:
     """Return the definitions that `_prepared` needs."""
-    tags = f"TAGS = {run.cfg.data.tags!r}\n" if run.cfg.data.tags else ""
+    tags = f"TAGS = {run.cfg.data.tags!r}\n" if _are_on_sources(run) else ""
+    if _are_on_targets(run):
+        spelt = {
+            tgt: run.tokenizer.tgt_pieces([""], [f"{tag} "])[0][0].text
+            for tgt, tag in run.cfg.data.tags.items()
+        }
+        tags += f"TARGET_TAGS = {spelt!r}\n"
     return tags + (STRIP + "\n" if run.cfg.tokenizer.strip_punctuation else "\n")
+
+
+def _are_on_sources(run: Run) -> bool:
+    return bool(run.cfg.data.tags) and run.cfg.tokenizer.tag_side is not TagSide.target
+
+
+def _are_on_targets(run: Run) -> bool:
+    return bool(run.cfg.data.tags) and run.cfg.tokenizer.tag_side is not TagSide.source
 
 
 def _language_argument(run: Run) -> str:
@@ -108,7 +123,7 @@ def _language_argument(run: Run) -> str:
 
 def _prepared(run: Run) -> str:
     """Return the expression for the lines as SentencePiece gets them."""
-    line = '(f"{TAGS[language]} {line}" if line.strip() else line)' if run.cfg.data.tags else "line"
+    line = '(f"{TAGS[language]} {line}" if line.strip() else line)' if _are_on_sources(run) else "line"
     if run.cfg.tokenizer.lowercase:
         line = f"{line}.lower()"
     if run.cfg.tokenizer.strip_punctuation:

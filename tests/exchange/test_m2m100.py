@@ -116,7 +116,7 @@ def test_translations_are_those_of_transformers_and_begin_with_the_language(
     expected = [[token for token in row[1:].tolist() if token not in (1, 2)] for row in ids]
     found = list(run.translate(lines, beam_size=1, max_length_ratio=0.0, max_length_offset=13))
     assert [[imported.tgt.rows[i] for i in one.ids[:12]] for one in found] == expected
-    assert {one.ids[0] for one in found} == set(run.tokenizer.tgt_start)
+    assert {one.ids[0] for one in found} == set(run.tokenizer.tgt_start(""))
     for one in run.translate(lines[:3], beam_size=4, length_penalty=LengthPenalty.none, token_scores=True):
         assert one.score == pytest.approx(sum(one.log_probs[1:]), abs=1e-3)  # the language is given
     begun = run.translate(Request("A dog.", prefix="Ein "), beam_size=3)
@@ -134,7 +134,7 @@ def test_every_strategy_begins_with_the_language(
     run = nmt.open_run(tmp_path / "run")
     found = list(run.translate(["A dog.", "A cat."], decoding))
     assert {one.ids[0] for best in found for one in (best, *best.alternatives)} == set(
-        run.tokenizer.tgt_start
+        run.tokenizer.tgt_start("")
     )
 
 
