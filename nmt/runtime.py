@@ -158,15 +158,15 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def seed_everything(*parts: int | str) -> None:
-    """Seed torch (all devices), numpy and random from `parts`.
+def seed_everything(*parts: int | str, rank: int = 0) -> None:
+    """Seed torch (all devices) and numpy from `parts` and `rank`, and random, alike on all ranks, from `parts`.
 
     Called before every update with (seed, step), so that no random state has to be stored to resume exactly.
     """
-    seed = derive_seed(*parts)
+    seed = derive_seed(*parts, *([rank] if rank else []))
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
-    random.seed(seed)
+    random.seed(derive_seed(*parts))
 
 
 class MixedPrecisionStep:

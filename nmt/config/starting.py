@@ -64,7 +64,7 @@ class InitConfig:
         return "*" in self.weights
 
 
-FREE = ("*dropout*", "init", "embedding_init")
+FREE = ("*dropout*", "layer_drop", "init", "embedding_init")
 """Keys of a model that neither name nor shape a weight, nor say what is computed of them."""
 OF_TEXT = (
     "kind",

@@ -64,28 +64,18 @@ def activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def require_equal(settings: Mapping[str, object], *names: str) -> None:
-    """Raise `UserError` unless encoder and decoder agree in the settings encoder_NAME and decoder_NAME."""
-    for name in names:
-        encoder, decoder = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
-        if encoder != decoder:
-            raise UserError(
-                f"config.json: encoder_{name}={encoder}, but decoder_{name}={decoder}; "
-                "a model of nmt has one value for both"
-            )
-
-
 def stack_config(settings: Mapping[str, Any], **own: Any) -> TransformerConfig:
     """Return the config of a stack that config.json describes; `own` keys are those of one architecture.
 
     Raises:
-        UserError: encoder and decoder have other widths, or the model does not fit into memory.
+        UserError: the model does not fit into memory.
     """
-    require_equal(settings, "ffn_dim", "attention_heads")
     cfg = TransformerConfig(
         d_model=settings["d_model"],
         d_ff=settings["encoder_ffn_dim"],
         num_heads=settings["encoder_attention_heads"],
+        decoder_d_ff=_unless_equal(settings, "ffn_dim"),
+        decoder_num_heads=_unless_equal(settings, "attention_heads"),
         encoder_layers=settings["encoder_layers"],
         decoder_layers=settings["decoder_layers"],
         activation=activation(settings["activation_function"]),
@@ -97,6 +87,12 @@ def stack_config(settings: Mapping[str, Any], **own: Any) -> TransformerConfig:
     )
     require_memory(cfg)
     return cfg
+
+
+def _unless_equal(settings: Mapping[str, Any], name: str) -> int | None:
+    """Return the setting decoder_NAME, None if encoder_NAME is the same."""
+    value: int = settings[f"decoder_{name}"]
+    return None if value == settings[f"encoder_{name}"] else value
 
 
 def numbered(

@@ -84,7 +84,7 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
 def _misfits(cfg: TransformerConfig) -> list[str]:
     held: dict[str, Any] = {
         "activation": ACTIVATIONS,
-        "num_kv_heads": [None, cfg.num_heads],
+        "num_kv_heads": [None, *({cfg.num_heads} & {cfg.decoder_stack.num_heads})],
         "qk_norm": [False],
         "decoder_self_attention": [SelfAttention.attention],
     }
@@ -103,9 +103,7 @@ def specification(model: Transformer, cfg: TransformerConfig, num_positions: int
     """
     from ctranslate2 import specs
 
-    wide = max(cfg.head_widths)
     settings: dict[str, Any] = {
-        "num_heads": cfg.num_heads,
         "pre_norm": True,  # the place of the final norm; the order is set below
         "no_final_norm": isinstance(model.encoder_norm, torch.nn.Identity),
         "activation": specs.Activation[ACTIVATIONS[cfg.activation]],
@@ -114,15 +112,14 @@ def specification(model: Transformer, cfg: TransformerConfig, num_positions: int
         "relative_attention_bias": cfg.positions in DISTANCES,
         "ffn_glu": cfg.activation in GATES,
         "rms_norm": cfg.norm is Norm.rms_norm,
-        "head_dim": None if wide * cfg.num_heads == cfg.d_model else wide,
-        "rotary_dim": cfg.head_widths[0] if cfg.positions is Positions.rotary else None,
         "rotary_interleave": True,
     }
-    encoder = specs.transformer_spec.TransformerEncoderSpec(cfg.encoder_layers, **settings)
-    decoder = specs.transformer_spec.TransformerDecoderSpec(cfg.decoder_layers, **settings)
+    encoder = specs.transformer_spec.TransformerEncoderSpec(cfg.encoder_layers, **settings, **_heads(cfg))
+    own = _heads(cfg.decoder_stack)
+    decoder = specs.transformer_spec.TransformerDecoderSpec(cfg.decoder_layers, **settings, **own)
     for stack, embedding, layers, norm in (
-        (encoder, model.src_embedding, model.encoder, model.encoder_norm),
-        (decoder, model.tgt_embedding, model.decoder, model.decoder_norm),
+        (encoder, model.src_embedding, model.encoder_layers, model.encoder_norm),
+        (decoder, model.tgt_embedding, model.decoder_layers, model.decoder_norm),
     ):
         stack.pre_norm = cfg.norm_order is NormOrder.pre
         stack.scale_embeddings = cfg.embedding_scale
@@ -141,6 +138,16 @@ def specification(model: Transformer, cfg: TransformerConfig, num_positions: int
     spec.config.layer_norm_epsilon = cfg.norm_eps
     spec.config.add_source_eos = True
     return spec
+
+
+def _heads(cfg: TransformerConfig) -> dict[str, int | None]:
+    """Return the settings of the heads of a stack."""
+    wide = max(cfg.head_widths)
+    return {
+        "num_heads": cfg.num_heads,
+        "head_dim": None if wide * cfg.num_heads == cfg.d_model else wide,
+        "rotary_dim": cfg.head_widths[0] if cfg.positions is Positions.rotary else None,
+    }
 
 
 def _set_norms(stack: Any, embedding: Embedding, norm: Any) -> None:

@@ -109,7 +109,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
 
 def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
     family = FAMILIES[cfg.norm_order, cfg.embedding_norm]
-    share = cfg.d_model // cfg.num_heads
+    own = cfg.decoder_stack
+    shares = {cfg.d_model // cfg.num_heads, own.d_model // own.num_heads}
     added = (Positions.sinusoidal, Positions.learned, Positions.none)
     held: dict[str, Any] = {
         "norm": [Norm.layer_norm],
@@ -117,9 +118,10 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
         "final_norm": [None, cfg.norm_order is NormOrder.pre],
         "positions": [Positions.sinusoidal] if family.first_row is None else added,
         "activation": ACTIVATIONS,
-        "d_k": [None, share],
-        "d_v": [None, share],
-        "num_kv_heads": [None, cfg.num_heads],
+        "d_k": [None, *(shares if len(shares) == 1 else ())],
+        "d_v": [None, *(shares if len(shares) == 1 else ())],
+        "num_kv_heads": [None, *({cfg.num_heads} & {own.num_heads})],
+        "decoder_d_model": [None, cfg.d_model],
         "qk_norm": [False],
         "decoder_self_attention": [SelfAttention.attention],
     }
@@ -152,9 +154,9 @@ def converted(model: Transformer, cfg: TransformerConfig, num_positions: int) ->
         "encoder_layers": cfg.encoder_layers,
         "decoder_layers": cfg.decoder_layers,
         "encoder_attention_heads": cfg.num_heads,
-        "decoder_attention_heads": cfg.num_heads,
+        "decoder_attention_heads": cfg.decoder_stack.num_heads,
         "encoder_ffn_dim": cfg.d_ff,
-        "decoder_ffn_dim": cfg.d_ff,
+        "decoder_ffn_dim": cfg.decoder_stack.d_ff,
         "activation_function": ACTIVATIONS[cfg.activation],
         "dropout": cfg.dropout,
         "attention_dropout": cfg.attention_dropout,
@@ -207,7 +209,7 @@ def _state(model: Transformer, family: Family, table: Tensor) -> Iterator[tuple[
         norms = {"layernorm_embedding": embedding.norm, "layer_norm": getattr(model, f"{side}_norm")}
         for name, norm in norms.items():
             yield from _parameters([f"{stack}.{name}"], norm, order)
-        for number, layer in enumerate(getattr(model, side)):
+        for number, layer in enumerate(getattr(model, f"{side}_layers")):
             for name, module in layer.named_modules():
                 theirs = [f"{stack}.layers.{number}.{part}" for part in PARTS.get(name, [])]
                 yield from _parameters(theirs, module, order, writes=name.endswith(WRITERS))

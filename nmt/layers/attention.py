@@ -95,7 +95,8 @@ class MultiHeadAttention(Recorder):
 
     A head has `d_k` channels for queries and keys and `d_v` for values, D / H each unless given; `bias` is
     for the projections to these. `positions`, if given, tell self-attention how far a key is from a query.
-    Keys and values may have fewer heads, `num_kv_heads`, of which each is for as many heads of queries.
+    Keys and values may have fewer heads, `num_kv_heads`, of which each is for as many heads of queries. The
+    sequence attended to has `d_memory` channels, D unless given.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class MultiHeadAttention(Recorder):
         num_kv_heads: int | None = None,
         qk_norm: bool = False,
         positions: RelativePositions | None = None,
+        d_memory: int | None = None,
     ):
         super().__init__(role)
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
@@ -119,7 +121,7 @@ class MultiHeadAttention(Recorder):
         self.widths = [num_heads * size for size in channels]
         self.kv_widths = [self.num_kv_heads * size for size in channels]
         self.query = Linear(d_model, self.widths[0], bias=bias)
-        self.key_value = Linear(d_model, *self.kv_widths, bias=bias)
+        self.key_value = Linear(d_memory or d_model, *self.kv_widths, bias=bias)
         self.query_norm, self.key_norm = (
             nn.RMSNorm(channels[0], QK_EPS) if qk_norm else None for _ in range(2)
         )
@@ -207,19 +209,21 @@ def _normed(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
 
 @contextmanager
 def recorded_attention(
-    model: nn.Module, factors: dict[str, list[Factors]] | None = None
+    model: nn.Module, factors: dict[str, list[Factors]] | None = None, *, by_role: bool = False
 ) -> Iterator[dict[str, list[Tensor]]]:
     """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call.
 
-    A dict `factors` is filled in the same way with queries and keys, where there are some.
+    A dict `factors` is filled in the same way with queries and keys, where there are some. With `by_role`
+    both have the names of roles, under which the calls of all modules follow one another.
     """
-    recorders = {name: module for name, module in model.named_modules() if isinstance(module, Recorder)}
-    weights: dict[str, list[Tensor]] = {name: [] for name in recorders}
-    for name, recorder in recorders.items():
-        recorder.recorded = weights[name]
-        recorder.factors = None if factors is None else factors.setdefault(name, [])
+    recorders = [(name, module) for name, module in model.named_modules() if isinstance(module, Recorder)]
+    weights: dict[str, list[Tensor]] = {}
+    for name, recorder in recorders:
+        key = recorder.role.value if by_role else name
+        recorder.recorded = weights.setdefault(key, [])
+        recorder.factors = None if factors is None else factors.setdefault(key, [])
     try:
         yield weights
     finally:
-        for recorder in recorders.values():
+        for _, recorder in recorders:
             recorder.recorded = recorder.factors = None

@@ -46,8 +46,9 @@ def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -
 
 def require_memory(cfg: ModelConfig) -> None:
     """Refuse sizes whose matrices, one of each width in every layer, do not fit into memory."""
-    layers = sum(value for name, value in vars(cfg).items() if name.endswith("layers"))
-    least = 4 * cfg.d_model * (layers * max(cfg.d_model, getattr(cfg, "d_ff", 0)) + (cfg.longest or 0))
+    layers = sum(num_layers for num_layers, _, _ in cfg.stacks)
+    numbers = sum(num_layers * width * max(width, d_ff) for num_layers, width, d_ff in cfg.stacks)
+    least = 4 * (numbers + cfg.d_model * (cfg.longest or 0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if least > memory:
         raise UserError(

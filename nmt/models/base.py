@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from nmt.layers.attention import Factors, Recorder, recorded_attention
+from nmt.layers.attention import Factors, recorded_attention
 from nmt.layers.loss import projected_nll
 
 if TYPE_CHECKING:
@@ -107,6 +107,10 @@ class TranslationModel(nn.Module, ABC):
         """Return whether the parameter `name` is applied to source tokens only: the encoder's are."""
         return name.startswith("encoder")
 
+    def uses(self, name: str) -> float:
+        """Return how often a token meets the parameter `name` in training, on average."""
+        return 1
+
     def project(self, hidden: Tensor) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
         return self.output(hidden)
@@ -151,12 +155,8 @@ class TranslationModel(nn.Module, ABC):
         `with_factors` asks for the queries and keys, too.
         """
         factors: dict[str, list[Factors]] | None = {} if with_factors else None
-        with recorded_attention(self, factors) as recorded:
+        with recorded_attention(self, factors, by_role=True) as recorded:
             self(src, src_mask, tgt_in)
-        maps = AttentionMaps()
-        for name, module in self.named_modules():
-            if isinstance(module, Recorder):
-                getattr(maps, module.role.value).extend(recorded[name])
-                if factors and factors[name]:
-                    maps.factors.setdefault(module.role.value, []).extend(factors[name])
-        return maps
+        return AttentionMaps(
+            **recorded, factors={role: found for role, found in (factors or {}).items() if found}
+        )

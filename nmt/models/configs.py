@@ -6,6 +6,7 @@ of a row is loaded when a model is built.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from enum import Enum
@@ -45,6 +46,12 @@ class ModelConfig:
     def longest(self) -> int | None:
         """Longest source or target in tokens that the positions allow; None where there is no limit."""
         return None
+
+    @property
+    def stacks(self) -> list[tuple[int, int, int]]:
+        """Layers with weights of their own, width and width inside of the feed-forward blocks of each stack."""
+        layers = sum(value for name, value in vars(self).items() if name.endswith("layers"))
+        return [(layers, self.d_model, getattr(self, "d_ff", 0))]
 
     @property
     def needs_source(self) -> bool:
@@ -192,22 +199,24 @@ class StackConfig(ModelConfig):
         return self.max_distance or (16 if self.positions is Positions.relative else 128)
 
 
-def _check_heads(cfg: StackConfig) -> None:
+def _check_heads(cfg: StackConfig, side: str = "") -> None:
+    """Raise `UserError` unless the heads of a stack divide its width; `side` begins the names of its keys."""
     if (cfg.d_k is None or cfg.d_v is None) and cfg.d_model % cfg.num_heads:
         divisors = [n for n in range(1, cfg.d_model + 1) if cfg.d_model % n == 0]
         nearest = min(divisors, key=lambda n: (abs(n - cfg.num_heads), -n))
         raise UserError(
-            f"model.d_model must be divisible by model.num_heads, but {cfg.d_model} % {cfg.num_heads} "
-            f"= {cfg.d_model % cfg.num_heads}; try model.num_heads={nearest}"
+            f"model.{side}d_model must be divisible by model.{side}num_heads, but {cfg.d_model} % "
+            f"{cfg.num_heads} = {cfg.d_model % cfg.num_heads}; try model.{side}num_heads={nearest}"
         )
     if cfg.num_kv_heads is not None and cfg.num_heads % cfg.num_kv_heads:
         raise UserError(
-            f"model.num_kv_heads must divide model.num_heads={cfg.num_heads}, but is {cfg.num_kv_heads}; "
+            f"model.num_kv_heads must divide model.{side}num_heads={cfg.num_heads}, "
+            f"but is {cfg.num_kv_heads}; "
             f"try {' or '.join(str(n) for n in range(1, cfg.num_heads) if cfg.num_heads % n == 0) or 1}"
         )
     width, _ = cfg.head_widths
     if cfg.positions is Positions.rotary and width % 2:
-        name = "model.d_model / model.num_heads" if cfg.d_k is None else "model.d_k"
+        name = f"model.{side}d_model / model.{side}num_heads" if cfg.d_k is None else "model.d_k"
         raise UserError(
             f"{name} must be even with model.positions=rotary, which rotates pairs of channels, "
             f"but is {width}; try model.d_k={width + 1}"
@@ -235,6 +244,19 @@ class TransformerConfig(StackConfig):
     """Depth of the encoder."""
     decoder_layers: int = 6
     """Depth of the decoder."""
+    decoder_d_model: int | None = None
+    """Width of the decoder; null: d_model. Another width needs tying=tgt_output or none."""
+    decoder_d_ff: int | None = None
+    """Width inside the feed-forward blocks of the decoder; null: d_ff."""
+    decoder_num_heads: int | None = None
+    """Attention heads of the decoder; null: num_heads."""
+    encoder_sharing: list[int] | None = None
+    """For each layer of the encoder, from its input on, the number of its weights: [1,1,2,2] has four layers
+    with two sets of weights; null: each layer has its own."""
+    decoder_sharing: list[int] | None = None
+    """The same for the layers of the decoder."""
+    layer_drop: float = 0.0
+    """Rate at which each layer of encoder and decoder is left out of a batch in training."""
     tying: Tying = Tying.all
     """none, src_tgt, src_output, tgt_output or all; sharing with the source needs tokenizer.joint=true."""
     output_bias: bool = False
@@ -247,10 +269,67 @@ class TransformerConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("encoder_layers", "decoder_layers")
+        self.require_positive("decoder_d_model", "decoder_d_ff", "decoder_num_heads")
+        self.require_rates("layer_drop")
+        _check_heads(self.decoder_stack, "decoder_")
+        _check_sharing("encoder", self.encoder_sharing, self.encoder_layers)
+        _check_sharing("decoder", self.decoder_sharing, self.decoder_layers)
+        if self.tying.shares_vocabulary and self.decoder_stack.d_model != self.d_model:
+            raise UserError(
+                f"model.tying={self.tying.value} shares one matrix between source and target, but "
+                f"model.d_model={self.d_model} and model.decoder_d_model={self.decoder_d_model}; "
+                "set model.tying=tgt_output or none"
+            )
 
     @property
     def shares_vocabulary(self) -> bool:
         return self.tying.shares_vocabulary
+
+    @property
+    def decoder_stack(self) -> TransformerConfig:
+        """The config of the decoder, whose sizes are those of its stack."""
+        cfg = copy.copy(self)
+        cfg.d_model = self.decoder_d_model or self.d_model
+        cfg.d_ff = self.decoder_d_ff or self.d_ff
+        cfg.num_heads = self.decoder_num_heads or self.num_heads
+        return cfg
+
+    @property
+    def encoder_order(self) -> list[int]:
+        """For each layer of the encoder the number of its weights, from 0 on."""
+        return [n - 1 for n in self.encoder_sharing or range(1, self.encoder_layers + 1)]
+
+    @property
+    def decoder_order(self) -> list[int]:
+        """For each layer of the decoder the number of its weights, from 0 on."""
+        return [n - 1 for n in self.decoder_sharing or range(1, self.decoder_layers + 1)]
+
+    @property
+    def stacks(self) -> list[tuple[int, int, int]]:
+        own = self.decoder_stack
+        return [
+            (len(set(self.encoder_order)), self.d_model, self.d_ff),
+            (len(set(self.decoder_order)), own.d_model, own.d_ff),
+        ]
+
+
+def _check_sharing(side: str, numbers: list[int] | None, num_layers: int) -> None:
+    """Raise `UserError` unless `numbers` name the weights of each layer, in the order of their first use."""
+    if numbers is None:
+        return
+    key = f"model.{side}_sharing={numbers}"
+    if len(numbers) != num_layers:
+        raise UserError(
+            f"{key} must have one number for each layer, but has {len(numbers)} for "
+            f"model.{side}_layers={num_layers}"
+        )
+    first_uses = list(dict.fromkeys(numbers))
+    if first_uses != list(range(1, len(first_uses) + 1)):
+        place = {number: i for i, number in enumerate(first_uses, start=1)}
+        raise UserError(
+            f"{key} must count weights from 1 in the order of their first use; "
+            f"try model.{side}_sharing={[place[number] for number in numbers]}"
+        )
 
 
 class AttentionScore(Enum):

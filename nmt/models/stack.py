@@ -8,8 +8,11 @@ head, N = B * K hypotheses.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
@@ -73,11 +76,11 @@ class SummarySublayer(nn.Module):
 
 
 class CrossAttentionSublayer(nn.Module):
-    """Attention of the decoder to the output of the encoder, as a residual sublayer."""
+    """Attention of the decoder to the output of the encoder, of `d_memory` channels, as a residual sublayer."""
 
-    def __init__(self, cfg: StackConfig):
+    def __init__(self, cfg: StackConfig, d_memory: int):
         super().__init__()
-        self.attention = build_attention(cfg, AttentionRole.cross)
+        self.attention = build_attention(cfg, AttentionRole.cross, d_memory)
         self.residual = build_residual(cfg)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -141,16 +144,54 @@ class Embedding(nn.Module):
         return self.dropout(self.norm(x))
 
 
-def build_stack(cfg: StackConfig, layers: Iterable[AnyModule]) -> Sequence[AnyModule]:
-    """Return the layers as modules, scaled down by the depth of the stack where `cfg.init` says so."""
+class Skipped(torch.autograd.Function):
+    """The identity in place of a layer, whose weights get gradients of zero.
+
+    Processes that add up their gradients wait for those of every weight.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+        """Return x."""
+        ctx.weights = weights
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x as it comes, and zeros for the weights that learn."""
+        return (*grads, *(torch.zeros_like(x) if x.requires_grad else None for x in ctx.weights))
+
+
+def through(layers: Iterable[nn.Module], x: Tensor, *others: Tensor, drop: float = 0.0) -> Tensor:
+    """Return what the layers make of x (B, T, D), one after the other; each is left out at the rate `drop`.
+
+    LayerDrop (Fan et al. 2020, section 3.1). The numbers of `random` decide, which all processes of a
+    training draw alike. It happens outside of the layers, so that what is computed again is the same.
+    """
+    for layer in layers:
+        if drop and random.random() < drop:
+            x = Skipped.apply(x, *layer.parameters())
+        else:
+            x = layer(x, *others)
+    return x
+
+
+def build_stack(
+    cfg: StackConfig, layers: Iterable[AnyModule], depth: int | None = None
+) -> Sequence[AnyModule]:
+    """Return the layers as modules, scaled down by the depth of the stack where `cfg.init` says so.
+
+    `depth` counts layers that share weights as several; by default none does.
+    """
     stack = module_list(layers)
     if cfg.init is Init.depth_scaled:
         modules = [module for layer in stack for module in layer.modules()]
         outputs = [module.output.weight for module in modules if isinstance(module, MultiHeadAttention)]
         outputs += [module.outer.weight for module in modules if isinstance(module, FeedForward)]
         outputs += [module.value_weight for module in modules if isinstance(module, Ssru)]
+        num_sublayers = len(outputs) // len(stack) * (depth or len(stack))
         for output in outputs:
-            output.data *= len(outputs) ** -0.5
+            output.data *= num_sublayers**-0.5
     return stack
 
 
@@ -177,8 +218,8 @@ def build_feed_forward(cfg: StackConfig) -> FeedForward:
     )
 
 
-def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention:
-    """Return attention with the heads that `cfg` asks for."""
+def build_attention(cfg: StackConfig, role: AttentionRole, d_memory: int | None = None) -> MultiHeadAttention:
+    """Return attention with the heads that `cfg` asks for, to a sequence of `d_memory` channels if given."""
     d_k, d_v = cfg.head_widths
     return MultiHeadAttention(
         cfg.d_model,
@@ -192,6 +233,7 @@ def build_attention(cfg: StackConfig, role: AttentionRole) -> MultiHeadAttention
         num_kv_heads=cfg.num_kv_heads,
         qk_norm=cfg.qk_norm,
         positions=build_relative_positions(cfg, role),
+        d_memory=d_memory,
     )
 
 

@@ -1,10 +1,16 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), post-norm or pre-norm (Xiong et al. 2020).
 
 Knows token ids and nothing of text, batches or loss. Shapes: B sentences, S source length, T target length,
-D d_model, H heads, C channels of a head, K beams, N = B * K hypotheses, V target vocabulary.
+D d_model (the decoder may have another one), H heads, C channels of a head, K beams, N = B * K hypotheses,
+V target vocabulary.
+
+Layers may share weights (Dehghani et al. 2019; Takase and Kiyono 2021): each is stored once, in the order of
+its first use. In training whole layers may be left out (LayerDrop, Fan et al. 2020).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +32,7 @@ from nmt.models.stack import (
     build_feed_forward,
     build_final_norm,
     build_stack,
+    through,
 )
 from nmt.models.vocabulary import build_vocabulary
 
@@ -42,12 +49,12 @@ def build_self_attention(cfg: TransformerConfig) -> SelfAttentionSublayer | Summ
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention or a substitute, attention to the source, then feed-forward."""
+    """Causal self-attention or a substitute, attention to a source of `d_memory` channels, then feed-forward."""
 
-    def __init__(self, cfg: TransformerConfig):
+    def __init__(self, cfg: TransformerConfig, d_memory: int):
         super().__init__()
         self.self_attention = build_self_attention(cfg)
-        self.cross_attention = CrossAttentionSublayer(cfg)
+        self.cross_attention = CrossAttentionSublayer(cfg, d_memory)
         self.feed_forward = FeedForwardSublayer(cfg)
 
     def forward(self, x: Tensor, memory: Tensor, causal: Tensor, src_mask: Tensor) -> Tensor:
@@ -71,23 +78,47 @@ class Transformer(TranslationModel):
 
     def __init__(self, cfg: TransformerConfig, *, src_vocab_size: int, tgt_vocab_size: int):
         super().__init__()
+        of_decoder = cfg.decoder_stack
         vocabulary = build_vocabulary(
             cfg.tying,
             cfg.d_model,
+            tgt_d_model=of_decoder.d_model,
             init=cfg.embedding_init,
             output_bias=cfg.output_bias,
             src_vocab_size=src_vocab_size,
             tgt_vocab_size=tgt_vocab_size,
         )
         self.src_embedding = Embedding(cfg, vocabulary.src)
-        self.tgt_embedding = Embedding(cfg, vocabulary.tgt)
+        self.tgt_embedding = Embedding(of_decoder, vocabulary.tgt)
         self.output = vocabulary.output
         self.max_length = cfg.longest
-        encoder = (SelfAttentionLayer(cfg, AttentionRole.encoder) for _ in range(cfg.encoder_layers))
-        self.encoder = build_stack(cfg, encoder)
-        self.decoder = build_stack(cfg, (DecoderLayer(cfg) for _ in range(cfg.decoder_layers)))
+        self.encoder_order, self.decoder_order = cfg.encoder_order, cfg.decoder_order
+        encoder = (SelfAttentionLayer(cfg, AttentionRole.encoder) for _ in set(self.encoder_order))
+        self.encoder = build_stack(cfg, encoder, cfg.encoder_layers)
+        decoder = (DecoderLayer(of_decoder, cfg.d_model) for _ in set(self.decoder_order))
+        self.decoder = build_stack(cfg, decoder, cfg.decoder_layers)
         self.encoder_norm = build_final_norm(cfg)
-        self.decoder_norm = build_final_norm(cfg)
+        self.decoder_norm = build_final_norm(of_decoder)
+        self.layer_drop = cfg.layer_drop
+        self.gains_from_compiling = not cfg.layer_drop  # each choice of layers would be a graph of its own
+
+    @property
+    def encoder_layers(self) -> Sequence[SelfAttentionLayer]:
+        """The layers that a source goes through; one that is shared is there several times."""
+        return [self.encoder[i] for i in self.encoder_order]
+
+    @property
+    def decoder_layers(self) -> Sequence[DecoderLayer]:
+        """The layers that a target goes through; one that is shared is there several times."""
+        return [self.decoder[i] for i in self.decoder_order]
+
+    def uses(self, name: str) -> float:
+        """Return in how many layers the parameter `name` is, or the mean where layers are left out."""
+        stack, _, rest = name.partition(".")
+        if stack not in ("encoder", "decoder"):
+            return 1
+        order = self.encoder_order if stack == "encoder" else self.decoder_order
+        return order.count(int(rest.partition(".")[0])) * (1 - self.layer_drop)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Return the hidden states (B, T, D) of every target position, given the reference before it."""
@@ -96,20 +127,19 @@ class Transformer(TranslationModel):
         x = self.tgt_embedding(tgt_in)
         # Padding is at the end, where the causal mask hides it from every real position.
         causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
-        for layer in self.decoder:
-            x = layer(x, memory, causal, mask)
-        return self.decoder_norm(x)
+        drop = self.layer_drop if self.training else 0.0
+        return self.decoder_norm(through(self.decoder_layers, x, memory, causal, mask, drop=drop))
 
     def start(self, src: Tensor, src_mask: Tensor) -> KeyValueCache:
         """Encode the source and keep its keys and values for every layer of the decoder."""
         memory, _ = self.encode(src, src_mask)
-        cache = new_cache(self.decoder, memory)
-        cache.remember_source(src_mask, (layer.read(memory) for layer in self.decoder))
+        cache = new_cache(self.decoder_layers, memory)
+        cache.remember_source(src_mask, (layer.read(memory) for layer in self.decoder_layers))
         return cache
 
     def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:
         """Return the hidden states (N, D) that predict the token after `last` (N,)."""
-        x = state.through(self.decoder, self.tgt_embedding(last[:, None], start=state.position))
+        x = state.through(self.decoder_layers, self.tgt_embedding(last[:, None], start=state.position))
         state.position += 1
         return self.decoder_norm(x)
 
@@ -117,6 +147,5 @@ class Transformer(TranslationModel):
         """Return memory (B, S, D) of source ids (B, S), and the mask (B, 1, 1, S) of attention to it."""
         x = self.src_embedding(src)
         mask = prepared(src_mask[:, None, None, :], x)
-        for layer in self.encoder:
-            x = layer(x, mask)
-        return self.encoder_norm(x), mask
+        drop = self.layer_drop if self.training else 0.0
+        return self.encoder_norm(through(self.encoder_layers, x, mask, drop=drop)), mask

@@ -41,8 +41,9 @@ def build_vocabulary(
     tgt_vocab_size: int,
     init: EmbeddingInit = EmbeddingInit.normal,
     output_bias: bool = False,
+    tgt_d_model: int | None = None,
 ) -> Vocabulary:
-    """Make the matrices and tie them.
+    """Make the matrices and tie them; target embedding and output layer may have another width.
 
     Raises:
         UserError: one matrix cannot serve vocabularies of two sizes.
@@ -54,13 +55,13 @@ def build_vocabulary(
             "set tokenizer.joint=true or model.tying=tgt_output"
         )
     src = TokenEmbedding(src_vocab_size, d_model)
-    tgt = TokenEmbedding(tgt_vocab_size, d_model)
-    output = nn.Linear(d_model, tgt_vocab_size, bias=output_bias)
+    tgt = TokenEmbedding(tgt_vocab_size, tgt_d_model or d_model)
+    output = nn.Linear(tgt_d_model or d_model, tgt_vocab_size, bias=output_bias)
     for layer in (src, tgt, output):
         if init is EmbeddingInit.xavier:
             nn.init.xavier_uniform_(layer.weight)
         else:
-            nn.init.normal_(layer.weight, std=d_model**-0.5)
+            nn.init.normal_(layer.weight, std=layer.weight.shape[1] ** -0.5)
     if output_bias:
         nn.init.zeros_(output.bias)
     if tying in (Tying.src_tgt, Tying.all):

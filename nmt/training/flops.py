@@ -48,7 +48,7 @@ class Meter:
     def __init__(self, model: TranslationModel, device: torch.device, precision: Precision):
         tables = {id(table.weight) for table in model.modules() if isinstance(table, nn.Embedding)}
         weights = {
-            name: parameter.numel()
+            name: parameter.numel() * model.uses(name)
             for name, parameter in model.named_parameters()
             if parameter.dim() > 1 and id(parameter) not in tables | {id(model.output.weight)}
         }

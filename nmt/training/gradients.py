@@ -97,7 +97,7 @@ class Gradients:
 
     def _add_batches(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> list[Tensor]:
         """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
-        seed_everything(self.seed, step, *([self.world.rank] if self.world.rank else []))
+        seed_everything(self.seed, step, rank=self.world.rank)
         num_tokens, losses = num_tokens_of(pairs, batches), []
         parts = self._own(batches)
         for number, indices in enumerate(parts, start=1):

@@ -169,6 +169,28 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
         "deep_decoder": partial(
             transformer, encoder_layers=1, decoder_layers=3, norm_order=post, positions=Positions.none
         ),
+        "own_decoder": partial(
+            transformer,
+            decoder_d_model=12,
+            decoder_d_ff=20,
+            decoder_num_heads=3,
+            positions=Positions.alibi,
+            tying=Tying.tgt_output,
+            init=Init.depth_scaled,
+        ),
+        "own_decoder_post": partial(
+            transformer, decoder_d_model=24, decoder_num_heads=1, norm_order=post, tying=Tying.none, norm=rms
+        ),
+        "few_weights": partial(
+            transformer,
+            encoder_layers=3,
+            decoder_layers=3,
+            encoder_sharing=[1, 1, 1],
+            decoder_sharing=[1, 2, 1],
+            positions=Positions.t5,
+            init=Init.depth_scaled,
+        ),
+        "layer_dropouts": partial(transformer, layer_drop=0.1, decoder_sharing=[1, 1]),
         "one_head": partial(transformer, num_heads=1, positions=Positions.alibi, embedding_norm=True),
         "ssru": partial(
             transformer,
@@ -323,7 +345,7 @@ def test_shapes(model: TranslationModel, sentences: Sentences) -> None:
     src, src_mask, tgt_in = sentences(3, 5, 4)
     hidden = model(src, src_mask, tgt_in)
     assert hidden.shape == (3, 4, model.hidden_size)
-    assert model.hidden_size == (16 + 12 + 10 + 20 + 24 if len(model.members) > 1 else D_MODEL)
+    assert model.hidden_size == sum(member.output.in_features for member in model.members)
     assert model.project(hidden).shape == (3, 4, VOCAB_SIZE)
     state = model.start(src, src_mask)
     assert all(len(tensor) == 3 for tensor in (*state.source.values(), *state.target.values()))
