@@ -31,6 +31,7 @@ from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import Parallel, RuntimeConfig
 from nmt.training.configs import (
     AUTO,
+    WEIGHING,
     AdafactorConfig,
     DecayConfig,
     MuonConfig,
@@ -414,6 +415,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "
             "set runtime.parallel=ddp, or optimizer=adamw"
+        )
+    if cfg.data.has_weights and cfg.objective.name not in WEIGHING:
+        yield (
+            f"objective={cfg.objective.name} knows no weights of pairs, but the data has some (weights or "
+            f"loss_weight); leave them out, or choose objective={' or '.join(WEIGHING)}"
         )
     if cfg.objective.needs_average and not cfg.trainer.ema_decay:
         yield (

@@ -91,7 +91,8 @@ class Augmentation:
 
     def __call__(self, text: ParallelText, *, seed: int, first: int = 0) -> ParallelText:
         """Return the text with some pairs modified; `first` is the number of its first pair."""
-        changed = ParallelText([*text.src], [*text.tgt], [[*lines] for lines in text.references])
+        references = [[*lines] for lines in text.references]
+        changed = ParallelText([*text.src], [*text.tgt], references, text.weights)
         numbers = np.arange(first, first + len(text), dtype=np.uint64)
         for place, modifier in enumerate(self.modifiers):
             own = hashes(np.array([seed], np.uint64), np.array([place], np.uint64))

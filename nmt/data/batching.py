@@ -45,6 +45,8 @@ class Batch:
     """(B, T) int64, ends with EOS, then padding."""
     rows: Tensor
     """(num_tokens,) int64: where `tgt_out`, flattened, is not padding."""
+    weights: Tensor | None = None
+    """(num_tokens,) float32: the weight of each token in the loss, that of its pair; None: 1 each."""
 
     @property
     def num_tokens(self) -> int:
@@ -59,8 +61,19 @@ class Batch:
         """Return the batch on `device`; the host does not wait for the copy to a GPU."""
         if device.type == "cpu":
             return self
-        tensors = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.rows)
-        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
+        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in self.tensors))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors, in their order."""
+        return [tensor for tensor in vars(self).values() if tensor is not None]
+
+    @property
+    def count(self) -> Tensor:
+        """The target tokens without padding, each times its weight, in float64: a scalar."""
+        if self.weights is None:
+            return torch.tensor(float(self.num_tokens), dtype=torch.float64, device=self.rows.device)
+        return self.weights.sum(dtype=torch.float64)
 
 
 class Plan(Sequence[Indices]):
@@ -188,7 +201,16 @@ def collate(pairs: EncodedPairs, indices: Sequence[int] | Indices) -> Batch:
     src, src_mask = pad(pairs.src.take(indices))
     tgt_out, real = pad(pairs.tgt.take(indices))
     tgt_in = torch.cat([torch.full_like(tgt_out[:, :1], BOS_ID), tgt_out[:, :-1]], dim=1)
-    return Batch(src, src_mask, tgt_in, tgt_out, rows=real.flatten().nonzero()[:, 0])
+    rows = real.flatten().nonzero()[:, 0]
+    return Batch(src, src_mask, tgt_in, tgt_out, rows, _weights(pairs, np.asarray(indices, np.int64)))
+
+
+def _weights(pairs: EncodedPairs, indices: Indices) -> Tensor | None:
+    """Return the weights of the target tokens of some pairs; None where they are all 1, as without any."""
+    if pairs.weights is None or (pairs.weights[indices] == 1.0).all():
+        return None
+    weights = np.asarray(pairs.weights[indices], np.float32)
+    return torch.from_numpy(np.repeat(weights, pairs.tgt_lengths[indices]))
 
 
 def pad(sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> tuple[Tensor, Tensor]:

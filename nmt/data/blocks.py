@@ -15,7 +15,7 @@ import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,14 +85,17 @@ class LargeCorpora:
         Raises:
             TrainingStopped: the files of the ids can be read no more.
         """
-        src, tgt = list[_Piece](), list[_Piece]()
+        src, tgt, weights = list[_Piece](), list[_Piece](), list[NDArray[Any]]()
         for corpus, (pairs, taken) in enumerate(zip(self._corpora, self._taken, strict=True)):
             first, last = (taken * place // self.num_parts for place in (number, number + 1))
             for rows in self._rows(corpus, epoch, first, last):
                 src.append(_Piece(pairs.src, rows))
                 tgt.append(_Piece(pairs.tgt, rows))
+                if pairs.weights is not None:
+                    weights.append(np.asarray(pairs.weights[rows]))
         try:
-            return EncodedPairs(_read(src), _read(tgt), digest=self._digest)
+            of_pairs = np.concatenate(weights) if weights else None
+            return EncodedPairs(_read(src), _read(tgt), digest=self._digest, weights=of_pairs)
         except OSError as error:
             raise TrainingStopped(
                 f"the training pairs cannot be read: {error.strerror}; what was saved is intact, and the "

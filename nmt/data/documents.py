@@ -82,7 +82,7 @@ def with_context(source: PairStream, cfg: DataConfig, split: Split) -> PairStrea
         number = 0
         for chunk in source.chunks():
             found = ParallelText()
-            for pair in zip(chunk.src, chunk.tgt, strict=True):
+            for *pair, weight in zip(chunk.src, chunk.tgt, chunk.all_weights, strict=True):
                 blank = [not side.strip() for side in pair]
                 if all(blank):
                     history.clear()
@@ -92,6 +92,8 @@ def with_context(source: PairStream, cfg: DataConfig, split: Split) -> PairStrea
                 number += 1
                 context = list(history)[max(0, len(history) - wanted) :] if not any(blank) else []
                 _add(found, src, tgt, context, cfg)
+                if chunk.weights:
+                    found.weights.append(weight)
                 if not any(blank):
                     history.append((src.strip(), tgt.strip()))
             yield found

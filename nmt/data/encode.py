@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ MAPPED_BYTES = 1 << 21
 """Lengths are held in memory up to this size; larger files are mapped."""
 
 FILES = ("src_ids", "src_lengths", "tgt_ids", "tgt_lengths")
+WEIGHTS = "weights"
+"""The file of the weights, behind `FILES`, where pairs have some."""
 SHORT = 1 << 16
 """Numbers below this are stored in two bytes, others in four."""
 
@@ -54,6 +56,8 @@ class EncodingOptions(NamedTuple):
     """Whether pairs are left out of which one side is EOS alone."""
     joined: bool = False
     """Whether source, BOS and target become one target, with an empty source: the model predicts both."""
+    weighted: bool = False
+    """Whether the weights of the pairs are kept."""
 
 
 UNLIMITED = EncodingOptions()
@@ -84,24 +88,31 @@ class Encoder:
         tgt = self.tokenizer.sample_tgt(text.tgt, text.src, alpha=self.alpha, seed=tgt_seed, first=first)
         return src, tgt
 
-    def of_all(self, chunks: Iterable[ParallelText]) -> Iterator[tuple[RaggedIds, RaggedIds]]:
-        """Yield the ids of all pairs, chunk by chunk."""
+    def of_all(self, chunks: Iterable[ParallelText]) -> Iterator[tuple[RaggedIds, RaggedIds, list[float]]]:
+        """Yield the ids and the weights of all pairs, chunk by chunk."""
         first = 0
         for chunk in chunks:
-            yield self(chunk, first)
+            yield *self(chunk, first), chunk.all_weights
             first += len(chunk)
 
     def entry_name(self, kind: str, *parts: object) -> str:
         """Return the name of an entry of the cache that depends on this encoder and on `parts`."""
         versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
-        return entry_name(kind, *versions, *parts, self.tokenizer.fingerprint, tuple(self.options))
+        options = tuple(self.options)[: None if self.options.weighted else -1]  # absent if without effect
+        return entry_name(kind, *versions, *parts, self.tokenizer.fingerprint, options)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files of a corpus."""
+        return (*FILES, *([WEIGHTS] if self.options.weighted else []))
 
     @property
     def types(self) -> list[str]:
-        """The types of the numbers in `FILES`."""
+        """The types of the numbers in `files`."""
         longest = 2 * (self.options.max_tokens or SHORT) + 1
         vocabularies = self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size
-        return [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
+        sides = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
+        return [*sides, *(["<f4"] if self.options.weighted else [])]
 
 
 class Counts(NamedTuple):
@@ -165,7 +176,7 @@ def sample_pairs(chunks: Chunks, encoder: Encoder) -> tuple[EncodedPairs, Filter
 
 def _chunks(text: ParallelText) -> Iterator[ParallelText]:
     for first in range(0, len(text), CHUNK_PAIRS):
-        yield ParallelText(text.src[first : first + CHUNK_PAIRS], text.tgt[first : first + CHUNK_PAIRS])
+        yield text.part(slice(first, first + CHUNK_PAIRS))
 
 
 def _encode_uncached(chunks: Iterable[ParallelText], encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
@@ -180,11 +191,11 @@ class Layout:
     def __init__(self, folder: Path, encoder: Encoder, files: ExitStack):
         """Open the files, which `files` closes."""
         self._types = encoder.types
-        self._files = [files.enter_context((folder / name).open("wb")) for name in FILES]
-        self._hashes = [hashlib.sha256() for _ in FILES]
+        self._files = [files.enter_context((folder / name).open("wb")) for name in encoder.files]
+        self._hashes = [hashlib.sha256() for _ in encoder.files]
 
     def add(self, *arrays: NDArray[Any]) -> None:
-        """Add ids and lengths of both sides, in the order of `FILES`."""
+        """Add ids and lengths of both sides, and perhaps weights, in the order of `Encoder.files`."""
         for file, hashed, array, kind in zip(self._files, self._hashes, arrays, self._types, strict=True):
             content = array.astype(kind, copy=False).data
             file.write(content)
@@ -201,10 +212,10 @@ def _lay_out(chunks: Iterable[ParallelText], encoder: Encoder, folder: Path) -> 
     counts = Counts()
     with ExitStack() as stack:
         layout = Layout(folder, encoder, stack)
-        for src, tgt in encoder.of_all(chunks):
+        for src, tgt, weights in encoder.of_all(chunks):
             kept, of_chunk = chosen(src, tgt, encoder.options)
             counts = counts.plus(of_chunk)
-            layout.add(*laid_out(src, tgt, kept, encoder.options))
+            layout.add(*laid_out(src, tgt, weights, kept, encoder.options))
     return layout.metadata(counts.report(encoder.options))
 
 
@@ -219,13 +230,18 @@ def chosen(src: RaggedIds, tgt: RaggedIds, options: EncodingOptions) -> tuple[ND
 
 
 def laid_out(
-    src: RaggedIds, tgt: RaggedIds, kept: NDArray[np.bool_], options: EncodingOptions
+    src: RaggedIds,
+    tgt: RaggedIds,
+    weights: Sequence[float],
+    kept: NDArray[np.bool_],
+    options: EncodingOptions,
 ) -> list[NDArray[Any]]:
-    """Return the arrays of the pairs that are kept, in the order of `FILES`."""
+    """Return the arrays of the pairs that are kept, in the order of `Encoder.files`."""
     sides = _only(src, kept), _only(tgt, kept)
     if options.joined:
         sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)
-    return [array for side in sides for array in (side.ids, side.lengths)]
+    arrays = [array for side in sides for array in (side.ids, side.lengths)]
+    return [*arrays, *([np.asarray(weights, np.float32)[kept]] if options.weighted else [])]
 
 
 def _type(largest: int) -> str:
@@ -250,7 +266,8 @@ def _joined(src: RaggedIds, tgt: RaggedIds) -> RaggedIds:
 
 def opened(folder: Path, metadata: Metadata) -> tuple[EncodedPairs, FilterReport]:
     """Open the files of encoded pairs, which may be deleted then."""
-    ids_and_lengths = dict(zip(FILES, metadata["types"], strict=True))
+    types = metadata["types"]
+    ids_and_lengths = dict(zip(FILES, types, strict=False))
     sides = []
     for side in ("src", "tgt"):
         file, kind = folder / f"{side}_ids", ids_and_lengths[f"{side}_ids"]
@@ -259,7 +276,9 @@ def opened(folder: Path, metadata: Metadata) -> tuple[EncodedPairs, FilterReport
         known = folder / f"{side}_starts"
         starts = _array(known, "<i8") if known.exists() else None
         sides.append(RaggedIds(FileIds(file, kind) if large else np.fromfile(file, kind), lengths, starts))
-    return EncodedPairs(*sides, digest=metadata["digest"]), FilterReport(**metadata["report"])
+    weights = _array(folder / WEIGHTS, types[-1]) if len(types) > len(FILES) else None
+    pairs = EncodedPairs(*sides, weights=weights, digest=metadata["digest"])
+    return pairs, FilterReport(**metadata["report"])
 
 
 def _array(file: Path, kind: str) -> NDArray[Any]:

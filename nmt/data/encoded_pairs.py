@@ -162,14 +162,21 @@ class EncodedPairs:
     num_parts = 1
 
     def __init__(
-        self, src: RaggedIds, tgt: RaggedIds, *, draws: Sequence[SampleCounts] = (), digest: str = ""
+        self,
+        src: RaggedIds,
+        tgt: RaggedIds,
+        *,
+        draws: Sequence[SampleCounts] = (),
+        digest: str = "",
+        weights: NDArray[Any] | None = None,
     ):
-        """Hold both sides.
+        """Hold both sides, and perhaps the weight of each pair in the loss.
 
         `draws` are the counts of each corpus, in order; by default every pair once. `digest` is a hash of the
         pairs, by which ranks make sure that they have the same, and a resumed run that it goes on with them.
         """
         self.src, self.tgt, self.draws, self.digest = src, tgt, draws, digest
+        self.weights = weights
 
     def __len__(self) -> int:
         return len(self.tgt.lengths)
@@ -205,7 +212,14 @@ def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedP
         for of_all in ([pairs.src for pairs in corpora], [pairs.tgt for pairs in corpora])
     )
     digest = hashlib.sha256(repr([pairs.digest for pairs in corpora]).encode()).hexdigest()
-    return EncodedPairs(*sides, draws=draws, digest=digest)
+    weights = _joined_weights([pairs.weights for pairs in corpora])
+    return EncodedPairs(*sides, draws=draws, digest=digest, weights=weights)
+
+
+def _joined_weights(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """Return the weights of several corpora end to end; all of them have some, or none has."""
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found else None
 
 
 def windows(pairs: EncodedPairs, length: int, first: int = 0) -> EncodedPairs:

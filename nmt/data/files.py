@@ -10,8 +10,8 @@ import itertools
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from nmt.data.pairs import (
     chunked,
     one_line,
     stamp_of_files,
+    weight_of,
 )
 from nmt.errors import UserError
 
@@ -105,6 +106,7 @@ class TextData(DataConfig):
 
 def stream(cfg: FilesData, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
+    cfg = cfg.of_split(split)
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     if (table := stream_table(cfg, split)) is not None:
         return table
@@ -114,10 +116,35 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
             "or from two text files, whose path is given with {lang} for the language"
         )
     pattern = place if "{lang}" in place else f"{place}.{{lang}}"
-    src, tgt = (_find(pattern.replace("{lang}", column), key) for column in cfg.columns)
+    src, tgt = (_find(pattern.replace("{lang}", column), key) for column in cfg.sides)
     if src.samefile(tgt):
         raise UserError(f"{key}: {src} is both the source and the target; name two different files")
+    if cfg.weights is not None:
+        return _weighed(src, tgt, cfg.weights, cfg, key)
     return PairStream(lambda: stamp_of_files([src, tgt]), lambda: _parallel_chunks(src, tgt, key))
+
+
+def _weighed(src: Path, tgt: Path, place: str, cfg: FilesData, key: str) -> PairStream:
+    """Return the pairs of two files of plain text, with their weights from a third."""
+    file, own = Path(os.path.expanduser(place)), f"{cfg.key_prefix}.weights"
+    require_file(file, own, "; files of plain text have their weights in a file, a number a line")
+
+    def chunks() -> Iterator[ParallelText]:
+        values = enumerate(read_lines(file, own), start=1)
+        read = 0
+        for chunk in _parallel_chunks(src, tgt, key):
+            read += len(chunk)
+            found = itertools.islice(values, len(chunk))
+            weights = [weight_of(value, f"{own}: {file}:{number}") for number, value in found]
+            if len(weights) < len(chunk):
+                raise UserError(
+                    f"{own}: {file} has fewer lines than {src}, the {read:,} of which have weights"
+                )
+            yield replace(chunk, weights=weights)
+        if next(values, None) is not None:
+            raise UserError(f"{own}: {file} has more lines than {src}, which has {read:,}; one for each pair")
+
+    return PairStream(lambda: stamp_of_files([src, tgt, file], "weights"), chunks)
 
 
 def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
@@ -283,12 +310,13 @@ def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, 
     places = [header.index(column) for column in columns]
     num = len(cfg.columns)
 
-    def row_of(values: list[str]) -> Row:
+    def row_of(values: list[str], number: int) -> Row:
         found = [values[place] for place in places]
+        _require_weights(cfg, found, f"{key}: {path}:{number}")
         return *found[:num], found[num:]
 
     if by_number:
-        yield row_of(first)
+        yield row_of(first, 1)
     for number, row in split:
         if len(row) == 1 and is_cut(row[0]):  # both sides count as too long
             yield *[row[0]] * num, None
@@ -298,7 +326,13 @@ def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, 
             continue
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
-        yield row_of(row)
+        yield row_of(row, number)
+
+
+def _require_weights(cfg: TableConfig, texts: Sequence[str], where: str) -> None:
+    """Raise `UserError` unless the weight in a row of texts, if there is one, is a weight."""
+    if cfg.has_weights:
+        weight_of(texts[cfg.column_fields.index("weights")], where)
 
 
 def _jsonl_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
@@ -313,6 +347,7 @@ def _jsonl_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
         where = f"{path}:{number}"
         record = _parsed(line, f"{key}: {where}")
         texts = [_text_of(column, record, cfg, where, key) for column in cfg.columns]
+        _require_weights(cfg, texts, f"{key}: {where}")
         yield *texts, [_document_of(column, record, cfg, where) for column in cfg.document_columns]
 
 
@@ -351,7 +386,7 @@ def _text_of(column: str, record: object, cfg: TableConfig, where: str, key: str
         value = _value(record, name)
         if isinstance(value, str):
             return one_line(value)
-        if isinstance(value, int) and column in cfg.numbered:
+        if isinstance(value, int | float) and column in cfg.numbered:
             return json.dumps(value)
         if value is not _MISSING:
             shown = "a list" if isinstance(value, list) else json.dumps(value)[:40]

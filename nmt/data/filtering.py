@@ -132,9 +132,7 @@ def judged_alone(
 
 def compressed(text: ParallelText, kept: Mask) -> ParallelText:
     """Return the pairs that are kept."""
-    if kept.all():
-        return text
-    return ParallelText(list(itertools.compress(text.src, kept)), list(itertools.compress(text.tgt, kept)))
+    return text if kept.all() else text.kept(kept)
 
 
 class Filtered(NamedTuple):

@@ -6,7 +6,6 @@ reason, so that kept plus dropped is always what was read. Tokenisation is unkno
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -68,8 +67,7 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
         kept &= ~faulty
     if kept.all():
         return text, FilterReport(len(text), dropped)
-    left = ParallelText(list(itertools.compress(text.src, kept)), list(itertools.compress(text.tgt, kept)))
-    return left, FilterReport(len(text), dropped)
+    return text.kept(kept), FilterReport(len(text), dropped)
 
 
 def filter_texts(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
@@ -81,8 +79,7 @@ def filter_texts(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
     if report.kept == len(text):
         return text, report
     kept = [not (blank or cut) for blank, cut in zip(empty, long, strict=True)]
-    left = ParallelText(list(itertools.compress(text.src, kept)), list(itertools.compress(text.tgt, kept)))
-    return left, report
+    return text.kept(kept), report
 
 
 class TrainTestOverlap:

@@ -30,6 +30,7 @@ from nmt.data.pairs import (
     TableConfig,
     one_line_each,
     stamp_of_files,
+    weight_of,
 )
 from nmt.errors import UserError, suggest
 from nmt.temporary import temporary_folder
@@ -94,6 +95,7 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
     if cfg.path and not Path(cfg.where).is_dir():
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
         raise UserError(f"{cfg.key_prefix}.path={cfg.path} must be a folder with a dataset, but is {kind}")
+    cfg = cfg.of_split(split)
     key = (stamp_of_folder(cfg) if cfg.path else "", cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt)
     opened = _OPENED.setdefault(key, _Dataset(cfg))
 
@@ -266,11 +268,16 @@ def _strings(
     if name not in names:
         raise cfg.missing_column(column, cfg.where, names)
     kind = str(table.schema.field(name).type)
+    if cfg.has_weights and column == cfg.columns[-1]:
+        values = [str(value) for value in table.column(name).to_pylist()]
+        for row, value in enumerate(values, start=before + 1):
+            weight_of(value, f"{cfg.where}: row {row:,} of the split, column {name!r}")
+        return values
     if column in cfg.numbered and (kind == "bool" or kind.startswith(("int", "uint"))):
         return _named(cfg, table.column(name).to_pylist(), names_of.get(name, []), name, before)
     if kind not in ("string", "large_string", "string_view"):
         raise UserError(f"{cfg.where}: column {name!r} must hold text, but holds {kind}")
-    values: list[Any] = table.column(name).to_pylist()
+    values = table.column(name).to_pylist()
     if None in values:
         row = before + values.index(None) + 1
         raise UserError(f"{cfg.where}: row {row:,} of the split has no text in column {column!r}")

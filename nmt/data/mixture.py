@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from nmt.data.pairs import PairStream, ParallelText
 
@@ -55,12 +56,25 @@ def tagged_stream(source: PairStream, tag: str) -> PairStream:
 
     def chunks() -> Iterator[ParallelText]:
         for chunk in source.chunks():
-            yield ParallelText(list(tagged(chunk.src, tag)), chunk.tgt)
+            yield replace(chunk, src=list(tagged(chunk.src, tag)))
 
     def stamp() -> str:
         return hashlib.sha256(f"{source.stamp()} {tag}".encode()).hexdigest()
 
     return PairStream(stamp, chunks) if tag else source
+
+
+def weighted_stream(source: PairStream, factor: float) -> PairStream:
+    """Multiply the weights of all pairs of a stream; a factor of 1 changes nothing."""
+
+    def chunks() -> Iterator[ParallelText]:
+        for chunk in source.chunks():
+            yield replace(chunk, weights=[factor * weight for weight in chunk.all_weights])
+
+    def stamp() -> str:
+        return hashlib.sha256(f"{source.stamp()} times {factor}".encode()).hexdigest()
+
+    return source if factor == 1.0 else PairStream(stamp, chunks)
 
 
 def concatenated(sources: Sequence[PairStream]) -> PairStream:

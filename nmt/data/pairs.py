@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import filter_table, modifiers
 from nmt.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHUNK_PAIRS = 50_000
 """Pairs of a stream that exist as Python strings at a time."""
@@ -143,6 +147,11 @@ class DataConfig:
         return {}
 
     @property
+    def loss_weights(self) -> dict[str, float]:
+        """Name of a corpus -> weight in the loss of all its pairs, where it has one."""
+        return {}
+
+    @property
     def symbols(self) -> list[str]:
         """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment)
@@ -168,6 +177,15 @@ class DataConfig:
     def has_labels(self) -> bool:
         """Whether the target of each pair is a label."""
         return False
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether training pairs have weights in the loss."""
+        return False
+
+    def of_split(self, split: Split) -> Self:
+        """Return the config to read a split with."""
+        return self
 
     @property
     def is_mixture(self) -> bool:
@@ -279,6 +297,9 @@ class ColumnsConfig(TableConfig):
     next document; false: each pair is a document by itself."""
     document_column: str | None = None
     """With data.context: name of the column or key whose value is another one in the next document."""
+    weights: str | None = None
+    """Weights of the training pairs in the loss, from 0: a file with a number a line beside files of plain
+    text, else the name of a column or key."""
 
     @property
     def knows_documents(self) -> bool:
@@ -300,22 +321,64 @@ class ColumnsConfig(TableConfig):
         return [replace(self, tgt_column=name, references=[]) for name in self.references]
 
     @property
-    def columns(self) -> tuple[str, str]:
+    def has_weights(self) -> bool:
+        """Whether `weights` is set."""
+        return self.weights is not None
+
+    @property
+    def sides(self) -> tuple[str, str]:
         """The names of the two sides in the data."""
         return self.src_column or self.src, self.tgt_column or self.tgt
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the two sides, and that of the weights."""
+        return *self.sides, *self.numbered
+
+    @property
+    def numbered(self) -> tuple[str, ...]:
+        """The column of the weights."""
+        return (self.weights,) if self.weights is not None else ()
+
+    @property
     def column_fields(self) -> tuple[str, ...]:
         """The fields for names, or numbers, of columns."""
-        return "src_column", "tgt_column"
+        return "src_column", "tgt_column", *(["weights"] if self.has_weights else [])
+
+    def pairs_of(self, columns: Sequence[list[str]]) -> ParallelText:
+        """Return the pairs, and their weights, in the values of `columns`."""
+        src, tgt, *further = columns
+        return ParallelText(src, tgt, weights=[known_weight(value) for values in further for value in values])
+
+    def of_split(self, split: Split) -> Self:
+        """Return the config to read a split with: weights are for training pairs."""
+        return self if split is Split.train else replace(self, weights=None)
 
     def key_of(self, column: str) -> tuple[str, str]:
         """Return the field that names a column: src or tgt, or src_column or tgt_column where it is set."""
-        side = "src" if column == self.columns[0] else "tgt"
-        if column == self.document_column and column not in self.columns:
+        if column == self.weights and column not in self.sides:
+            return "weights", f"{self.key_prefix}.weights"
+        side = "src" if column == self.sides[0] else "tgt"
+        if column == self.document_column and column not in self.sides:
             return "document_column", f"{self.key_prefix}.document_column"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return key, f"{self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
+
+
+def weight_of(value: str, where: str) -> float:
+    """Return the weight of a pair that `value` spells; raise `UserError` at `where` if it is none."""
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = math.nan
+    if not 0.0 <= weight < math.inf:
+        raise UserError(f"{where}: a weight must be a number from 0, but is {value[:MAX_SHOWN_CHARS]!r}")
+    return weight
+
+
+def known_weight(value: str) -> float:
+    """Return the weight that a checked value spells; 1 in a blank row, or in one too long to be a pair."""
+    return float(value) if value and len(value) <= MAX_LINE_CHARS else 1.0
 
 
 def _shown(columns: list[str]) -> str:
@@ -333,9 +396,33 @@ class ParallelText:
     tgt: list[str] = field(default_factory=list)
     references: list[list[str]] = field(default_factory=list)
     """Further references of the lines, to score against: each a list like `tgt`."""
+    weights: list[float] = field(default_factory=list)
+    """The weight of each pair in the loss of a training; empty: 1 each."""
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def part(self, rows: slice) -> ParallelText:
+        """Return some pairs to train on, without further references."""
+        return ParallelText(self.src[rows], self.tgt[rows], weights=self.weights[rows])
+
+    def kept(self, mask: Sequence[Any] | Any) -> ParallelText:
+        """Return the pairs to train on whose value in `mask` is true."""
+        sides = (list(itertools.compress(side, mask)) for side in (self.src, self.tgt, self.weights))
+        src, tgt, weights = sides
+        return ParallelText(src, tgt, weights=weights)
+
+    def extend(self, other: ParallelText) -> None:
+        """Add the pairs of another text, without further references."""
+        if self.weights or other.weights:
+            self.weights = self.all_weights + other.all_weights
+        self.src += other.src
+        self.tgt += other.tgt
+
+    @property
+    def all_weights(self) -> list[float]:
+        """The weight of each pair."""
+        return self.weights or [1.0] * len(self)
 
 
 class PairStream(NamedTuple):
@@ -355,8 +442,7 @@ def concatenated(texts: Iterable[ParallelText]) -> ParallelText:
     """Return the pairs of all `texts`, one after the other."""
     whole = ParallelText()
     for text in texts:
-        whole.src += text.src
-        whole.tgt += text.tgt
+        whole.extend(text)
     return whole
 
 

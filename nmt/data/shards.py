@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.data.encode import FILES, Chunks, Counts, Encoder, Layout, chosen, laid_out, opened
+from nmt.data.encode import Chunks, Counts, Encoder, Layout, chosen, laid_out, opened
 from nmt.data.encoded_pairs import STRIDE, EncodedPairs, RaggedIds, starts_of
 from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
@@ -168,7 +168,7 @@ class Shards:
             kept, counts = chosen(src, tgt, self.encoder.options)
             rng = np.random.default_rng(derive_seed("buckets", self.content, number))
             buckets = rng.integers(self.num_buckets, size=len(kept))[kept]
-            arrays = laid_out(src, tgt, kept, self.encoder.options)
+            arrays = laid_out(src, tgt, text.all_weights, kept, self.encoder.options)
             index = self._write_records(draft / "records", arrays, buckets)
             index.tofile(draft / "index")
             return {"counts": list(counts), "text": _hash(text)}
@@ -178,17 +178,18 @@ class Shards:
     def _write_records(
         self, file: Path, arrays: Sequence[NDArray[Any]], buckets: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Write the pairs of each bucket as one record; return the sizes of its four arrays, (buckets, 4)."""
+        """Write the pairs of each bucket as one record; return the sizes of its arrays, (buckets, files)."""
         order, kinds = np.argsort(buckets, kind="stable"), self.encoder.types
-        src, tgt = RaggedIds(*arrays[:2]), RaggedIds(*arrays[2:])
+        src, tgt, *further = RaggedIds(*arrays[:2]), RaggedIds(*arrays[2:4]), *arrays[4:]
         sizes = np.bincount(buckets, minlength=self.num_buckets)
         index, rows = (
-            np.zeros((self.num_buckets, len(FILES)), np.int64),
+            np.zeros((self.num_buckets, len(kinds)), np.int64),
             np.split(order, np.cumsum(sizes)[:-1]),
         )
         with file.open("wb") as records:
             for bucket, own in enumerate(rows):
                 parts = [part for side in (src, tgt) for part in (_gathered(side, own), side.lengths[own])]
+                parts += [part[own] for part in further]
                 for place, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
                     records.write(part.astype(kind).data)
                     index[bucket, place] = len(part)
@@ -198,7 +199,8 @@ class Shards:
         """Write all pairs, bucket by bucket, each shuffled, into `draft`; return the metadata."""
         entries = [self.entry(number) for number in range(-(-self.num_pairs // self.shard_pairs))]
         counts = Counts()
-        sizes = np.empty((len(entries), self.num_buckets, len(FILES)), np.uint32)  # 230 MB of a billion pairs
+        num_files = len(self.encoder.files)
+        sizes = np.empty((len(entries), self.num_buckets, num_files), np.uint32)  # 230 MB of a billion pairs
         for place, entry in enumerate(entries):
             facts = open_entry(entry)
             if facts is None:
@@ -222,7 +224,7 @@ class Shards:
         """Yield the arrays of all pairs of a bucket in random order, a few at a time."""
         kinds = [np.dtype(kind) for kind in self.encoder.types]
         widths = np.array([kind.itemsize for kind in kinds])
-        parts: list[list[NDArray[Any]]] = [[] for _ in FILES]
+        parts: list[list[NDArray[Any]]] = [[] for _ in kinds]
         for entry, own in zip(entries, sizes, strict=True):
             with (entry / "records").open("rb") as records:
                 records.seek(int((own[:bucket] * widths).sum()))
@@ -231,12 +233,13 @@ class Shards:
                 part.append(np.frombuffer(content, kind, size, at))
                 at += size * kind.itemsize
         joined = [np.concatenate(part) for part in parts]
-        src, tgt = RaggedIds(*joined[:2]), RaggedIds(*joined[2:])
+        src, tgt, *further = RaggedIds(*joined[:2]), RaggedIds(*joined[2:4]), *joined[4:]
         rng = np.random.default_rng(derive_seed("order", self.content, bucket))
         order = rng.permutation(len(src.lengths))
         for first in range(0, len(order), GATHERED_PAIRS):
             rows = order[first : first + GATHERED_PAIRS]
-            yield [part for side in (src, tgt) for part in (_gathered(side, rows), side.lengths[rows])]
+            sides = [part for side in (src, tgt) for part in (_gathered(side, rows), side.lengths[rows])]
+            yield [*sides, *(part[rows] for part in further)]
 
 
 def _gathered(side: RaggedIds, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -250,7 +253,9 @@ def _gathered(side: RaggedIds, rows: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _hash(text: ParallelText) -> str:
-    return hashlib.sha256("\n".join([*text.src, "", *text.tgt]).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join([*text.src, "", *text.tgt, *map(repr, text.weights)]).encode()
+    ).hexdigest()
 
 
 def write_starts(file: Path, lengths: NDArray[Any]) -> None:
@@ -268,10 +273,10 @@ def _in_shards(chunks: Iterable[ParallelText], size: int) -> Iterator[ParallelTe
     """Cut the pairs of all chunks into shards of `size` pairs, and a last one of fewer."""
     rest = ParallelText()
     for chunk in chunks:
-        rest = ParallelText(rest.src + chunk.src, rest.tgt + chunk.tgt)
+        rest.extend(chunk)
         while len(rest) >= size:
-            yield ParallelText(rest.src[:size], rest.tgt[:size])
-            rest = ParallelText(rest.src[size:], rest.tgt[size:])
+            yield rest.part(slice(size))
+            rest = rest.part(slice(size, None))
     if len(rest):
         yield rest
 

@@ -33,7 +33,7 @@ BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 MAX_SCORED_BYTES = 1 << 30
 """Memory that the pairs of a split to score on may take."""
-MIXED = ("weight", "tag", "filters")
+MIXED = ("weight", "loss_weight", "tag", "filters")
 """Keys of an entry of a mixture that are not those of its source."""
 SPECIAL = ("s", "pad", "unk")
 """Words that with angle brackets are special pieces of a tokenizer."""
@@ -94,7 +94,8 @@ class MixtureData(DataConfig):
     name: str = "mixture"
     corpora: dict[str, dict[str, Any]] = field(default_factory=open_group)
     """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, weight,
-    tag (bt for <bt> in front of its sources in training) and filters; see docs/data.md."""
+    loss_weight (of each of its pairs in the loss), tag (bt for <bt> in front of its sources in training) and
+    filters; see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
     stages: list[Any] = field(default_factory=list)
@@ -149,6 +150,18 @@ class MixtureData(DataConfig):
     def has_labels(self) -> bool:
         """Whether all corpora have labels."""
         return all(part.has_labels for part in self.parts(Split.train).values())
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether pairs of some corpus have weights, or all of a corpus one."""
+        parts = self.parts(Split.train).values()
+        return bool(self.loss_weights) or any(part.has_weights for part in parts)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """The weights in the loss of all pairs of a corpus, by its name, where it has one."""
+        entries = self.corpora.items()
+        return {name: float(entry["loss_weight"]) for name, entry in entries if "loss_weight" in entry}
 
     @property
     def is_mixture(self) -> bool:
@@ -260,6 +273,8 @@ class AlignmentData(DataConfig):
         if not sum(self.damage.values()):
             raise UserError(f"{self.key_prefix}.damage: all rates are 0; give one kind a higher rate")
         self.place(Split.train)  # refuses an entry that fits no source
+        if self.pairs.has_weights:
+            raise UserError(f"{self.pairs.key_prefix}.weights: damaged pairs have no weights; leave it out")
 
     @property
     def has_labels(self) -> bool:
@@ -297,13 +312,14 @@ def _weighted(name: str, entry: Any) -> dict[str, Any]:
         raise UserError(
             f"data.corpora.{name} must be a group of keys, such as {{train: PATH}}, but is {entry!r}"
         )
-    weight = entry.get("weight", 1.0)
-    if not isinstance(weight, int | float) or not 0.0 < weight < float("inf"):
-        raise UserError(f"data.corpora.{name}.weight must be positive, but is {weight}")
+    for key in ("weight", "loss_weight"):
+        weight = entry.get(key)
+        if weight is not None and (not isinstance(weight, int | float) or not 0.0 < weight < float("inf")):
+            raise UserError(f"data.corpora.{name}.{key} must be positive, but is {weight}")
     given = {str(key): value for key, value in entry.items() if value is not None}
     if "tag" in given:
         require_tag(f"data.corpora.{name}.tag", given["tag"])
-    return given | {"weight": float(weight)}
+    return given | {"weight": float(given.get("weight", 1.0))}
 
 
 def require_tag(key: str, tag: object) -> None:
@@ -453,7 +469,9 @@ def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
 
 def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
     """Return the pairs of each corpus to train on, by name; their sources tell the origin, too."""
-    return _streams(cfg, Split.train, cfg.origin_tags)
+    found = _streams(cfg, Split.train, cfg.origin_tags)
+    factors = cfg.loss_weights
+    return {name: mixture.weighted_stream(source, factors.get(name, 1.0)) for name, source in found.items()}
 
 
 def _streams(cfg: DataConfig, split: Split, origins: Mapping[str, str]) -> dict[str, PairStream]:

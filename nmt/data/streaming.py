@@ -43,9 +43,8 @@ class _Corpus:
                 self._rest, read = self._next_chunk()
                 report += read
             missing = count - len(text)
-            text.src += self._rest.src[:missing]
-            text.tgt += self._rest.tgt[:missing]
-            self._rest = ParallelText(self._rest.src[missing:], self._rest.tgt[missing:])
+            text.extend(self._rest.part(slice(missing)))
+            self._rest = self._rest.part(slice(missing, None))
         return text, report
 
     def _next_chunk(self) -> tuple[ParallelText, FilterReport]:
@@ -140,7 +139,7 @@ class StreamBuffers:
 
     def _take(self) -> tuple[ParallelText, FilterReport]:
         text, report = next(self._buffers)
-        for lines in (text.src, text.tgt):
+        for lines in (text.src, text.tgt, map(repr, text.weights)):
             self._digest.update("\n".join([*lines, ""]).encode())
         return text, report
 

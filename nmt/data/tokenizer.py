@@ -264,7 +264,7 @@ class Tokenizer:
         return [*self._own_tag(ids), *pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return one line of target text, without special ids and tags, but with " ⁇ " for each unknown piece."""
+        """Return one line of target text, without special ids and tags, and with " ⁇ " for unknown pieces."""
         tags = {tag.id for tag in self._language_tags.values()}  # wherever an untrained model puts them
         return one_line(self._tgt.decode([token for token in self._in_text_order(ids) if token not in tags]))
 

@@ -146,6 +146,8 @@ class _Digest:
 
     def __init__(self) -> None:
         self._sides = hashlib.sha256(), hashlib.sha256()
+        self._weights = hashlib.sha256()
+        self._is_weighted = False
         self.breaks = dict.fromkeys(BREAKS, 0)
 
     def add(self, chunk: ParallelText) -> None:
@@ -154,9 +156,12 @@ class _Digest:
             digest.update(text.encode())
             for name, character in BREAKS.items():
                 self.breaks[name] += text.count(character)
+        self._is_weighted |= bool(chunk.weights)
+        self._weights.update("".join(f"{weight!r}\n" for weight in chunk.weights).encode())
 
     def hexdigest(self) -> str:
-        return hashlib.sha256(b"".join(digest.digest() for digest in self._sides)).hexdigest()
+        digests = [*self._sides, *([self._weights] if self._is_weighted else [])]
+        return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
 PairsOfEpoch = Callable[[int, int], InParts]

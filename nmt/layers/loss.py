@@ -40,12 +40,23 @@ last columns where these are 0."""
 
 
 def projected_nll(
-    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
+    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the sums of `smoothed_nll` for the logits that `output` makes of hidden states (M, D).
 
-    Few logits exist at a time, except in fp16. `backward` can be called once.
+    Each token counts `weights` (M,) times, if they are given. Few logits exist at a time, except in fp16
+    without weights. `backward` can be called once.
     """
+
+    def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
+        logits = logits[0, :, : len(output.weight)]
+        own = None if weights is None else weights[part]
+        sums = _sums(logits, targets[part], smoothing, own, needs_gradient=needs_gradient)
+        return torch.stack([sums.loss(smoothing), sums.nll]), sums.gradient[None]
+
+    if weights is not None:
+        loss, nll = _projected(hidden[None], output, rule, 2)
+        return loss, nll
     bias = cast("Tensor | None", output.bias)
     if bias is None and fused.can_project_nll(hidden, output.weight):
         return fused.projected_nll(hidden, output.weight, targets, smoothing)
@@ -53,11 +64,6 @@ def projected_nll(
         return smoothed_nll(output(hidden), targets, smoothing)
     if hidden.device.type != "cpu":
         return _identity_nll(hidden, output, targets, smoothing)
-
-    def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
-        sums = _sums(logits[0], targets[part], smoothing, needs_gradient=needs_gradient)
-        return torch.stack([sums.loss(smoothing), sums.nll]), sums.gradient[None]
-
     loss, nll = _projected(hidden[None], output, rule, 2)
     return loss, nll
 
@@ -101,18 +107,25 @@ class Agreement(NamedTuple):
 
 
 def projected_agreement(
-    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float, factors: Agreement
+    hidden: Tensor,
+    output: nn.Linear,
+    targets: Tensor,
+    smoothing: float,
+    factors: Agreement,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of two passes, the plain negative log-likelihood of the first, and their divergence.
 
-    `hidden` (2, M, D), `targets` (M,). The loss is the sum of the smoothed losses of both passes and of both
-    divergences, each times its factor; the gradients reach both passes. The divergence is the mean of both
-    directions, summed over the tokens. Few logits exist at a time. `backward` can be called once.
+    `hidden` (2, M, D), `targets` (M,), `weights` (M,), how often each token counts. The loss is the sum of
+    the smoothed losses of both passes and of both divergences, each times its factor; the gradients reach
+    both passes. The divergence is the mean of both directions, summed over the tokens. Few logits exist at a
+    time. `backward` can be called once.
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
         logits = logits[..., : len(output.weight)]
-        return _agreement(logits, targets[part], smoothing, factors, needs_gradient=needs_gradient)
+        own = None if weights is None else weights[part]
+        return _agreement(logits, targets[part], smoothing, factors, own, needs_gradient=needs_gradient)
 
     loss, nll, kl = _projected(hidden, output, rule, 3)
     return loss, nll, kl
@@ -125,24 +138,35 @@ def projected_imitation(
     smoothing: float,
     weight: float,
     taught: Callable[[slice], Tensor],
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of a pass with a teacher, its plain negative log-likelihood, and KL(teacher || pass).
 
-    `hidden` (M, D), `targets` (M,); `taught` returns the probabilities (n, V) of the teacher for a slice of
-    the tokens, in float32. The loss is `weight` times the divergence plus 1 - `weight` times the smoothed
-    loss. Few logits exist at a time. `backward` can be called once.
+    `hidden` (M, D), `targets` (M,), `weights` (M,), how often each token counts; `taught` returns the
+    probabilities (n, V) of the teacher for a slice of the tokens, in float32. The loss is `weight` times the
+    divergence plus 1 - `weight` times the smoothed loss. Few logits exist at a time. `backward` can be called
+    once.
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
         logits = logits[0, :, : len(output.weight)]
-        sums = _sums(logits, targets[part], smoothing, needs_gradient=needs_gradient)
+        own = None if weights is None else weights[part, None]
+        sums = _sums(
+            logits,
+            targets[part],
+            smoothing,
+            None if own is None else own[:, 0],
+            needs_gradient=needs_gradient,
+        )
         log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         teacher = taught(part)
-        kl = (teacher.xlogy(teacher) - teacher * log_probs).sum()
+        divergence = teacher.xlogy(teacher) - teacher * log_probs
+        kl = (divergence if own is None else own * divergence).sum()
         loss = (1.0 - weight) * sums.loss(smoothing) + weight * kl
         gradient = sums.gradient
         if needs_gradient:
-            gradient = (1.0 - weight) * gradient + weight * log_probs.exp_().sub_(teacher)
+            away = log_probs.exp_().sub_(teacher)
+            gradient = (1.0 - weight) * gradient + weight * (away if own is None else own * away)
         return torch.stack([loss, sums.nll, kl]), gradient[None]
 
     loss, nll, kl = _projected(hidden[None], output, rule, 3)
@@ -184,8 +208,18 @@ class _Sums(NamedTuple):
         return (1.0 - smoothing) * self.nll + smoothing * self.uniform
 
 
-def _sums(logits: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: bool) -> _Sums:
-    """Return the sums of logits (M, V); on CPU chunk by chunk, so that no (M, V) float32 tensor is needed."""
+def _sums(
+    logits: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    weights: Tensor | None = None,
+    *,
+    needs_gradient: bool,
+) -> _Sums:
+    """Return the sums of logits (M, V), each row `weights` (M,) times, if they are given.
+
+    On CPU this goes chunk by chunk, so that no (M, V) float32 tensor is needed.
+    """
     vocab_size = logits.shape[1]
     rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else len(logits))
     # fp16 would lose small probabilities here: the loss scale comes only in backward.
@@ -196,12 +230,13 @@ def _sums(logits: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: 
     for start in range(0, len(logits), rows):
         log_probs = torch.log_softmax(logits[start : start + rows], dim=-1, dtype=torch.float32)
         chunk_targets = targets[start : start + rows, None]
-        nll -= log_probs.gather(1, chunk_targets).sum()
-        uniform -= log_probs.sum() / vocab_size
+        own = 1.0 if weights is None else weights[start : start + rows, None]
+        nll -= (own * log_probs.gather(1, chunk_targets)).sum()
+        uniform -= (log_probs if weights is None else own * log_probs).sum() / vocab_size
         if needs_gradient:
             probs = log_probs.exp_().sub_(smoothing / vocab_size)
             probs.scatter_add_(1, chunk_targets, probs.new_full(chunk_targets.shape, smoothing - 1.0))
-            gradient[start : start + rows] = probs
+            gradient[start : start + rows] = probs if weights is None else own * probs
     return _Sums(nll, uniform, gradient)
 
 
@@ -222,9 +257,18 @@ class _SmoothedNLL(fused.OnceDifferentiable):
 
 
 def _agreement(
-    logits: Tensor, targets: Tensor, smoothing: float, factors: Agreement, *, needs_gradient: bool
+    logits: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    factors: Agreement,
+    of_tokens: Tensor | None = None,
+    *,
+    needs_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums of `projected_agreement` for logits (2, n, V), and the gradient of the loss."""
+    """Return the sums of `projected_agreement` for logits (2, n, V), and the gradient of the loss.
+
+    Each token counts `of_tokens` (n,) times, if they are given.
+    """
     num_tokens, vocab_size = logits.shape[1:]
     rows = max(1, CPU_CHUNK // vocab_size if logits.device.type == "cpu" else num_tokens)
     gradient = torch.empty_like(logits) if needs_gradient else logits.new_empty(0)
@@ -234,21 +278,25 @@ def _agreement(
         part = slice(start, start + rows)
         chunk = targets[part, None]  # (rows, 1)
         logs = torch.log_softmax(logits[:, part], dim=-1, dtype=torch.float32)  # (2, rows, V)
-        nll = -logs.gather(2, chunk.expand(2, -1, 1)).sum((1, 2))  # (2,)
-        smoothed = (1.0 - smoothing) * nll - smoothing / vocab_size * logs.sum((1, 2))
+        own = 1.0 if of_tokens is None else of_tokens[part, None]  # (rows, 1)
+        nll = -(own * logs.gather(2, chunk.expand(2, -1, 1))).sum((1, 2))  # (2,)
+        uniform = logs if of_tokens is None else own * logs
+        smoothed = (1.0 - smoothing) * nll - smoothing / vocab_size * uniform.sum((1, 2))
         probs, ratio = logs.exp(), logs[0] - logs[1]
         signed = torch.stack([ratio, -ratio])
         kl = (probs * signed).sum(-1, keepdim=True)  # (2, rows, 1): KL(p || q) and KL(q || p)
-        sums[0] += weights @ torch.cat([smoothed, kl.sum((1, 2))])
+        divergences = (own * kl).sum((1, 2))
+        sums[0] += weights @ torch.cat([smoothed, divergences])
         sums[1] += nll[0]
-        sums[2] += kl.sum() / 2
+        sums[2] += divergences.sum() / 2 if of_tokens is not None else kl.sum() / 2
         if needs_gradient:
             nll_weights, kl_weights = weights[:2, None, None], weights[2:, None, None]
             away = probs * (signed - kl) * kl_weights  # of the divergence from the other pass
             away += (probs - probs.flip(0)) * kl_weights.flip(0)  # of that of the other pass from this one
             away += (probs - smoothing / vocab_size) * nll_weights
             hit = (smoothing - 1.0) * nll_weights.expand(2, len(chunk), 1)
-            gradient[:, part] = away.scatter_add_(2, chunk.expand(2, -1, 1), hit)
+            away = away.scatter_add_(2, chunk.expand(2, -1, 1), hit)
+            gradient[:, part] = away if of_tokens is None else own * away
     return sums, gradient
 
 

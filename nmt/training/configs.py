@@ -581,6 +581,9 @@ OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Code]] = {
     "distillation": (DistillationConfig, "nmt.training.distillation.Distillation"),
 }
 
+WEIGHING = ("cross_entropy", "r_drop", "simcut", "distillation")
+"""The objectives that heed the weights of pairs."""
+
 
 SINKS: dict[str, Code] = {
     "display": "nmt.training.tracking.Display",

@@ -38,7 +38,8 @@ class RDrop(Objective):
         hidden, targets = module.hidden(cut(batch, self.cfg.word_dropout)), batch.real(batch.tgt_out)
         total = 1.0 + self.cfg.weight / 2
         share = 1.0 - 1.0 / total  # of the divergence
-        loss, nll, kl = module.imitation(hidden, targets, self.cfg.label_smoothing, share, taught)
+        smoothing = self.cfg.label_smoothing
+        loss, nll, kl = module.imitation(hidden, targets, smoothing, share, taught, batch.weights)
         return total * loss, {"nll": nll, "kl": kl}
 
 
@@ -62,8 +63,8 @@ class SimCut(Objective):
         """Return what the call returns, of two passes the other of which should agree with the average."""
         taught, targets = module.taught_by_average(batch), batch.real(batch.tgt_out)
         plain, other = module.hidden(both).unflatten(0, (2, -1))  # (M, D) each
-        loss, nll = module.nll(plain, targets, self.cfg.label_smoothing)
-        divergence, _, kl = module.imitation(other, targets, 0.0, 1.0, taught)
+        loss, nll = module.nll(plain, targets, self.cfg.label_smoothing, batch.weights)
+        divergence, _, kl = module.imitation(other, targets, 0.0, 1.0, taught, batch.weights)
         return loss + self.cfg.weight * divergence, {"nll": nll, "kl": kl}
 
 
@@ -75,13 +76,14 @@ def agreement(
     `kl` is the mean of both directions, whatever the `factors`.
     """
     hidden = module.hidden(doubled(first, second)).unflatten(0, (2, -1))  # (2, M, D)
-    loss, nll, kl = module.agreement(hidden, first.real(first.tgt_out), cfg.label_smoothing, factors)
+    targets = first.real(first.tgt_out)
+    loss, nll, kl = module.agreement(hidden, targets, cfg.label_smoothing, factors, first.weights)
     return loss, {"nll": nll, "kl": kl}
 
 
 def doubled(first: Batch, second: Batch) -> Batch:
-    """Return one batch with the sentences of both, which are of one shape."""
-    tensors = zip(vars(first).values(), vars(second).values(), strict=True)
+    """Return one batch with the sentences of both, which are of one shape, without their weights."""
+    tensors = zip(first.tensors[:5], second.tensors[:5], strict=True)
     src, src_mask, tgt_in, tgt_out, rows = (torch.cat(pair) for pair in tensors)
     rows[len(first.rows) :] += first.tgt_in.numel()
     return Batch(src, src_mask, tgt_in, tgt_out, rows)

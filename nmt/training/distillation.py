@@ -25,5 +25,6 @@ class Distillation(Objective):
         """Return the loss, the plain negative log-likelihood of the references and the divergence `kl`."""
         taught = taught_by(self.teachers, batch)
         states, targets = module.hidden(cut(batch, self.cfg.word_dropout)), batch.real(batch.tgt_out)
-        loss, nll, kl = module.imitation(states, targets, self.cfg.label_smoothing, self.cfg.weight, taught)
+        smoothing, weight = self.cfg.label_smoothing, self.cfg.weight
+        loss, nll, kl = module.imitation(states, targets, smoothing, weight, taught, batch.weights)
         return loss, {"nll": nll, "kl": kl}

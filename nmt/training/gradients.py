@@ -24,7 +24,7 @@ from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_
 from nmt.training.muon import Muon
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched
-from nmt.training.statistics import BatchSize, Update, UpdateStatistics
+from nmt.training.statistics import COUNT, BatchSize, Update, UpdateStatistics
 
 
 class Gradients:
@@ -98,11 +98,11 @@ class Gradients:
     def _add_batches(self, pairs: EncodedPairs, batches: Sequence[Indices], step: int) -> list[Tensor]:
         """Add the gradients and the sums of all batches of an update; return the loss of each, summed."""
         seed_everything(self.seed, step, rank=self.world.rank)
-        num_tokens, losses = num_tokens_of(pairs, batches), []
+        count, losses = count_of(pairs, batches), []
         parts = self._own(batches)
         for number, indices in enumerate(parts, start=1):
             with self.parallel_model.exchanging(is_last=number == len(parts)):
-                losses.append(self._add_batch(pairs, indices, step, num_tokens))
+                losses.append(self._add_batch(pairs, indices, step, count))
         return losses
 
     def _own(self, batches: Sequence[Indices]) -> list[Indices]:
@@ -113,9 +113,10 @@ class Gradients:
         """Return as many copies of a batch as are dealt at once, so that a rank gets its usual share."""
         return [indices] * min(self.accumulate, self.world.size)
 
-    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, num_tokens: int) -> Tensor:
+    def _add_batch(self, pairs: EncodedPairs, indices: Indices, step: int, count: float) -> Tensor:
         """Add the gradients and the sums of pairs that this rank computes to those of the update.
 
+        `count` is that of the target tokens of the update, each times its weight, which divides the loss.
         Nothing here waits for a GPU, so the host collates and copies the next pairs while the GPU computes.
         """
         has_rows = len(indices) > 0  # a rank without pairs takes part all the same, with a loss of weight 0
@@ -125,9 +126,11 @@ class Gradients:
         batch = batch.to(self.amp_step.device)
         with self.amp_step.autocast():
             loss, named = self.parallel_model(batch, step)
-        share = loss / (num_tokens / self.world.size)  # the ranks take the mean of their gradients
+        share = loss / (count / self.world.size)  # the ranks take the mean of their gradients
         self.amp_step.backward(share if has_rows else 0.0 * share)
         size = BatchSize(src_tokens, batch.src.numel(), batch.tgt_out.numel())
+        if pairs.weights is not None:
+            named = {**named, COUNT: batch.count.float()}
         self.statistics.add_batch(loss, named, size, counts=has_rows)
         return loss.detach()
 
@@ -193,6 +196,14 @@ class Gradients:
             "grad_norms": norms,
             "ranks": self.world.all_gather(own),
         }
+
+
+def count_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> float:
+    """Return the target tokens of some batches, each times the weight of its pair; 1 for 0."""
+    if pairs.weights is None:
+        return num_tokens_of(pairs, batches)
+    counts = (np.asarray(pairs.weights[rows], np.float64) @ pairs.tgt_lengths[rows] for rows in batches)
+    return float(sum(counts)) or 1.0
 
 
 def num_tokens_of(pairs: EncodedPairs, batches: Sequence[Indices]) -> int:

@@ -86,15 +86,25 @@ class LossModule(nn.Module):
         """Return all logits (M, V) of hidden states (M, D), in the type of matrix products."""
         return self.model.project(hidden)
 
-    def nll(self, hidden: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Return the label-smoothed loss and the plain one without a gradient, both summed; keep no logit."""
-        return projected_nll(hidden, self.model.output, targets, smoothing)
+    def nll(
+        self, hidden: Tensor, targets: Tensor, smoothing: float, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the label-smoothed loss and the plain one without a gradient, both summed; keep no logit.
+
+        `weights` are those of the batch.
+        """
+        return projected_nll(hidden, self.model.output, targets, smoothing, weights)
 
     def agreement(
-        self, hidden: Tensor, targets: Tensor, smoothing: float, factors: Agreement
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        factors: Agreement,
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of two passes (2, M, D), the first one's plain loss, and their divergence."""
-        return projected_agreement(hidden, self.model.output, targets, smoothing, factors)
+        return projected_agreement(hidden, self.model.output, targets, smoothing, factors, weights)
 
     def imitation(
         self,
@@ -103,9 +113,10 @@ class LossModule(nn.Module):
         smoothing: float,
         weight: float,
         taught: Callable[[slice], Tensor],
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of a pass beside a teacher, its plain loss, and the divergence from the teacher."""
-        return projected_imitation(hidden, self.model.output, targets, smoothing, weight, taught)
+        return projected_imitation(hidden, self.model.output, targets, smoothing, weight, taught, weights)
 
     def taught_by_average(self, batch: Batch) -> Callable[[slice], Tensor]:
         """Return what the moving average of the weights predicts, for `imitation`; without dropout."""
@@ -125,7 +136,8 @@ class CrossEntropy(Objective):
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the smoothed loss, and the plain negative log-likelihood as `nll`."""
         hidden = module.hidden(cut(batch, self.cfg.word_dropout))
-        loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
+        targets = batch.real(batch.tgt_out)
+        loss, nll = module.nll(hidden, targets, self.cfg.label_smoothing, batch.weights)
         return loss, {"nll": nll}
 
 

@@ -72,7 +72,7 @@ class ParallelModel:
 
     def __call__(self, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the summed loss of `batch` in update `step`, and the named sums of the objective."""
-        return self.module(step, batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.rows)
+        return self.module(step, *batch.tensors)
 
     @property
     def uniform_loss(self) -> float:

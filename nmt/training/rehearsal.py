@@ -21,6 +21,7 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import seed_everything
 from nmt.training.checkpoint import num_bytes
+from nmt.training.gradients import count_of
 from nmt.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -57,18 +58,18 @@ def update(
     phases = phases or Phases(amp_step.device)
     seed_everything(trainer.seed, step)
     with phases.phase("data"):
-        batch = collate(pairs, indices).to(amp_step.device)
+        batch, count = collate(pairs, indices).to(amp_step.device), count_of(pairs, [indices])
     with phases.phase("forward"), amp_step.autocast():
         loss, named = model(batch, step)
     with phases.phase("backward"):
-        amp_step.backward(loss / batch.num_tokens)
+        amp_step.backward(loss / count)
     with phases.phase("optimizer"):
         amp_step.clip()
         usable = torch.zeros((), device=amp_step.device)
         amp_step.step(trainer.learning_rate(step), usable)
         if model.average:
             model.average.step(step, usable)
-    return float(named.get("nll", loss).detach()) / batch.num_tokens
+    return float(named.get("nll", loss).detach()) / count
 
 
 class Learnt(NamedTuple):

@@ -73,6 +73,8 @@ OF_UPDATES = "update/"
 """Prefix of the name of a measure in a window of sums."""
 COUNTED = ("tokens", *BatchSize._fields, "norm", "overflows", "steps", "seconds", "flops")
 """Other names in a window; every further name is a sum over target tokens: `loss`, or an objective's."""
+COUNT = "count"
+"""Name of the sum of the weights of all target tokens, where pairs have weights; else that is `tokens`."""
 
 
 @dataclass
@@ -201,17 +203,18 @@ class UpdateStatistics:
 
 
 def means(window: dict[str, float]) -> dict[str, float]:
-    """Return the means of a window of sums: per target token, per update and per second.
+    """Return the means of a window of sums: per target token, as it is weighted, per update and per second.
 
     `padding_src` and `padding_tgt` are shares of all positions of a side; without sources, the latter alone.
     """
     tokens = window["tokens"] or math.nan  # none where all updates were left out
     updates = max(window["steps"] - window["overflows"], 1)
     of_updates = {name: value for name, value in window.items() if name.startswith(OF_UPDATES)}
-    of_tokens = {name: value for name, value in window.items() if name not in {*COUNTED, *of_updates}}
+    of_tokens = {name: value for name, value in window.items() if name not in {*COUNTED, COUNT, *of_updates}}
+    count = window.get(COUNT, tokens) or math.nan
     real, padded = window.get("src_tokens", 0.0), window.get("src_positions")
     return {
-        **{name: value / tokens for name, value in of_tokens.items()},
+        **{name: value / count for name, value in of_tokens.items()},
         "tgt_tokens_per_second": tokens / window["seconds"],
         "grad_norm": window["norm"] / updates,
         **({"padding_src": 1.0 - real / padded} if padded else {}),

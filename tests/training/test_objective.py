@@ -231,7 +231,7 @@ def test_simcut_and_r_drop_are_the_formulas_of_their_articles(
 
         seed_everything("objective")  # the same cuts, then the same dropout masks of one doubled batch
         first, second = hide(batch, cfg.word_dropout), hide(batch, getattr(cfg, "cut", cfg.word_dropout))
-        both = Batch(*(torch.cat(x) for x in zip(vars(first).values(), vars(second).values(), strict=True)))
+        both = Batch(*(torch.cat(x) for x in zip(first.tensors, second.tensors, strict=True)))
         hidden = model(both.src, both.src_mask, both.tgt_in).chunk(2)
         logits = [model.output(batch.real(x)) for x in hidden]
         smoothed = [F.cross_entropy(x, targets, label_smoothing=0.1, reduction="sum") for x in logits]
