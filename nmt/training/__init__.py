@@ -2,6 +2,7 @@
 
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
+    lengths             Lengths in updates, epochs or target tokens; no torch.
     configs             The configs of a training, and the tables of its choices; no torch.
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.

@@ -16,6 +16,7 @@ from omegaconf import MISSING
 from nmt.checks import at_least, finite, not_negative, positive, within
 from nmt.errors import UserError, suggest
 from nmt.loading import Code
+from nmt.training.lengths import Steps, are_counted, require_lengths
 
 AUTO = "auto"
 """Value of `trainer.batch_tokens` that asks for the search."""
@@ -71,15 +72,22 @@ class TrainerConfig:
     divergence_ratio: float = 5.0
     """Stop when the median of the last three logged losses is this many times that of the first update, or
     that of a uniform guess if it is larger; 0: never."""
-    log_every_steps: int = 50
-    """Updates between two lines of metrics."""
+    log_every_steps: Steps = 50
+    """Updates, or epochs or target tokens such as '0.1 epochs' or '1M tokens', between two lines of
+    metrics."""
     measures: list[str] = field(default_factory=list)
     """Further measures of every update, shown as train/NAME: weight_norm, largest_gradient,
     layer_grad_norm."""
-    eval_every_steps: int = 500
-    """Updates between two validations."""
-    save_every_steps: int = 500
-    """Updates between two checkpoints."""
+    eval_every_steps: Steps = 500
+    """Updates, epochs or tokens between two validations."""
+    save_every_steps: Steps = 500
+    """Updates, epochs or tokens between two checkpoints."""
+    epoch_steps: int | None = None
+    """Updates of an epoch, by which lengths such as '2 epochs' are counted; null: those of the first epoch,
+    stored here."""
+    update_tokens: int | None = None
+    """Target tokens of an update, by which lengths such as '10M tokens' are counted; null: the mean of the
+    first epoch, stored here."""
     keep_last: int = 3
     """Newest checkpoints kept."""
     keep_best: int = 1
@@ -108,7 +116,9 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         every = ("log_every_steps", "eval_every_steps", "save_every_steps")
-        at_least(self, "trainer", 1, "accumulate", *every, "keep_last", "keep_best", "auto_batch_tokens")
+        require_lengths(self, "trainer", 1, *every)
+        at_least(self, "trainer", 1, "accumulate", "keep_last", "keep_best", "auto_batch_tokens")
+        at_least(self, "trainer", 1, "epoch_steps", "update_tokens")
         self._require_batch_tokens()
         limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
         positive(self, "trainer", *limits, hint="; use null for no limit")
@@ -317,11 +327,12 @@ class ScheduleConfig:
 
     name: str = ""
     """Row of `SCHEDULES`; set by choosing `schedule=...`."""
-    warmup_steps: int = 4000
-    """Updates of linear growth from 0 to the peak."""
+    warmup_steps: Steps = 4000
+    """Updates, or epochs or target tokens such as '2 epochs' or '10M tokens', of linear growth from 0 to the
+    peak."""
 
     def __post_init__(self) -> None:
-        not_negative(self, "schedule", "warmup_steps")
+        require_lengths(self, "schedule", 0, "warmup_steps")
 
 
 @dataclass
@@ -334,7 +345,8 @@ class NoamConfig(ScheduleConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "schedule", "factor", "warmup_steps")
+        positive(self, "schedule", "factor")
+        require_lengths(self, "schedule", 1, "warmup_steps")
 
 
 @dataclass
@@ -362,8 +374,8 @@ class DecayConfig(PeakConfig):
 
     final_rate: float = 0.0
     """Learning rate at the end of the decay."""
-    decay_steps: int | None = None
-    """Update at which the decay ends, warm-up included; null: `trainer.max_steps`."""
+    decay_steps: Steps | None = None
+    """Update, epoch or token at which the decay ends, warm-up included; null: `trainer.max_steps`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -373,7 +385,9 @@ class DecayConfig(PeakConfig):
                 f"schedule.final_rate must not exceed schedule.peak_rate={self.peak_rate}, "
                 f"but is {self.final_rate}"
             )
-        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+        require_lengths(self, "schedule", 1, "decay_steps")
+        is_known = are_counted(self.decay_steps, self.warmup_steps)
+        if is_known and self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise UserError(
                 f"schedule.decay_steps must be above schedule.warmup_steps={self.warmup_steps}, "
                 f"but is {self.decay_steps}"
@@ -416,15 +430,15 @@ class IntervalConfig(PeakConfig):
 
     decay_factor: float = 0.5
     """Factor of the rate in each interval."""
-    interval_steps: int = 5000
-    """Updates of an interval; the first begins at the end of the warm-up."""
+    interval_steps: Steps = 5000
+    """Updates, epochs or tokens of an interval; the first begins at the end of the warm-up."""
     min_rate: float = 1e-8
     """Lowest rate that the decay leads to."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, "schedule", "(0, 1)", "decay_factor")
-        positive(self, "schedule", "interval_steps")
+        require_lengths(self, "schedule", 1, "interval_steps")
         not_negative(self, "schedule", "min_rate")
 
 
