@@ -11,6 +11,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     checkpoint          Write atomically, verify, read, keep and average tensors.
     freezing            Weights that do not learn, by patterns of their names.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
+    lion                The sign of a momentum as the update.
     optimizer           Optimizers and their parameter groups.
     schedules           Learning-rate schedules: pure functions of the step.
     objective           Quantity that an update minimises; model and objective as one module.
@@ -28,6 +29,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     saving              Checkpoints written by a thread while the training goes on.
     agreement           What several processes agree on between updates, and whether they train one model.
     recovery            What follows a loss, a gradient or weights that are not finite.
+    changes             Values that change at certain updates: dropout and accumulation.
     gradients           The gradients of an update: batch by batch, in parts where memory ends.
     trainer             The update; when to validate, save and stop.
     rehearsal           A training looked at: single updates, their loss, time and memory.

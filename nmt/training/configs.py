@@ -46,6 +46,36 @@ class AverageOf(Enum):
 
 
 @dataclass
+class Change:
+    """Values that hold from an update on: an entry of `trainer.changes`; None: as before."""
+
+    step: int
+    accumulate: int | None = None
+    dropout_factor: float | None = None
+
+    @classmethod
+    def of(cls, key: str, entry: object) -> Change:
+        """Return an entry as a change; raise `UserError`, which names `key`, where it is none."""
+        known = list(cls.__dataclass_fields__)
+        if not isinstance(entry, Mapping) or len(entry) < 2 or "step" not in entry:
+            raise UserError(
+                f"{key} must be a change such as {{step: 1000, dropout_factor: 0.5}} or "
+                f"{{step: 1000, accumulate: 2}}, but is {entry!r}"
+            )
+        for name, value in entry.items():
+            if name not in known:
+                raise UserError(
+                    f"unknown key {key}.{name}{suggest(str(name), known)}; there are {', '.join(known)}"
+                )
+            least = {"step": 2, "accumulate": 1, "dropout_factor": 0}[name]
+            kinds = (int, float) if name == "dropout_factor" else (int,)
+            if type(value) not in kinds or not least <= value < float("inf"):
+                number = "number" if name == "dropout_factor" else "whole number"
+                raise UserError(f"{key}.{name} must be a {number} of at least {least}, but is {value!r}")
+        return cls(**entry)
+
+
+@dataclass
 class TrainerConfig:
     """Limits of a training, its batches, and checkpoints to keep. A step is one update of the weights."""
 
@@ -64,6 +94,9 @@ class TrainerConfig:
     """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update, over all processes together."""
+    changes: list[Any] = field(default_factory=list)
+    """Values that hold from an update on, in ascending order of these, such as [{step: 1000, accumulate: 2},
+    {step: 5000, dropout_factor: 0.5}]: accumulate, and a factor on all dropout rates of the model."""
     on_nonfinite: OnNonfinite = OnNonfinite.stop
     """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
     returns to the newest regular checkpoint and goes on with the data behind that update."""
@@ -120,6 +153,11 @@ class TrainerConfig:
         at_least(self, "trainer", 1, "accumulate", "keep_last", "keep_best", "auto_batch_tokens")
         at_least(self, "trainer", 1, "epoch_steps", "update_tokens")
         self._require_batch_tokens()
+        steps = [change.step for change in self.all_changes()]
+        if steps != sorted(set(steps)):
+            raise UserError(
+                f"trainer.changes must be in ascending order of their steps, but these are {steps}"
+            )
         limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
         positive(self, "trainer", *limits, hint="; use null for no limit")
         not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
@@ -138,6 +176,21 @@ class TrainerConfig:
                 f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
                 f"set {key}={self.average}"
             )
+
+    def all_changes(self) -> list[Change]:
+        """Return `changes`, checked."""
+        return [Change.of(f"trainer.changes[{i}]", entry) for i, entry in enumerate(self.changes or [])]
+
+    def accumulate_at(self, step: int) -> int:
+        """Return the number of batches of update `step`."""
+        values = [x.accumulate for x in self.all_changes() if x.step <= step and x.accumulate is not None]
+        return values[-1] if values else self.accumulate
+
+    def dropout_factor_at(self, step: int) -> float:
+        """Return the factor on all dropout rates in update `step`."""
+        changes = [change for change in self.all_changes() if change.step <= step]
+        factors = [change.dropout_factor for change in changes if change.dropout_factor is not None]
+        return factors[-1] if factors else 1.0
 
     def _require_batch_tokens(self) -> None:
         """Raise `UserError` unless `batch_tokens` is a number or auto, and the number of auto is for auto."""
@@ -296,6 +349,21 @@ class AdafactorConfig(OptimizerConfig):
 
 
 @dataclass
+class LionConfig(OptimizerConfig):
+    """The sign of a momentum as the update; a tenth to a third of the rate of adam suits it."""
+
+    name: str = "lion"
+    beta1: float = 0.9
+    """Share of the momentum in what the sign is taken of; the rest is the gradient."""
+    beta2: float = 0.99
+    """Decay of the momentum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "optimizer", "[0, 1)", "beta1", "beta2")
+
+
+@dataclass
 class SgdConfig(OptimizerConfig):
     """Gradient descent, with momentum."""
 
@@ -317,6 +385,7 @@ OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
     "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
     "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
     "adafactor": (AdafactorConfig, "nmt.training.optimizer.build_adafactor"),
+    "lion": (LionConfig, "nmt.training.optimizer.build_lion"),
     "sgd": (SgdConfig, "nmt.training.optimizer.build_sgd"),
 }
 

@@ -34,8 +34,8 @@ def test_lengths_are_counted_in_updates(text: str, steps: int) -> None:
 def test_another_text_is_refused_with_what_is_understood(text: str) -> None:
     with pytest.raises(
         UserError,
-        match=r"schedule.warmup_steps must be a number of updates such as 500, or of epochs or target tokens such "
-        f"as '2 epochs' or '10M tokens', but is '{text}'",
+        match=r"schedule.warmup_steps must be a number of updates such as 500, or of epochs or target tokens "
+        f"such as '2 epochs' or '10M tokens', but is '{text}'",
     ):
         LinearConfig(warmup_steps=text)  # type: ignore[arg-type]  # as it is typed
 
