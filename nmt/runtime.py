@@ -136,7 +136,8 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
     else:
         if device.index is not None:
             torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU concern this one
-        torch.backends.cudnn.allow_tf32 = False  # float32 means float32, also in recurrent kernels
+        torch.backends.cudnn.allow_tf32 = cfg.tf32  # of recurrent kernels; true where nothing is said
+        torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
         torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for every shape: for every batch
     return device
 

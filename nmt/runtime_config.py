@@ -39,6 +39,8 @@ class RuntimeConfig:
     auto is bf16 where the hardware multiplies bf16 numbers (on CPU with AMX, or AVX-512 with bf16), else fp16
     on CUDA and fp32 on CPU. A training that goes on on another CPU keeps its format.
     """
+    tf32: bool = False
+    """Multiply fp32 matrices of a GPU in TF32: faster, with 10 bits of 23 after the point."""
     threads: int = 0
     """CPU threads of one operation; 0 leaves the choice to torch."""
     kernels: bool = True

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from nmt import runtime
 from nmt.errors import TrainingStopped, UserError
 from nmt.layers.loss import smoothed_nll
 from nmt.models.base import TranslationModel
@@ -85,6 +86,20 @@ def test_prepare_sets_the_threads_of_the_process() -> None:
     finally:
         torch.set_num_threads(before)
     assert float(torch.ones(10_000_000).sum()) == 1e7  # large blocks are still to be had
+
+
+def test_fp32_on_a_gpu_is_rounded_to_tf32_on_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch itself allows TF32 in recurrent kernels, and not in products."""
+    monkeypatch.setattr(runtime, "resolve_device", lambda cfg: torch.device("cuda"))
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        for wanted in (True, False):
+            prepare(RuntimeConfig(tf32=wanted))
+            assert (matmul.allow_tf32, cudnn.allow_tf32) == (wanted, wanted)
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @pytest.mark.parametrize("precision", [Precision.bf16, Precision.fp16, Precision.fp32])

@@ -41,7 +41,10 @@ from nmt.training.configs import (
     TrackingConfig,
     TrainerConfig,
 )
+from nmt.training.lengths import EpochSize, Length, are_counted, in_steps, typed_lengths
 
+LENGTHS = ("trainer", "schedule")
+"""Parts with keys that may be typed in epochs or target tokens."""
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
 
 
@@ -391,6 +394,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead"
         )
+    yield from _misfits_of_lengths(cfg)
     problems = Problems()
     with problems.gathered():
         cfg.data.last_updates(cfg.trainer.max_steps)
@@ -438,10 +442,19 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
                 f"schedule={decay.name} must know where its decay ends; "
                 "set trainer.max_steps or schedule.decay_steps"
             )
-        elif cfg.trainer.max_steps <= decay.warmup_steps:
+        elif are_counted(decay.warmup_steps) and cfg.trainer.max_steps <= decay.warmup_steps:
             yield (
                 f"schedule={decay.name} decays until trainer.max_steps={cfg.trainer.max_steps}, which "
                 f"must be above schedule.warmup_steps={decay.warmup_steps}; lower schedule.warmup_steps"
+            )
+
+
+def _misfits_of_lengths(cfg: TrainConfig) -> Iterator[str]:
+    for key, text, length in lengths_with_units(cfg):
+        if cfg.data.streaming and length.unit == "epoch" and cfg.trainer.epoch_steps is None:
+            yield (
+                f"{key}={text!r} counts passes over the training split, but data.streaming=true has none; "
+                "give a number of updates, or of tokens such as '10M tokens'"
             )
 
 
@@ -470,6 +483,39 @@ def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
 def with_batch_tokens(cfg: TrainConfig, number: int | None) -> TrainConfig:
     """Return `cfg`, whose `trainer.batch_tokens` is auto, with the number that auto stands for."""
     return dataclasses.replace(cfg, trainer=dataclasses.replace(cfg.trainer, auto_batch_tokens=number))
+
+
+def with_epoch_size(cfg: TrainConfig, size: EpochSize) -> TrainConfig:
+    """Return `cfg` with what is known of the size of an epoch, unless it says so itself."""
+    trainer = cfg.trainer
+    steps = size.steps if trainer.epoch_steps is None else trainer.epoch_steps
+    tokens = size.update_tokens if trainer.update_tokens is None else trainer.update_tokens
+    known = dataclasses.replace(trainer, epoch_steps=steps, update_tokens=tokens)
+    return dataclasses.replace(cfg, trainer=known)
+
+
+def epoch_size(cfg: TrainConfig) -> EpochSize:
+    """Return what the config knows of the size of an epoch."""
+    return EpochSize(cfg.trainer.epoch_steps, cfg.trainer.update_tokens)
+
+
+def lengths_with_units(cfg: TrainConfig) -> list[tuple[str, str, Length]]:
+    """Return the key, the text and the length of every key that is typed in epochs or target tokens."""
+    return [
+        (f"{part}.{name}", text, length)
+        for part in LENGTHS
+        for name, text, length in typed_lengths(part, getattr(cfg, part))
+    ]
+
+
+def in_updates(cfg: TrainConfig) -> TrainConfig:
+    """Return `cfg` with all lengths in updates; raise `UserError` when they then contradict each other."""
+    if not lengths_with_units(cfg):
+        return cfg
+    counted: dict[str, Any] = {part: in_steps(part, getattr(cfg, part), epoch_size(cfg)) for part in LENGTHS}
+    found = dataclasses.replace(cfg, **counted)
+    check(found)
+    return found
 
 
 def decay_follows_limit(cfg: TrainConfig) -> bool:

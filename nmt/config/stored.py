@@ -47,7 +47,7 @@ REPORTING = (
 )
 """Keys that say where and how a run is scored; the name of its directory does not depend on them."""
 
-FOUND = ("trainer.auto_batch_tokens",)
+FOUND = ("trainer.auto_batch_tokens", "trainer.epoch_steps", "trainer.update_tokens")
 """Keys that a run finds values for: the name of its directory does not depend on them, the weights do."""
 
 RESUMABLE = (

@@ -11,7 +11,7 @@ Shapes: B sentences, S source length, T target length. Masks are boolean, True m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -220,12 +220,6 @@ def pad(sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> tuple[Ten
     ids = np.full(mask.shape, PAD_ID, dtype=np.int64)
     ids[mask] = np.concatenate([np.asarray(sequence) for sequence in sequences])
     return torch.from_numpy(ids), torch.from_numpy(mask)
-
-
-def groups(batches: Sequence[Indices], size: int, start: int = 0) -> Iterator[Sequence[Indices]]:
-    """Yield the batches of each update from batch `start` on: `size`, or fewer at the end of an epoch."""
-    for first in range(start, len(batches), size):
-        yield batches[first : first + size]
 
 
 def dealt(group: Sequence[Indices], accumulate: int, rank: int, size: int) -> list[Indices]:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from nmt import __version__, kernels
-from nmt.config.roots import TrainConfig, with_batch_tokens
+from nmt.config.roots import TrainConfig, epoch_size, with_batch_tokens, with_epoch_size
 from nmt.config.stored import difference, load_config, refuse_difference, save_config
 from nmt.containment import require_contained
 from nmt.data.lines import is_cut
@@ -99,7 +99,7 @@ class RunDirectory:
         """
         if self.config_file.exists():
             self._settle()
-        trained, cfg = bool(self.checkpoints.steps()), self.with_batch_tokens(cfg)
+        trained, cfg = bool(self.checkpoints.steps()), self.with_found(cfg)
         if not self.config_file.exists() and (trained or Tokenizer.exists(self.path)):
             raise UserError(
                 f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
@@ -114,16 +114,18 @@ class RunDirectory:
         save_config(cfg, self.config_file)
         return False
 
-    def with_batch_tokens(self, cfg: TrainConfig) -> TrainConfig:
-        """Return `cfg` with the number of tokens that `trainer.batch_tokens=auto` has found for this run.
+    def with_found(self, cfg: TrainConfig) -> TrainConfig:
+        """Return `cfg` with the numbers that were found for this run: those of `config.stored.FOUND`.
 
-        A run that is trained keeps the number for good, one that is not for the same config.
+        A run that is trained keeps them for good, one that is not for the same config.
         """
-        if not cfg.trainer.is_to_be_found or not self.config_file.is_file():
+        if not self.config_file.is_file():
             return cfg
         with suppress(UserError):  # is no config of this version, which `claim` deals with
             stored = load_config(self.config_file)
-            known = with_batch_tokens(cfg, stored.trainer.auto_batch_tokens)
+            known = with_epoch_size(cfg, epoch_size(stored))
+            if cfg.trainer.is_to_be_found:
+                known = with_batch_tokens(known, stored.trainer.auto_batch_tokens)
             if self.checkpoints.steps() or not difference(stored, known):
                 return known
         return cfg

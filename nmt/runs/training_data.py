@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from nmt.config.roots import TrainConfig
+from nmt.config.roots import TrainConfig, epoch_size, in_updates, lengths_with_units
 from nmt.data import training_split
+from nmt.data.batching import plan_epoch
+from nmt.data.streaming import closed
 from nmt.data.training_split import Examples, RunFiles, TrainingData
 from nmt.errors import Log
 from nmt.runs.scorers import RunScorers
 from nmt.runs.start import Start
 from nmt.runs.tasks import TASKS
+from nmt.training.gradients import num_tokens_of
+from nmt.training.lengths import EpochSize
 
 
 def prepare(
@@ -29,3 +33,41 @@ def prepare(
         inherited=start.inherited if start else None,
         scorers=RunScorers(cfg.runtime),
     )
+
+
+def first_epoch(cfg: TrainConfig, data: TrainingData) -> EpochSize:
+    """Return the size of the first epoch; where it has several parts, that of its first one for each.
+
+    The buffers of a stream are no epochs.
+    """
+    with closed(data.pairs_of_epoch):
+        epoch = data.pairs_of_epoch(1, 0)
+        pairs = epoch.part(0)
+    plan = plan_epoch(
+        pairs.src_lengths,
+        pairs.tgt_lengths,
+        seed=cfg.seed,
+        epoch=1,
+        max_tokens=cfg.trainer.tokens_per_batch,
+        draws=pairs.draws,
+    )
+    steps = -(-len(plan) // cfg.trainer.accumulate)
+    tokens = max(1, round(num_tokens_of(pairs, plan) / max(steps, 1)))
+    return EpochSize(None if cfg.data.streaming else steps * epoch.num_parts, tokens)
+
+
+def size_is_missing(cfg: TrainConfig) -> bool:
+    """Return whether a length is typed in a unit whose size is not known."""
+    size, units = epoch_size(cfg), {length.unit for _, _, length in lengths_with_units(cfg)}
+    return ("epoch" in units and size.steps is None) or ("token" in units and size.update_tokens is None)
+
+
+def counted_lengths(cfg: TrainConfig) -> list[str]:
+    """Return a line for each length that is typed in epochs or target tokens: what it is in updates."""
+    size, counted = epoch_size(cfg), in_updates(cfg)
+    return [
+        f"{key}={text!r} is about {value:,} update{'s' * (value != 1)} "
+        + (f"of {size.steps:,} an epoch" if length.unit == "epoch" else f"of {size.update_tokens:,} tokens")
+        for key, text, length in lengths_with_units(cfg)
+        for value in [getattr(getattr(counted, key.partition(".")[0]), key.partition(".")[2])]
+    ]

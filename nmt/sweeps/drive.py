@@ -281,6 +281,11 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
             f"sweep.pruner={plan.cfg.pruner.name} reads metrics.jsonl, which "
             "tracking.sinks leaves out; add jsonl"
         )
+    if plan.cfg.pruner is not Pruner.none and isinstance(cfg.trainer.eval_every_steps, str):
+        raise UserError(
+            f"sweep.pruner={plan.cfg.pruner.name} must know when the first validation comes, but "
+            f"trainer.eval_every_steps is {cfg.trainer.eval_every_steps!r}; set it to a number of updates"
+        )
     first, last = (
         (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
     )
@@ -337,7 +342,7 @@ def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:
     if not run.results_file.is_file():
         return None
     with contextlib.suppress(UserError):  # the training will say what is wrong
-        cfg = run.with_batch_tokens(trial.to_training()[0])
+        cfg = run.with_found(trial.to_training()[0])
         results = run.results() if not difference(load_config(run.config_file), cfg) else None
         return results if results is not None and not infinite(results) else None
     return None

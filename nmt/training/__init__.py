@@ -2,6 +2,7 @@
 
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
+    lengths             Lengths in updates, epochs or target tokens; no torch.
     configs             The configs of a training, and the tables of its choices; no torch.
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
@@ -10,6 +11,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     checkpoint          Write atomically, verify, read, keep and average tensors.
     freezing            Weights that do not learn, by patterns of their names.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
+    lion                The sign of a momentum as the update.
     optimizer           Optimizers and their parameter groups.
     schedules           Learning-rate schedules: pure functions of the step.
     objective           Quantity that an update minimises; model and objective as one module.
@@ -27,6 +29,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     saving              Checkpoints written by a thread while the training goes on.
     agreement           What several processes agree on between updates, and whether they train one model.
     recovery            What follows a loss, a gradient or weights that are not finite.
+    changes             Values that change at certain updates: dropout and accumulation.
     gradients           The gradients of an update: batch by batch, in parts where memory ends.
     trainer             The update; when to validate, save and stop.
     rehearsal           A training looked at: single updates, their loss, time and memory.

@@ -16,6 +16,7 @@ from omegaconf import MISSING
 from nmt.checks import at_least, finite, not_negative, positive, within
 from nmt.errors import UserError, suggest
 from nmt.loading import Code
+from nmt.training.lengths import Steps, are_counted, require_lengths
 
 AUTO = "auto"
 """Value of `trainer.batch_tokens` that asks for the search."""
@@ -45,6 +46,36 @@ class AverageOf(Enum):
 
 
 @dataclass
+class Change:
+    """Values that hold from an update on: an entry of `trainer.changes`; None: as before."""
+
+    step: int
+    accumulate: int | None = None
+    dropout_factor: float | None = None
+
+    @classmethod
+    def of(cls, key: str, entry: object) -> Change:
+        """Return an entry as a change; raise `UserError`, which names `key`, where it is none."""
+        known = list(cls.__dataclass_fields__)
+        if not isinstance(entry, Mapping) or len(entry) < 2 or "step" not in entry:
+            raise UserError(
+                f"{key} must be a change such as {{step: 1000, dropout_factor: 0.5}} or "
+                f"{{step: 1000, accumulate: 2}}, but is {entry!r}"
+            )
+        for name, value in entry.items():
+            if name not in known:
+                raise UserError(
+                    f"unknown key {key}.{name}{suggest(str(name), known)}; there are {', '.join(known)}"
+                )
+            least = {"step": 2, "accumulate": 1, "dropout_factor": 0}[name]
+            kinds = (int, float) if name == "dropout_factor" else (int,)
+            if type(value) not in kinds or not least <= value < float("inf"):
+                number = "number" if name == "dropout_factor" else "whole number"
+                raise UserError(f"{key}.{name} must be a {number} of at least {least}, but is {value!r}")
+        return cls(**entry)
+
+
+@dataclass
 class TrainerConfig:
     """Limits of a training, its batches, and checkpoints to keep. A step is one update of the weights."""
 
@@ -63,6 +94,9 @@ class TrainerConfig:
     """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
     accumulate: int = 1
     """Batches whose gradients are added up for one update, over all processes together."""
+    changes: list[Any] = field(default_factory=list)
+    """Values that hold from an update on, in ascending order of these, such as [{step: 1000, accumulate: 2},
+    {step: 5000, dropout_factor: 0.5}]: accumulate, and a factor on all dropout rates of the model."""
     on_nonfinite: OnNonfinite = OnNonfinite.stop
     """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
     returns to the newest regular checkpoint and goes on with the data behind that update."""
@@ -71,15 +105,22 @@ class TrainerConfig:
     divergence_ratio: float = 5.0
     """Stop when the median of the last three logged losses is this many times that of the first update, or
     that of a uniform guess if it is larger; 0: never."""
-    log_every_steps: int = 50
-    """Updates between two lines of metrics."""
+    log_every_steps: Steps = 50
+    """Updates, or epochs or target tokens such as '0.1 epochs' or '1M tokens', between two lines of
+    metrics."""
     measures: list[str] = field(default_factory=list)
     """Further measures of every update, shown as train/NAME: weight_norm, largest_gradient,
     layer_grad_norm."""
-    eval_every_steps: int = 500
-    """Updates between two validations."""
-    save_every_steps: int = 500
-    """Updates between two checkpoints."""
+    eval_every_steps: Steps = 500
+    """Updates, epochs or tokens between two validations."""
+    save_every_steps: Steps = 500
+    """Updates, epochs or tokens between two checkpoints."""
+    epoch_steps: int | None = None
+    """Updates of an epoch, by which lengths such as '2 epochs' are counted; null: those of the first epoch,
+    stored here."""
+    update_tokens: int | None = None
+    """Target tokens of an update, by which lengths such as '10M tokens' are counted; null: the mean of the
+    first epoch, stored here."""
     keep_last: int = 3
     """Newest checkpoints kept."""
     keep_best: int = 1
@@ -108,8 +149,15 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         every = ("log_every_steps", "eval_every_steps", "save_every_steps")
-        at_least(self, "trainer", 1, "accumulate", *every, "keep_last", "keep_best", "auto_batch_tokens")
+        require_lengths(self, "trainer", 1, *every)
+        at_least(self, "trainer", 1, "accumulate", "keep_last", "keep_best", "auto_batch_tokens")
+        at_least(self, "trainer", 1, "epoch_steps", "update_tokens")
         self._require_batch_tokens()
+        steps = [change.step for change in self.all_changes()]
+        if steps != sorted(set(steps)):
+            raise UserError(
+                f"trainer.changes must be in ascending order of their steps, but these are {steps}"
+            )
         limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
         positive(self, "trainer", *limits, hint="; use null for no limit")
         not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
@@ -128,6 +176,21 @@ class TrainerConfig:
                 f"trainer.average={self.average} needs as many checkpoints, but {key}={kept}; "
                 f"set {key}={self.average}"
             )
+
+    def all_changes(self) -> list[Change]:
+        """Return `changes`, checked."""
+        return [Change.of(f"trainer.changes[{i}]", entry) for i, entry in enumerate(self.changes or [])]
+
+    def accumulate_at(self, step: int) -> int:
+        """Return the number of batches of update `step`."""
+        values = [x.accumulate for x in self.all_changes() if x.step <= step and x.accumulate is not None]
+        return values[-1] if values else self.accumulate
+
+    def dropout_factor_at(self, step: int) -> float:
+        """Return the factor on all dropout rates in update `step`."""
+        changes = [change for change in self.all_changes() if change.step <= step]
+        factors = [change.dropout_factor for change in changes if change.dropout_factor is not None]
+        return factors[-1] if factors else 1.0
 
     def _require_batch_tokens(self) -> None:
         """Raise `UserError` unless `batch_tokens` is a number or auto, and the number of auto is for auto."""
@@ -286,6 +349,21 @@ class AdafactorConfig(OptimizerConfig):
 
 
 @dataclass
+class LionConfig(OptimizerConfig):
+    """The sign of a momentum as the update; a tenth to a third of the rate of adam suits it."""
+
+    name: str = "lion"
+    beta1: float = 0.9
+    """Share of the momentum in what the sign is taken of; the rest is the gradient."""
+    beta2: float = 0.99
+    """Decay of the momentum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "optimizer", "[0, 1)", "beta1", "beta2")
+
+
+@dataclass
 class SgdConfig(OptimizerConfig):
     """Gradient descent, with momentum."""
 
@@ -307,6 +385,7 @@ OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
     "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
     "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
     "adafactor": (AdafactorConfig, "nmt.training.optimizer.build_adafactor"),
+    "lion": (LionConfig, "nmt.training.optimizer.build_lion"),
     "sgd": (SgdConfig, "nmt.training.optimizer.build_sgd"),
 }
 
@@ -317,11 +396,12 @@ class ScheduleConfig:
 
     name: str = ""
     """Row of `SCHEDULES`; set by choosing `schedule=...`."""
-    warmup_steps: int = 4000
-    """Updates of linear growth from 0 to the peak."""
+    warmup_steps: Steps = 4000
+    """Updates, or epochs or target tokens such as '2 epochs' or '10M tokens', of linear growth from 0 to the
+    peak."""
 
     def __post_init__(self) -> None:
-        not_negative(self, "schedule", "warmup_steps")
+        require_lengths(self, "schedule", 0, "warmup_steps")
 
 
 @dataclass
@@ -334,7 +414,8 @@ class NoamConfig(ScheduleConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "schedule", "factor", "warmup_steps")
+        positive(self, "schedule", "factor")
+        require_lengths(self, "schedule", 1, "warmup_steps")
 
 
 @dataclass
@@ -362,8 +443,8 @@ class DecayConfig(PeakConfig):
 
     final_rate: float = 0.0
     """Learning rate at the end of the decay."""
-    decay_steps: int | None = None
-    """Update at which the decay ends, warm-up included; null: `trainer.max_steps`."""
+    decay_steps: Steps | None = None
+    """Update, epoch or token at which the decay ends, warm-up included; null: `trainer.max_steps`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -373,7 +454,9 @@ class DecayConfig(PeakConfig):
                 f"schedule.final_rate must not exceed schedule.peak_rate={self.peak_rate}, "
                 f"but is {self.final_rate}"
             )
-        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+        require_lengths(self, "schedule", 1, "decay_steps")
+        is_known = are_counted(self.decay_steps, self.warmup_steps)
+        if is_known and self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise UserError(
                 f"schedule.decay_steps must be above schedule.warmup_steps={self.warmup_steps}, "
                 f"but is {self.decay_steps}"
@@ -416,15 +499,15 @@ class IntervalConfig(PeakConfig):
 
     decay_factor: float = 0.5
     """Factor of the rate in each interval."""
-    interval_steps: int = 5000
-    """Updates of an interval; the first begins at the end of the warm-up."""
+    interval_steps: Steps = 5000
+    """Updates, epochs or tokens of an interval; the first begins at the end of the warm-up."""
     min_rate: float = 1e-8
     """Lowest rate that the decay leads to."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, "schedule", "(0, 1)", "decay_factor")
-        positive(self, "schedule", "interval_steps")
+        require_lengths(self, "schedule", 1, "interval_steps")
         not_negative(self, "schedule", "min_rate")
 
 

@@ -16,14 +16,14 @@ import math
 import signal
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from typing import NoReturn
 
 import torch
 
-from nmt.data.batching import Indices, Plan, groups, plan_epoch
+from nmt.data.batching import Indices, Plan, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, TrainingStopped, UserError, warn
@@ -33,6 +33,7 @@ from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
 from nmt.training.agreement import Agreement, drift
 from nmt.training.auto_batch import Room, Trial, search
+from nmt.training.changes import Changes
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.configs import (
     AUTO,
@@ -116,6 +117,7 @@ class Trainer:
             accumulate=cfg.accumulate,
             world=world,
         )
+        self.changes = Changes(cfg, parallel_model.trained) if cfg.changes else None
         self.log: Log = warn
         self.saves = Saves(world)
         self.agreement = Agreement(world)
@@ -169,7 +171,7 @@ class Trainer:
                 plan = self.plan(pairs)
                 self._require_same(pairs, len(plan))
                 self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
-                for group in groups(plan, self.cfg.accumulate, start=self.train_state.batch):
+                for group in self._groups(plan):
                     self._update(pairs, group)
                     self._move_on(len(group), len(plan))
                     self._report(tracker)
@@ -178,6 +180,11 @@ class Trainer:
                         break
             self._complete(tracker, stop)
         return self.train_state
+
+    def _groups(self, plan: Plan) -> Iterator[Sequence[Indices]]:
+        """Yield the batches of each update, from where the training is in the plan."""
+        while (done := self.train_state.batch) < len(plan):
+            yield plan[done : done + self.cfg.accumulate_at(self.train_state.step + 1)]
 
     @property
     def stage(self) -> int:
@@ -266,6 +273,9 @@ class Trainer:
         step = train_state.step + 1
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = num_tokens_of(pairs, group)
+        if self.changes:
+            self.gradients.accumulate = self.cfg.accumulate_at(step)
+            self.changes.make(step, self.log)
         batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)
         self._unread[step] = pairs, batches

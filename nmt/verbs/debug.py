@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from nmt import runtime
 from nmt.config import small_data
 from nmt.config.compose import Composed
-from nmt.config.roots import Task, TrainConfig
+from nmt.config.roots import Task, TrainConfig, in_updates, lengths_with_units, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data import census
 from nmt.data.batching import Indices, Plan
@@ -41,7 +41,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.requirements import require_all
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
-from nmt.runs.training_data import prepare
+from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
 from nmt.training.configs import (
@@ -54,6 +54,7 @@ from nmt.training.configs import (
     ObjectiveConfig,
 )
 from nmt.training.freezing import freeze
+from nmt.training.lengths import EpochSize
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
 from nmt.verbs import train
@@ -71,6 +72,8 @@ BY_HEART_TOKENS, BY_HEART_PAIRS, BY_HEART_STEPS = 512, 16, 500
 TIMED_UPDATES = 5
 USUAL_TOKENS = 4096
 """Size of a batch where `trainer.batch_tokens=auto` would look for one."""
+USUAL_EPOCH = EpochSize(steps=10_000, update_tokens=USUAL_TOKENS)
+"""Size of an epoch of data of which only the first pairs are read, for lengths typed in epochs or tokens."""
 Component = TypeVar("Component", ModelConfig, ObjectiveConfig)
 
 
@@ -156,6 +159,7 @@ def overfit(cfg: TrainConfig, folder: Path) -> None:
 
 def overfit_config(cfg: TrainConfig) -> TrainConfig:
     """Return the config of a training that nothing keeps from learning a batch by heart."""
+    cfg = in_updates(with_epoch_size(cfg, USUAL_EPOCH))
     context = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
     schedule = ConstantConfig(peak_rate=peak(cfg.schedule, context), warmup_steps=20)
     tokens = max(cfg.data.max_tokens, BY_HEART_TOKENS)
@@ -209,6 +213,7 @@ def dry_run(cfg: TrainConfig, folder: Path) -> None:
             + ", ".join(f"{name} {size:,}" for name, size in parts.items()),
             *_lines_on_memory(memory, cfg),
             *_lines_on_time(session, found, seconds, cfg),
+            *_lines_on_lengths(session, found, cfg),
         ]
     print("\n".join(["dry run, estimated; nothing was kept", *lines]))
 
@@ -267,6 +272,16 @@ def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: TrainC
     yield f"training    {min(steps):,} updates{passes}: {needed}, and validations{limit}"
 
 
+def _lines_on_lengths(session: Session, found: Excerpt, cfg: TrainConfig) -> Iterator[str]:
+    """Yield what each length that is typed in epochs or target tokens is in updates."""
+    steps = -(-len(session.plan) // cfg.trainer.accumulate)
+    size = EpochSize(steps, max(1, round(session.pairs.tgt_lengths.sum() / steps)))
+    for key, text, length in lengths_with_units(cfg):
+        of_all = found.is_whole or length.unit == "token"
+        more = "" if of_all else f" for every {found.num_pairs:,} pairs"
+        yield f"length      {key}={text!r} is about {length.steps(size):,} updates{more}"
+
+
 def _size(number: float) -> str:
     return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
 
@@ -289,7 +304,7 @@ def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainC
         log("objective=distillation needs the tokenizer of all data; cross_entropy takes its place here")
         objective = CrossEntropyConfig()
     changed = dataclasses.replace(cfg, run=None, data=found.data, tokenizer=tokenizer, objective=objective)
-    return changed, found
+    return changed if found.is_whole else with_epoch_size(changed, USUAL_EPOCH), found
 
 
 def _batch_tokens(cfg: TrainConfig) -> int:
@@ -327,6 +342,9 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     run.path.mkdir()
     start = opened_start(cfg)
     data = prepare(cfg, run, log, start)
+    if size_is_missing(cfg):
+        cfg = with_epoch_size(cfg, first_epoch(cfg, data))
+    cfg = in_updates(cfg)
     tokenizer = data.tokenizer
     sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
     runtime.seed_everything(cfg.seed, "model")

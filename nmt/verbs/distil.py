@@ -109,7 +109,7 @@ def require_same_student(run_dir: Path, student: TrainConfig) -> None:
     directory = RunDirectory(run_dir)
     if directory.config_file.is_file() and directory.checkpoints.steps():
         stored = load_config(directory.config_file)
-        refuse_difference(stored, directory.with_batch_tokens(student), run_dir)
+        refuse_difference(stored, directory.with_found(student), run_dir)
 
 
 @dataclass

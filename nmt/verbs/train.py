@@ -17,7 +17,7 @@ import torch
 
 from nmt import distributed, kernels, runtime
 from nmt.config.compose import Composed
-from nmt.config.roots import TrainConfig, with_batch_tokens
+from nmt.config.roots import Task, TrainConfig, in_updates, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
@@ -38,13 +38,14 @@ from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
-from nmt.runs.training_data import prepare
+from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_is_missing
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.configs import AverageOf, TrackingConfig
 from nmt.training.freezing import freeze
+from nmt.training.lengths import EpochSize
 from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
@@ -97,9 +98,7 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: S
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
     require_all(cfg)
-    if cfg.trainer.is_to_be_found:
-        known = run.with_batch_tokens(cfg) if world.is_main else cfg
-        cfg = with_batch_tokens(cfg, world.broadcast(known.trainer.auto_batch_tokens))
+    cfg = _with_found(cfg, run, world)
     device = runtime.prepare(cfg.runtime)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
@@ -119,6 +118,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             cfg = with_batch_tokens(cfg, _found_batch_tokens(own, data, run, device, world, tracker.message))
             if world.is_main:
                 run.adopt(cfg)
+        typed, cfg = _counted(cfg, data, world, tracker.message)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
         if start:
             start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
@@ -138,7 +138,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {code}")
         tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
         if world.is_main:
-            run.adopt(cfg)
+            run.adopt(typed)
         with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
@@ -146,6 +146,23 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         tracker.conclude(results["step"], scores_by_split(results))
         tracker.shown(summary(cfg, results, run))
         return results
+
+
+def _with_found(cfg: TrainConfig, run: RunDirectory, world: World) -> TrainConfig:
+    """Return `cfg` with the numbers that an earlier start has found for this run."""
+    known = (run.with_found(cfg) if world.is_main else cfg).trainer
+    number, *size = world.broadcast([known.auto_batch_tokens, known.epoch_steps, known.update_tokens])
+    cfg = with_epoch_size(cfg, EpochSize(*size))
+    return with_batch_tokens(cfg, number) if cfg.trainer.is_to_be_found else cfg
+
+
+def _counted(cfg: TrainConfig, data: TrainingData, world: World, log: Log) -> tuple[TrainConfig, TrainConfig]:
+    """Return `cfg` with the size of an epoch, if lengths are counted by it, and the same in updates alone."""
+    if size_is_missing(cfg):
+        cfg = with_epoch_size(cfg, EpochSize(*world.broadcast(list(first_epoch(cfg, data)))))
+    for line in counted_lengths(cfg):
+        log(line)
+    return cfg, in_updates(cfg)
 
 
 def _in_precision(cfg: RuntimeConfig, device: torch.device, begun: str, world: World) -> RuntimeConfig:

@@ -16,7 +16,6 @@ from nmt.data.batching import (
     Indices,
     collate,
     dealt,
-    groups,
     pad,
     plan_epoch,
     plan_in_order,
@@ -186,14 +185,6 @@ def test_the_largest_batches_are_those_of_most_padded_tokens(
             for batches in (plan, found)
         )
         assert max(of_largest) == max(sizes)
-
-
-def test_groups_are_the_batches_of_an_update() -> None:
-    batches = [np.array([i]) for i in range(7)]
-    assert [len(group) for group in groups(batches, 3)] == [3, 3, 1]
-    assert [int(batch[0]) for group in groups(batches, 3) for batch in group] == list(range(7))
-    assert [[int(batch[0]) for batch in group] for group in groups(batches, 3, start=3)] == [[3, 4, 5], [6]]
-    assert list(groups(batches, 3, start=7)) == []
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.integers(1, 9))

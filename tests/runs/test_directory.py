@@ -104,15 +104,15 @@ def test_a_run_keeps_the_number_of_tokens_that_it_has_found(tmp_path: Path) -> N
     run.adopt(with_batch_tokens(config(auto), 768))
     run.claim(config(auto))
     assert stored_number(run) == 768
-    assert run.with_batch_tokens(config(auto)).trainer.tokens_per_batch == 768
+    assert run.with_found(config(auto)).trainer.tokens_per_batch == 768
     run.claim(config(auto, "runtime.device=cpu"))  # which may suit another number
     assert stored_number(run) is None
     run.adopt(with_batch_tokens(config(auto), 768))
     save_step(run)
     assert run.claim(config(auto))
     assert not run.claim(config(auto, "runtime.device=cpu"))
-    assert run.with_batch_tokens(config(auto, "trainer.max_steps=9")).trainer.tokens_per_batch == 768
-    assert run.with_batch_tokens(config()).trainer.tokens_per_batch == config().trainer.tokens_per_batch
+    assert run.with_found(config(auto, "trainer.max_steps=9")).trainer.tokens_per_batch == 768
+    assert run.with_found(config()).trainer.tokens_per_batch == config().trainer.tokens_per_batch
     with pytest.raises(UserError, match=r"another config:\n  trainer\.auto_batch_tokens: 768 -> 1024\n"):
         run.claim(config(auto, "trainer.auto_batch_tokens=1024"))
     with pytest.raises(UserError, match=r"batch_tokens: auto -> 768\n  trainer\.auto_batch_tokens: 768 -> "):

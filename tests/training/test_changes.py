@@ -1,0 +1,137 @@
+"""Values that change in the course of a training: the batches of an update, and dropout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.errors import UserError
+from nmt.kernels import fused
+from nmt.layers.blocks import Dropout
+from nmt.models.base import TranslationModel
+from nmt.training.changes import Changes
+from nmt.training.configs import TrainerConfig
+from nmt.training.trainer import Trainer
+from tests.training.test_trainer import fit, resumed, weights
+
+CHANGES: dict[str, Any] = {
+    "changes": [
+        {"step": 3, "accumulate": 2},
+        {"step": 4, "dropout_factor": 0.5},
+        {"step": 6, "accumulate": 3, "dropout_factor": 0.0},
+    ]
+}
+
+
+def test_values_are_those_of_the_last_change() -> None:
+    cfg = TrainerConfig(accumulate=5, **CHANGES)
+    assert [cfg.accumulate_at(step) for step in range(1, 8)] == [5, 5, 2, 2, 2, 3, 3]
+    assert [cfg.dropout_factor_at(step) for step in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0, 0]
+
+
+def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable[..., Trainer]) -> None:
+    made = trainer(dropout=0.3, max_steps=7, **CHANGES)
+    found, log = [], list[str]()
+    update = made._update
+
+    def watched(pairs: Any, group: Any) -> None:
+        update(pairs, group)
+        rates = {
+            module.rate for module in made.parallel_model.trained.modules() if isinstance(module, Dropout)
+        }
+        found.append((made.train_state.step, len(group), made.gradients.accumulate, max(rates)))
+
+    made._update = watched  # type: ignore[method-assign]
+    fit(made)
+    batches = len(made.plan(made.pairs_of_epoch(1, 0).part(0)))
+    assert batches == 8  # 1 + 1 + 2 + 2 + 2, then an epoch from the sixth update on
+    assert found == [
+        (1, 1, 1, 0.3),
+        (2, 1, 1, 0.3),
+        (3, 2, 2, 0.3),
+        (4, 2, 2, 0.15),
+        (5, 2, 2, 0.15),
+        (6, 3, 3, 0.0),
+        (7, 3, 3, 0.0),
+    ]
+    made.changes = Changes(made.cfg, made.parallel_model.trained)
+    made.changes.make(6, log.append)
+    made.changes.make(7, log.append)
+    assert log == ["step 6: from here on with accumulate=3 and dropout_factor=0.0 (trainer.changes)"]
+
+
+@pytest.mark.parametrize("stop", [2, 3, 5])
+def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer], stop: int) -> None:
+    straight = trainer(folder="straight", dropout=0.3, max_steps=7, **CHANGES)
+    fit(straight)
+    fit(trainer(dropout=0.3, max_steps=stop, **CHANGES))
+    again = resumed(trainer(dropout=0.3, max_steps=7, **CHANGES))
+    assert again.train_state.step == stop
+    fit(again)
+    assert torch.equal(weights(again), weights(straight))
+    other = trainer(folder="other", dropout=0.3, max_steps=7)
+    fit(other)
+    assert not torch.equal(weights(other), weights(straight))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_kernels_and_compiled_code_see_the_rate(
+    tiny_model: Callable[..., TranslationModel], compiled: bool
+) -> None:
+    model = tiny_model(dropout=0.5).train()
+    changes = Changes(TrainerConfig(**CHANGES), model)
+    module = next(module for module in model.modules() if isinstance(module, Dropout))
+    call: Callable[[torch.Tensor], torch.Tensor] = (
+        torch.compile(module, backend="eager", fullgraph=False) if compiled else module
+    )
+    x = torch.ones(100, 100)
+    for step, rate in ((1, 0.5), (4, 0.25), (6, 0.0)):
+        changes.make(step, print)
+        assert float((call(x) == 0).float().mean()) == pytest.approx(rate, abs=0.03)
+        summed = fused.add_dropout(torch.zeros_like(x), x, module.current_rate)
+        assert float((summed == 0).float().mean()) == pytest.approx(rate, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            [{"dropout_factor": 0.1}],
+            "trainer.changes[0] must be a change such as {step: 1000, dropout_factor: ",
+        ),
+        ([{"step": 9}], "trainer.changes[0] must be a change such as "),
+        (
+            [{"step": 9, "dropout": 0.1}],
+            "unknown key trainer.changes[0].dropout; did you mean 'dropout_factor'?",
+        ),
+        (
+            [{"step": 1, "accumulate": 2}],
+            "trainer.changes[0].step must be a whole number of at least 2, but is 1",
+        ),
+        (
+            [{"step": 9, "accumulate": 1.5}],
+            "changes[0].accumulate must be a whole number of at least 1, but is 1.5",
+        ),
+        (
+            [{"step": 9, "accumulate": 2}, {"step": 9, "dropout_factor": 1}],
+            "trainer.changes must be in ascending order of their steps, but these are [9, 9]",
+        ),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(changes: list[Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        TrainerConfig(changes=changes)
+
+
+def test_a_rate_of_one_is_refused(tiny_model: Callable[..., TranslationModel]) -> None:
+    cfg = TrainerConfig(changes=[{"step": 2, "dropout_factor": 2.0}])
+    with pytest.raises(
+        UserError,
+        match=r"trainer\.changes\[0\]\.dropout_factor must be below 2, because the model has a dropout rate "
+        r"of 0\.5, but is 2",
+    ):
+        Changes(cfg, tiny_model(dropout=0.5))
