@@ -78,7 +78,7 @@ class Ssru(Summary):
         return torch.sigmoid(gate + self.gate_bias.float()), value
 
 
-@torch.compiler.disable  # which would compile the loop anew for every length
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled anew for every length
 def recurrence(gate: Tensor, value: Tensor) -> Tensor:
     """Return c (B, T, D), c_t = gate_t c_(t-1) + (1 - gate_t) value_t from c = 0 on; gates are in [0, 1]."""
     result: Tensor = _Recurrence.apply(gate, value)
@@ -92,7 +92,7 @@ class _Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, value: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, gate: Tensor, value: Tensor) -> Tensor:
         cells = torch.empty_like(gate)
         cell = torch.zeros_like(gate[:, 0])
         for t in range(gate.shape[1]):
@@ -102,7 +102,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gate, value, cells = ctx.saved_tensors
         grad = grad.clone()  # of c_t, to which the gradient through c_(t+1) is added
         for t in range(grad.shape[1] - 2, -1, -1):

@@ -29,7 +29,7 @@ def average_loop(layer: AverageAttention, x: Tensor) -> Tensor:
     """Return equations 1 to 3 of Zhang et al. 2018, without the residual connection and its norm."""
     outputs = []
     for j in range(1, x.shape[1] + 1):
-        y, g = x[:, j - 1], sum(x[:, k] for k in range(j)) / j
+        y, g = x[:, j - 1], torch.stack([x[:, k] for k in range(j)]).sum(0) / j
         if isinstance(layer.block, FeedForward):
             inner, outer = layer.block.inner, layer.block.outer
             g = torch.relu(g @ inner.weight.T + inner.bias) @ outer.weight.T + outer.bias
