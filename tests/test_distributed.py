@@ -33,7 +33,7 @@ from nmt.errors import Interrupted, UserError
 from nmt.files import read_json, write_lines
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.configs import AttentionScore, RnnConfig
+from nmt.models.configs import AttentionScore, RnnConfig, TransformerConfig
 from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
@@ -361,6 +361,28 @@ def test_recurrent_models_learn_in_two_processes(
 
     alone = fit(ALONE)
     assert alone[2] < alone[0]
+    for found in results_of_two(fit, tmp_path):
+        assert found == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.parametrize("parallel", Parallel)
+def test_layers_that_are_shared_or_left_out_learn_as_in_one_process(
+    parallel: Parallel, tmp_path: Path
+) -> None:
+    """Whatever layers an update leaves out: the processes leave out the same, and none waits for another."""
+
+    def fit(world: World) -> list[float]:
+        seed_everything("model")
+        stack: dict[str, Any] = {"d_model": 16, "d_ff": 24, "num_heads": 2, "dropout": 0.0}
+        depths = {"encoder_layers": 3, "decoder_layers": 3, "decoder_sharing": [1, 2, 1]}
+        model = build_model(
+            TransformerConfig(**stack, **depths, layer_drop=0.4), src_vocab_size=23, tgt_vocab_size=23
+        )
+        seed_everything("updates", rank=world.rank)
+        batches = [batch_of(length) for length in (5, 7, 5, 6, 5, 7)]
+        return losses(model, batches, world, parallel)
+
+    alone = fit(ALONE)
     for found in results_of_two(fit, tmp_path):
         assert found == pytest.approx(alone, rel=1e-4)
 

@@ -133,6 +133,11 @@ class RunConfig:
 
     Of several runs: one name for all, or a list with one for each.
     """
+    encoder_layers: list[int] | None = None
+    """Layers of the encoder to keep, counted from 1, such as [1,3,5], for a Transformer that was trained with
+    model.layer_drop; null: all."""
+    decoder_layers: list[int] | None = None
+    """Layers of the decoder to keep; null: all."""
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """Rule by which several runs predict together."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)

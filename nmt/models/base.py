@@ -13,6 +13,7 @@ The beams of one sentence are adjacent: row b * K + k. Masks are boolean and Tru
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,10 @@ class TranslationModel(nn.Module, ABC):
     def reads_source_alone(self, name: str) -> bool:
         """Return whether the parameter `name` is applied to source tokens only: the encoder's are."""
         return name.startswith("encoder")
+
+    def keep_layers(self, encoder: Sequence[int] | None, decoder: Sequence[int] | None) -> None:
+        """Keep these layers alone, as `keeping` of the config does, which refuses what has no such layers."""
+        raise NotImplementedError
 
     def uses(self, name: str) -> float:
         """Return how often a token meets the parameter `name` in training, on average."""

@@ -47,6 +47,17 @@ class ModelConfig:
         """Longest source or target in tokens that the positions allow; None where there is no limit."""
         return None
 
+    def keeping(self, encoder: list[int] | None, decoder: list[int] | None) -> ModelConfig:
+        """Return the config of a model with these layers alone, counted from 1; None keeps all of a stack.
+
+        Raises:
+            UserError: there is no such layer, or the layers of this family cannot be left out.
+        """
+        raise UserError(
+            "encoder_layers and decoder_layers choose among the layers of encoder-decoder Transformers "
+            f"(model.name=transformer), but the run has model.name={self.name}; leave them out"
+        )
+
     @property
     def stacks(self) -> list[tuple[int, int, int]]:
         """Layers with weights of their own, width and width inside of the feed-forward blocks of each stack."""
@@ -284,6 +295,24 @@ class TransformerConfig(StackConfig):
     @property
     def shares_vocabulary(self) -> bool:
         return self.tying.shares_vocabulary
+
+    def keeping(self, encoder: list[int] | None, decoder: list[int] | None) -> TransformerConfig:
+        cfg = copy.copy(self)
+        for side, kept in (("encoder", encoder), ("decoder", decoder)):
+            if kept is None:
+                continue
+            depth = getattr(self, f"{side}_layers")
+            if not kept or any(not before < n <= depth for before, n in zip([0, *kept], kept, strict=False)):
+                raise UserError(
+                    f"{side}_layers={kept} must name layers from 1 to {depth}, the depth of the {side}, in "
+                    f"ascending order; every other layer is {side}_layers={list(range(1, depth + 1, 2))}"
+                )
+            sharing = getattr(self, f"{side}_sharing")
+            if sharing is not None:
+                used = list(dict.fromkeys(sharing[n - 1] for n in kept))
+                setattr(cfg, f"{side}_sharing", [used.index(sharing[n - 1]) + 1 for n in kept])
+            setattr(cfg, f"{side}_layers", len(kept))
+        return cfg
 
     @property
     def decoder_stack(self) -> TransformerConfig:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.layers.attention import AttentionRole, prepared
+from nmt.layers.blocks import module_list
 from nmt.layers.choices import SelfAttention
 from nmt.layers.summaries import AverageAttention, Ssru
 from nmt.models.base import TranslationModel
@@ -111,6 +112,15 @@ class Transformer(TranslationModel):
     def decoder_layers(self) -> Sequence[DecoderLayer]:
         """The layers that a target goes through; one that is shared is there several times."""
         return [self.decoder[i] for i in self.decoder_order]
+
+    def keep_layers(self, encoder: Sequence[int] | None, decoder: Sequence[int] | None) -> None:
+        for side, kept in (("encoder", encoder), ("decoder", decoder)):
+            if kept is not None:
+                order = [getattr(self, f"{side}_order")[n - 1] for n in kept]
+                used = list(dict.fromkeys(order))
+                stack = getattr(self, side)
+                setattr(self, side, module_list(stack[i] for i in used))
+                setattr(self, f"{side}_order", [used.index(i) for i in order])
 
     def uses(self, name: str) -> float:
         """Return in how many layers the parameter `name` is, or the mean where layers are left out."""

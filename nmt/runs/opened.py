@@ -421,13 +421,23 @@ def _require_texts(line: str, number: int, *, is_pair: bool) -> None:
         )
 
 
-def open_run(path: str | Path, checkpoint: str = "final", runtime_cfg: RuntimeConfig | None = None) -> Run:
+Layers = tuple[list[int] | None, list[int] | None]
+"""Layers of encoder and decoder to keep, counted from 1; None keeps all."""
+
+
+def open_run(
+    path: str | Path,
+    checkpoint: str = "final",
+    runtime_cfg: RuntimeConfig | None = None,
+    layers: Layers = (None, None),
+) -> Run:
     """Load the model of a run directory.
 
     Args:
         path: the run directory.
         checkpoint: final (the one scored at the end of training), best, last, average or a step.
         runtime_cfg: the device to use; by default CUDA when there is one.
+        layers: those of the encoder and of the decoder to keep; the others are left out.
 
     Raises:
         UserError: the directory holds no run, leads out of itself, or has a tokenizer or kept data that are
@@ -440,13 +450,17 @@ def open_run(path: str | Path, checkpoint: str = "final", runtime_cfg: RuntimeCo
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
+    if layers != (None, None):
+        cfg.model = cfg.model.keeping(*layers)
+        model.keep_layers(*layers)
     return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 
 def open_runs(cfg: RunConfig) -> Run:
     """Load the run that `cfg` names, or several as one `Run`: see `ensemble_of`."""
     pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
-    runs = [open_run(run, checkpoint, cfg.runtime) for run, checkpoint in pairs]
+    layers = cfg.encoder_layers, cfg.decoder_layers
+    runs = [open_run(run, checkpoint, cfg.runtime, layers) for run, checkpoint in pairs]
     return runs[0] if len(runs) == 1 else ensemble_of(runs, cfg.ensemble)
 
 
@@ -496,10 +510,12 @@ def with_fixed_checkpoints(cfg: AnyRunConfig) -> tuple[AnyRunConfig, dict[str, A
     """
     pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
     found = [identify_checkpoint(run, checkpoint) for run, checkpoint in pairs]
+    layers = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
+    facts: dict[str, Any] = {key: kept for key, kept in layers.items() if kept is not None}
     if len(found) == 1:
         ((checkpoint, digest),) = found
-        return dataclasses.replace(cfg, checkpoint=checkpoint), {"checkpoint": digest[:16]}
-    facts = {
+        return dataclasses.replace(cfg, checkpoint=checkpoint), facts | {"checkpoint": digest[:16]}
+    facts |= {
         "checkpoint": [digest[:16] for _, digest in found],
         "ensemble.mean": cfg.ensemble.mean.value,
         "ensemble.weights": cfg.ensemble.normalised(len(found)),

@@ -17,7 +17,7 @@ import torch
 
 from nmt import distributed, kernels, runtime
 from nmt.config.compose import Composed
-from nmt.config.roots import Task, TrainConfig, in_updates, with_batch_tokens, with_epoch_size
+from nmt.config.roots import TrainConfig, in_updates, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed

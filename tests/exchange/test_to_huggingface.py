@@ -26,6 +26,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "MBart": {"embedding_norm": True},
     "MBart, untied": {"embedding_norm": True, "tying": Tying.src_output},
     "Bart": {"embedding_norm": True, "norm_order": POST, "positions": Positions.learned},
+    "MBart, another decoder": {"embedding_norm": True, "decoder_num_heads": 1, "decoder_d_ff": 20},
+    "Marian, shared layers": {"norm_order": POST, "encoder_sharing": [1, 1], "decoder_sharing": [1, 1]},
     "Bart, untied": {"embedding_norm": True, "norm_order": POST, "tying": Tying.src_tgt},
     "Marian": {"norm_order": POST, "activation": Activation.silu},
     "Marian, partly tied": {"norm_order": POST, "tying": Tying.tgt_output},

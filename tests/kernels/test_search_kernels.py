@@ -25,7 +25,7 @@ from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAtten
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
 from nmt.models import build_model, fused_step
 from nmt.models.base import TranslationModel
-from nmt.models.configs import DecoderOnlyConfig, TransformerConfig
+from nmt.models.configs import DecoderOnlyConfig, TransformerConfig, Tying
 from nmt.models.fused_step import FusedCache, FusedLayers
 from nmt.runtime_config import Precision
 
@@ -191,6 +191,8 @@ def test_search_with_kernels_equals_search_without(
         {"d_k": 6, "d_v": 10, "activation": Activation.reglu, "feed_forward_bias": False},
         {"decoder_self_attention": SelfAttention.ssru},
         {"decoder_self_attention": SelfAttention.ssru, "norm_order": NormOrder.post, "norm": Norm.rms_norm},
+        {"decoder_d_model": 32, "decoder_d_ff": 24, "decoder_num_heads": 4, "tying": Tying.none},
+        {"decoder_sharing": [1, 1]},
     ],
 )
 def test_a_step_in_one_call_equals_the_layers_one_by_one(
