@@ -37,7 +37,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "narrow values": {"d_k": 12, "d_v": 6, "positions": Positions.relative},
     "wide heads": {"d_k": 12, "d_v": 12, "positions": Positions.alibi, "norm_order": POST},
     "a bias on the logits": {"output_bias": True},
-    "a wide decoder": {"decoder_d_model": 24, "decoder_num_heads": 3, "decoder_d_ff": 20, "tying": Tying.none},
+    "a wide decoder": {
+        "decoder_d_model": 24,
+        "decoder_num_heads": 3,
+        "decoder_d_ff": 20,
+        "tying": Tying.none,
+    },
     "a decoder of other heads": {"decoder_num_heads": 1, "positions": Positions.rotary},
     "shared layers": {"decoder_sharing": [1, 1], "encoder_sharing": [1, 1]},
     "stacks of unlike depth": {"encoder_layers": 3, "decoder_layers": 1},
