@@ -52,7 +52,7 @@ class SelfAttentionSublayer(nn.Module):
 
 
 class CrossAttentionSublayer(nn.Module):
-    """Attention of the decoder to what the encoder returns, of `d_memory` channels, as a residual sublayer."""
+    """Attention of the decoder to the output of the encoder (`d_memory` channels), as a residual sublayer."""
 
     def __init__(self, cfg: StackConfig, d_memory: int):
         super().__init__()
