@@ -374,7 +374,7 @@ def test_layers_that_are_shared_or_left_out_learn_as_in_one_process(
     def fit(world: World) -> list[float]:
         seed_everything("model")
         stack: dict[str, Any] = {"d_model": 16, "d_ff": 24, "num_heads": 2, "dropout": 0.0}
-        depths = {"encoder_layers": 3, "decoder_layers": 3, "decoder_sharing": [1, 2, 1]}
+        depths: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 3, "decoder_sharing": [1, 2, 1]}
         model = build_model(
             TransformerConfig(**stack, **depths, layer_drop=0.6), src_vocab_size=23, tgt_vocab_size=23
         )
