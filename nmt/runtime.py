@@ -160,7 +160,7 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def seed_everything(*parts: int | str, rank: int = 0) -> None:
-    """Seed torch (all devices) and numpy from `parts` and `rank`, and random, alike on all ranks, from `parts`.
+    """Seed torch (all devices) and numpy from `parts` and `rank`, random from `parts`: alike on all ranks.
 
     Called before every update with (seed, step), so that no random state has to be stored to resume exactly.
     """

@@ -205,7 +205,8 @@ def test_seed_everything_seeds_everything() -> None:
     assert not set(draw()) & {*first, *other}
     seed_everything(7, 1, rank=1)
     of_next_rank = draw()
-    assert not set(of_next_rank[:2]) & set(first) and of_next_rank[2] == first[2]
+    assert not set(of_next_rank[:2]) & set(first)
+    assert of_next_rank[2] == first[2]
 
 
 def sgd(

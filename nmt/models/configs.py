@@ -60,7 +60,7 @@ class ModelConfig:
 
     @property
     def stacks(self) -> list[tuple[int, int, int]]:
-        """Layers with weights of their own, width and width inside of the feed-forward blocks of each stack."""
+        """Layers with weights of their own, width, and width inside the feed-forward blocks, by stack."""
         layers = sum(value for name, value in vars(self).items() if name.endswith("layers"))
         return [(layers, self.d_model, getattr(self, "d_ff", 0))]
 

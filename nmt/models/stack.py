@@ -76,7 +76,7 @@ class SummarySublayer(nn.Module):
 
 
 class CrossAttentionSublayer(nn.Module):
-    """Attention of the decoder to the output of the encoder, of `d_memory` channels, as a residual sublayer."""
+    """Attention of the decoder to the output of the encoder (`d_memory` channels), as a residual sublayer."""
 
     def __init__(self, cfg: StackConfig, d_memory: int):
         super().__init__()
@@ -145,32 +145,35 @@ class Embedding(nn.Module):
 
 
 class Skipped(torch.autograd.Function):
-    """The identity in place of a layer, whose weights get gradients of zero.
+    """The identity in place of a layer, whose weights and inputs besides x get gradients of zero.
 
-    Processes that add up their gradients wait for those of every weight.
+    Processes that add up their gradients wait for those of every weight, also of the encoder where all layers
+    of the decoder are left out.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, *others: Tensor) -> Tensor:
         """Return x."""
-        ctx.weights = weights
+        ctx.others = others
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of x as it comes, and zeros for the weights that learn."""
-        return (*grads, *(torch.zeros_like(x) if x.requires_grad else None for x in ctx.weights))
+        """Return the gradient of x as it comes, and zeros for what else has a gradient."""
+        return (*grads, *(torch.zeros_like(x) if x.requires_grad else None for x in ctx.others))
 
 
 def through(layers: Iterable[nn.Module], x: Tensor, *others: Tensor, drop: float = 0.0) -> Tensor:
     """Return what the layers make of x (B, T, D), one after the other; each is left out at the rate `drop`.
 
     LayerDrop (Fan et al. 2020, section 3.1). The numbers of `random` decide, which all processes of a
-    training draw alike. It happens outside of the layers, so that what is computed again is the same.
+    training draw alike. It happens outside of the layers, so that what is computed again is the same. FSDP
+    must see every layer in every pass: there the result of the layer is dropped.
     """
     for layer in layers:
         if drop and random.random() < drop:
-            x = Skipped.apply(x, *layer.parameters())
+            is_sharded = hasattr(layer, "unshard")  # a method that FSDP gives to modules
+            x = Skipped.apply(x, *([layer(x, *others)] if is_sharded else [*others, *layer.parameters()]))
         else:
             x = layer(x, *others)
     return x

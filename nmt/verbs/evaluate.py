@@ -141,6 +141,8 @@ def _record(
         if (name != "data" or part.label == part.data.scored_split.value) and own[name].get(key) != value
     }
     changed |= {} if cfg.checkpoint == "final" else {"checkpoint": cfg.checkpoint}
+    kept = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
+    changed |= {key: layers for key, layers in kept.items() if layers is not None}
     changed |= {} if cfg.metrics == trained.metrics else {"metrics": cfg.metrics}
     return {
         "format": FORMAT,
@@ -201,9 +203,11 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
 
 def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig, part: Part) -> str:
     """Return a name of a file: the label of the corpus, with a hash of settings that are not the run's."""
-    if len(cfg.runs) == 1 and cfg.checkpoint == "final" and part.is_own and cfg.decoding == trained.decoding:
+    layers, plain = (cfg.encoder_layers, cfg.decoder_layers), len(cfg.runs) == 1 and cfg.checkpoint == "final"
+    if plain and part.is_own and cfg.decoding == trained.decoding and layers == (None, None):
         return part.label
     settings = repr((part.data, cfg.decoding, cfg.checkpoint))
+    settings += "" if layers == (None, None) else repr(layers)
     if len(cfg.runs) > 1:
         settings += repr(([str(Path(run).resolve()) for run in cfg.runs], cfg.ensemble))
     return f"{part.label}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"

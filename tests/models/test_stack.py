@@ -65,7 +65,7 @@ def test_shared_layers_are_layers_of_equal_weights(sentences: Sentences) -> None
         own = name_in_shared(name, orders)
         sums[own] = sums.get(own, torch.zeros(())) + x.grad
     assert_close({name: x.grad for name, x in shared.named_parameters()}, sums)
-    assert len(shared.encoder) == 2 and len(shared.decoder) == 2  # so are they stored and counted
+    assert (len(shared.encoder), len(shared.decoder)) == (2, 2)  # so are they stored and counted
 
     for kind in ("encoder", "decoder", "cross"):
         found, expected = (getattr(model.attention(*batch), kind) for model in (shared, plain))
@@ -102,6 +102,12 @@ def test_a_layer_that_is_left_out_is_the_identity(
     assert torch.equal(model.eval()(*batch), found)  # in search every layer is there
 
 
+def test_every_weight_has_a_gradient_where_the_decoder_is_left_out(sentences: Sentences) -> None:
+    model = build(encoder_layers=2, decoder_layers=2, layer_drop=0.9999999).train()
+    model.output(model(*sentences(3, 6, 5))).square().sum().backward()
+    assert all(x.grad is not None for x in model.parameters())
+
+
 def test_a_rate_of_zero_draws_nothing_and_changes_nothing(sentences: Sentences) -> None:
     before = random.getstate()
     model = build(encoder_layers=2, decoder_layers=2).train()
@@ -122,7 +128,8 @@ def test_weights_that_do_not_learn_stay_without_gradient_where_their_layer_is_le
     layer = torch.nn.Linear(4, 4).requires_grad_(False)
     layer.bias.requires_grad_(True)
     through([layer], torch.zeros(1, 4), drop=0.9999999).sum().backward()
-    assert layer.weight.grad is None and layer.bias.grad is not None
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
 
 
 def test_a_plain_model_has_the_weights_that_it_had_before_its_decoder_could_differ() -> None:
@@ -132,7 +139,8 @@ def test_a_plain_model_has_the_weights_that_it_had_before_its_decoder_could_diff
     sizes = {"decoder_d_model": 16, "decoder_d_ff": 24, "decoder_num_heads": 2}
     same = build(**sizes, encoder_sharing=[1, 2, 3, 4, 5, 6])
     for (name, x), (other, y) in zip(plain.named_parameters(), same.named_parameters(), strict=True):
-        assert name == other and torch.equal(x, y)
+        assert name == other
+        assert torch.equal(x, y)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from nmt.config.roots import RunConfig
 from nmt.data.pairs import Split
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
-from nmt.runs.opened import Run, open_run
+from nmt.models import build_model
+from nmt.models.configs import TransformerConfig
+from nmt.runs.opened import Run, open_run, with_fixed_checkpoints
 from nmt.runtime_config import RuntimeConfig
-from tests.runs.untrained import WORDS, untrained
+from tests.runs.untrained import RNN, TRANSFORMER, WORDS, untrained
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,43 @@ def test_pairs_of_ones_own_are_scored_as_those_of_the_run(run: Run) -> None:
     assert run.evaluate(text.src, text.tgt, beam_size=1).hypotheses == [
         one.text for one in run.translate(text.src, beam_size=1)
     ]
+
+
+def test_a_run_is_opened_with_some_of_its_layers(tmp_path: Path) -> None:
+    """And is then what a model is that has these layers alone, in every other way."""
+    deep = (*TRANSFORMER, "model.encoder_layers=4", "model.decoder_layers=3", "model.decoder_sharing=[1,2,2]")
+    path, cpu = untrained(tmp_path / "run", model=deep), RuntimeConfig(device="cpu")
+    whole, part = open_run(path, runtime_cfg=cpu), open_run(path, runtime_cfg=cpu, layers=([1, 3], [2, 3]))
+    model = part.cfg.model
+    assert isinstance(model, TransformerConfig)
+    assert (model.encoder_layers, model.encoder_sharing) == (2, None)
+    assert (model.decoder_layers, model.decoder_sharing) == (2, [1, 1])
+    whole.model.encoder_order, whole.model.decoder_order = [0, 2], [1, 1]  # type: ignore[assignment]
+    assert [one.score for one in part.translate(WORDS[:3])] == [
+        one.score for one in whole.translate(WORDS[:3])
+    ]
+    again = build_model(
+        model, src_vocab_size=part.tokenizer.src_vocab_size, tgt_vocab_size=part.tokenizer.tgt_vocab_size
+    )
+    again.load_state_dict(part.model.state_dict())
+
+
+def test_layers_that_are_not_there_cannot_be_kept(tmp_path: Path) -> None:
+    path = untrained(tmp_path / "run", "model.encoder_layers=4")
+    for kept in ([0, 1], [3, 1], [5], []):
+        with pytest.raises(
+            UserError, match=r"^encoder_layers=\[.*\] must name layers from 1 to 4, the depth of .*=\[1, 3\]$"
+        ):
+            open_run(path, layers=(kept, None))
+    with pytest.raises(UserError, match=r"Transformers .*, but the run has model.name=rnn; leave them out$"):
+        open_run(untrained(tmp_path / "rnn", model=RNN), layers=(None, [1]))
+
+
+def test_the_layers_that_are_kept_tell_results_apart(tmp_path: Path) -> None:
+    cfg = RunConfig(run=str(untrained(tmp_path / "run")))
+    _, whole = with_fixed_checkpoints(cfg)
+    _, part = with_fixed_checkpoints(dataclasses.replace(cfg, encoder_layers=[1]))
+    assert part == whole | {"encoder_layers": [1]}
 
 
 def test_sides_that_do_not_fit_are_refused(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,15 +30,13 @@ from nmt.training.parallel_model import ParallelModel
 from nmt.training.recomputation import recompute_layers
 from tests.training.test_objective import cross_entropy
 
-SIZES = {"d_model": 16, "dropout": 0.3}
+SIZES: dict[str, Any] = {"d_model": 16, "dropout": 0.3}
 STACK = {**SIZES, "d_ff": 32, "num_heads": 2, "attention_dropout": 0.2, "activation_dropout": 0.2}
 MODELS = [
-    TransformerConfig(**STACK, encoder_layers=2, decoder_layers=2),  # type: ignore[arg-type]
-    TransformerConfig(  # type: ignore[arg-type]
-        **STACK, encoder_layers=3, decoder_layers=2, encoder_sharing=[1, 2, 1], layer_drop=0.3
-    ),
-    DecoderOnlyConfig(**STACK, num_layers=3),  # type: ignore[arg-type]
-    ConvolutionalConfig(**SIZES, encoder_layers=2, decoder_layers=2),  # type: ignore[arg-type]
+    TransformerConfig(**STACK, encoder_layers=2, decoder_layers=2),
+    TransformerConfig(**STACK, encoder_layers=3, decoder_layers=2, encoder_sharing=[1, 2, 1], layer_drop=0.3),
+    DecoderOnlyConfig(**STACK, num_layers=3),
+    ConvolutionalConfig(**SIZES, encoder_layers=2, decoder_layers=2),
 ]
 
 
