@@ -325,6 +325,11 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.tag_side={cfg.tokenizer.tag_side.value} is for the tags of data.target_tags=true, "
             "but there are none; set tokenizer.tag_side=source"
         )
+    if cfg.tokenizer.source_factors and not cfg.model.needs_source:
+        yield (
+            f"tokenizer.source_factors needs a model with an encoder, but model.name={cfg.model.name} has "
+            "one matrix for both sides; choose model=transformer, or set it to []"
+        )
     yield from _misfits_of_task(cfg)
     longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
     if longest is not None and cfg.data.max_tokens > longest:

@@ -23,6 +23,7 @@ from nmt.data.documents import composed, current_of_each
 from nmt.data.mixture import tagged, untagged
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
+from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
@@ -63,7 +64,10 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
     """Build the model before its first update: a function of the config, which includes the seed."""
     runtime.seed_everything(cfg.seed, "model")
     return build_model(
-        cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
+        cfg.model,
+        src_vocab_size=tokenizer.src_vocab_size,
+        tgt_vocab_size=tokenizer.tgt_vocab_size,
+        src_factors=sizes(cfg.tokenizer.source_factors),
     )
 
 

@@ -27,7 +27,7 @@ from nmt.config import small_data
 from nmt.config.compose import Composed
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain
-from nmt.data import census
+from nmt.data import census, source_factors
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
@@ -326,9 +326,12 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     start = opened_start(cfg)
     data = prepare(cfg, run, log, start)
     tokenizer = data.tokenizer
-    sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
+    src_size, tgt_size = (
+        max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
+    )
+    factors = source_factors.sizes(cfg.tokenizer.source_factors)
     runtime.seed_everything(cfg.seed, "model")
-    model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
+    model = build_model(cfg.model, src_vocab_size=src_size, tgt_vocab_size=tgt_size, src_factors=factors)
     trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
     if start and not vocab_size:
         start.begin(trained.model, tokenizer, None, log)
