@@ -87,8 +87,8 @@ class Tokenizer:
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
         self._language_tags: dict[str, Piece] = {}  # those in front of targets, as `prepare` leaves them
         if cfg.tag_side is not TagSide.source:
-            pieces = enumerate(self.tgt_spellings(range(self.tgt_vocab_size)))
-            found = {text.removeprefix(SPACE): Piece(number, text, "") for number, text in pieces}
+            texts = self.tgt_spellings(range(self.tgt_vocab_size))
+            found = {text.removeprefix(SPACE): Piece(i, text, "") for i, text in enumerate(texts)}
             self._language_tags = {tag: piece for tag, piece in found.items() if TAG.fullmatch(tag)}
 
     @classmethod
@@ -183,7 +183,7 @@ class Tokenizer:
         order = [
             name for name in ("right_to_left", "labels") if getattr(cfg, name)
         ]  # absent if without effect
-        tags = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
+        tags: tuple[str, ...] = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
         if cfg.tag_side is not TagSide.source:
             tags += (cfg.tag_side.value,)
         if cfg.source_factors:

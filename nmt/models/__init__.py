@@ -22,7 +22,6 @@ Knows token ids; refuses to know text, losses and searches. The modules in impor
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nmt.errors import UserError
@@ -33,12 +32,8 @@ if TYPE_CHECKING:
     from nmt.models.base import TranslationModel
 
 
-def build_model(
-    cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int, src_factors: Sequence[int] = ()
-) -> TranslationModel:
+def build_model(cfg: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
     """Return a freshly initialised model of the family that `cfg` belongs to.
-
-    `src_factors` are the numbers of values of the factors that source ids hold.
 
     Raises:
         UserError: the model is larger than the memory of this machine.
@@ -46,10 +41,6 @@ def build_model(
     require_memory(cfg)
     build = loaded(MODELS[cfg.name][1])
     model: TranslationModel = build(cfg, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
-    if src_factors:
-        from nmt.models.vocabulary import add_factors  # which imports torch
-
-        add_factors(model, src_factors, cfg)
     return model
 
 

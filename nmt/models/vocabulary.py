@@ -40,9 +40,11 @@ class FactoredEmbedding(TokenEmbedding):
         self.weight = tokens.weight
         is_sum = cfg.factor_combine is FactorCombine.sum
         width = d_model if is_sum else cfg.factor_width
-        self.factors = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
-        for table in self.factors:
+        self.sizes = list(sizes)
+        tables = [nn.Embedding(size, width) for size in sizes]
+        for table in tables:
             nn.init.normal_(table.weight, std=d_model**-0.5)
+        self.factors = nn.ModuleList(tables)
         self.map = None if is_sum else nn.Linear(d_model + len(sizes) * width, d_model, bias=False)
         if self.map is not None:
             nn.init.xavier_uniform_(self.map.weight)
@@ -51,8 +53,7 @@ class FactoredEmbedding(TokenEmbedding):
         """Return (..., D) of packed `ids`."""
         hidden, ids = ids < 0, ids.clamp_min(0)
         parts, rest = [super().forward(ids % self.num_embeddings)], ids // self.num_embeddings
-        for table in self.factors:
-            size = len(table.weight)
+        for size, table in zip(self.sizes, self.factors, strict=True):
             parts.append(table(rest % size))
             rest = rest // size
         found = sum(parts[1:], parts[0]) if self.map is None else self.map(torch.cat(parts, dim=-1))
@@ -60,7 +61,9 @@ class FactoredEmbedding(TokenEmbedding):
 
 
 def add_factors(model: nn.Module, sizes: Sequence[int], cfg: ModelConfig) -> None:
-    """Have the table of source tokens in `model` read ids with the values of factors of these `sizes`."""
+    """Have the table of source tokens in `model` read ids with the values of factors of `sizes`, if any."""
+    if not sizes:
+        return
     for parent in model.modules():
         for name, table in parent.named_children():
             is_source = name == "src_embedding" or parent is getattr(model, "src_embedding", None)

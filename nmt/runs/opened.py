@@ -44,6 +44,7 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig
 from nmt.models.ensemble import Ensemble
+from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
@@ -63,12 +64,11 @@ Line = TypeVar("Line", bound=str | Request)
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
     """Build the model before its first update: a function of the config, which includes the seed."""
     runtime.seed_everything(cfg.seed, "model")
-    return build_model(
-        cfg.model,
-        src_vocab_size=tokenizer.src_vocab_size,
-        tgt_vocab_size=tokenizer.tgt_vocab_size,
-        src_factors=sizes(cfg.tokenizer.source_factors),
+    model = build_model(
+        cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
     )
+    add_factors(model, sizes(cfg.tokenizer.source_factors), cfg.model)
+    return model
 
 
 @dataclass(repr=False)

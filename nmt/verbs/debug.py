@@ -37,6 +37,7 @@ from nmt.distributed import ALONE
 from nmt.errors import UserError, visible
 from nmt.models import build_model
 from nmt.models.configs import ModelConfig
+from nmt.models.vocabulary import add_factors
 from nmt.runs.directory import RunDirectory
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
@@ -326,12 +327,10 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     start = opened_start(cfg)
     data = prepare(cfg, run, log, start)
     tokenizer = data.tokenizer
-    src_size, tgt_size = (
-        max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
-    )
-    factors = source_factors.sizes(cfg.tokenizer.source_factors)
+    sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
     runtime.seed_everything(cfg.seed, "model")
-    model = build_model(cfg.model, src_vocab_size=src_size, tgt_vocab_size=tgt_size, src_factors=factors)
+    model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
+    add_factors(model, source_factors.sizes(cfg.tokenizer.source_factors), cfg.model)
     trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
     if start and not vocab_size:
         start.begin(trained.model, tokenizer, None, log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import FactorCombine, RnnConfig, TransformerConfig
+from nmt.models.vocabulary import add_factors
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS
@@ -113,10 +115,11 @@ def test_the_vector_of_a_token_is_joined_by_those_of_its_values(combine: FactorC
     torch.manual_seed(1)
     plain = build_model(cfg, src_vocab_size=9, tgt_vocab_size=9)
     torch.manual_seed(1)
-    model = build_model(cfg, src_vocab_size=9, tgt_vocab_size=9, src_factors=(5, 3))
+    model = build_model(cfg, src_vocab_size=9, tgt_vocab_size=9)
+    add_factors(model, (5, 3), cfg)
     own = model.state_dict()
     assert all(torch.equal(x, own[name]) for name, x in plain.state_dict().items())
-    tokens = model.src_embedding.tokens  # type: ignore[union-attr]
+    tokens: Any = model.get_submodule("src_embedding.tokens")
     assert (tokens.weight is model.output.weight) == (tying == "all")
     ids = torch.tensor([[4, 4 + 9 * 2, 4 + 9 * (2 + 5 * 1), -1]])
     found = tokens(ids)[0]
@@ -129,7 +132,7 @@ def test_the_vector_of_a_token_is_joined_by_those_of_its_values(combine: FactorC
 
 
 def test_models_without_a_table_of_sources_are_refused_and_others_are_not() -> None:
-    build_model(RnnConfig(d_model=8), src_vocab_size=9, tgt_vocab_size=9, src_factors=(5,))
+    add_factors(build_model(RnnConfig(d_model=8), src_vocab_size=9, tgt_vocab_size=9), (5,), RnnConfig())
     for overrides, error in (
         (["model=gpt"], "needs a model with an encoder"),
         (["tokenizer.source_factors=[cases]"], "'cases' is no factor; the factors are case, position"),
@@ -143,7 +146,7 @@ def test_models_without_a_table_of_sources_are_refused_and_others_are_not() -> N
             compose(VERBS["train"], ["data=toy", "tokenizer.source_factors=[position]", *overrides])
 
 
-def test_a_run_with_factors_translates_scores_and_trains_on(tmp_path: Path) -> None:
+def test_a_run_with_factors_translates_scores_and_trains(tmp_path: Path) -> None:
     factors = "tokenizer.source_factors=[case,position]"
     run = open_run(untrained(tmp_path / "run", factors), runtime_cfg=RuntimeConfig(device="cpu"))
     upper, lower = run.translate(["Ab ba", "ab ba"], BeamConfig(beam_size=2))
