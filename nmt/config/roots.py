@@ -328,11 +328,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
                 f"name the language without punctuation, not {language!r}"
             )
-    if cfg.tokenizer.tag_side is not TagSide.source and not cfg.data.tags:
-        yield (
-            f"tokenizer.tag_side={cfg.tokenizer.tag_side.value} is for the tags of data.target_tags=true, "
-            "but there are none; set tokenizer.tag_side=source"
-        )
+    yield from _misfits_of_sides(cfg)
     yield from _misfits_of_task(cfg)
     longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
     if longest is not None and cfg.data.max_tokens > longest:
@@ -344,6 +340,24 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
         if not has_split(cfg.data, split):
             other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
             yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
+
+
+def _misfits_of_sides(cfg: TrainConfig) -> Iterator[str]:
+    if cfg.tokenizer.tag_side is not TagSide.source and not cfg.data.tags:
+        yield (
+            f"tokenizer.tag_side={cfg.tokenizer.tag_side.value} is for the tags of data.target_tags=true, "
+            "but there are none; set tokenizer.tag_side=source"
+        )
+    if cfg.tokenizer.source_factors and not cfg.model.needs_source:
+        yield (
+            f"tokenizer.source_factors needs a model with an encoder, but model.name={cfg.model.name} has "
+            "one matrix for both sides; choose model=transformer, or set it to []"
+        )
+    if cfg.data.has_weights and cfg.objective.name not in WEIGHING:
+        yield (
+            f"objective={cfg.objective.name} knows no weights of pairs, but the data has some (weights or "
+            f"loss_weight); leave them out, or choose objective={' or '.join(WEIGHING)}"
+        )
 
 
 def _misfits_of_labels(cfg: TrainConfig) -> Iterator[str]:
@@ -424,11 +438,6 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "
             "set runtime.parallel=ddp, or optimizer=adamw"
-        )
-    if cfg.data.has_weights and cfg.objective.name not in WEIGHING:
-        yield (
-            f"objective={cfg.objective.name} knows no weights of pairs, but the data has some (weights or "
-            f"loss_weight); leave them out, or choose objective={' or '.join(WEIGHING)}"
         )
     if cfg.objective.needs_average and not cfg.trainer.ema_decay:
         yield (

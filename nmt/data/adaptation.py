@@ -16,13 +16,14 @@ import struct
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import sentencepiece
 
 from nmt.data.mixture import TAG
 from nmt.data.pairs import ParallelText
+from nmt.data.source_factors import small
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.subword_sampling import Pieces
 from nmt.data.tokenizer import Tokenizer
@@ -74,6 +75,8 @@ def extended(
     those of which `text` has most.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
+    if cfg.tells_case:
+        text = replace(text, src=list(map(small, text.src)))
     if old[0] == old[1]:
         model = _longer(old[0], _new_pieces(cfg, old[0], text.src + text.tgt, num_pieces, tags))
         return Tokenizer(cfg, model, model)
@@ -301,7 +304,8 @@ class Coverage:
 def coverage(tokenizer: Tokenizer, text: ParallelText) -> tuple[Coverage, Coverage]:
     """Return the coverage of both sides of `text`, the source first; EOS is not counted."""
     src, tgt = tokenizer.encode_src(text.src), tokenizer.encode_tgt(text.tgt)
-    return _coverage(text.src, src), _coverage(text.tgt, tgt)
+    pieces = [[i % tokenizer.src_vocab_size for i in ids] for ids in src]  # without the values of factors
+    return _coverage(text.src, pieces), _coverage(text.tgt, tgt)
 
 
 def _coverage(lines: Sequence[str], encoded: Sequence[Sequence[int]]) -> Coverage:

@@ -110,7 +110,7 @@ class Encoder:
     def types(self) -> list[str]:
         """The types of the numbers in `files`."""
         longest = 2 * (self.options.max_tokens or SHORT) + 1
-        vocabularies = self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size
+        vocabularies = self.tokenizer.num_src_ids, self.tokenizer.tgt_vocab_size
         sides = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
         return [*sides, *(["<f4"] if self.options.weighted else [])]
 

@@ -408,9 +408,8 @@ class ParallelText:
 
     def kept(self, mask: Sequence[Any] | Any) -> ParallelText:
         """Return the pairs to train on whose value in `mask` is true."""
-        sides = (list(itertools.compress(side, mask)) for side in (self.src, self.tgt, self.weights))
-        src, tgt, weights = sides
-        return ParallelText(src, tgt, weights=weights)
+        src, tgt = (list(itertools.compress(side, mask)) for side in (self.src, self.tgt))
+        return ParallelText(src, tgt, weights=list(itertools.compress(self.weights, mask)))
 
     def extend(self, other: ParallelText) -> None:
         """Add the pairs of another text, without further references."""

@@ -14,9 +14,11 @@ line: translations are compared with references as they were read.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +26,7 @@ import numpy as np
 import sentencepiece
 import torch
 
+from nmt.data import source_factors
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.label_set import label_model, named, spelt
 from nmt.data.mixture import TAG, split_tag, untagged
@@ -84,13 +87,15 @@ class Tokenizer:
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
         self._language_tags: dict[str, Piece] = {}  # those in front of targets, as `prepare` leaves them
         if cfg.tag_side is not TagSide.source:
-            pieces = enumerate(self.tgt_spellings(range(self.tgt_vocab_size)))
-            found = {text.removeprefix(SPACE): Piece(number, text, "") for number, text in pieces}
+            texts = self.tgt_spellings(range(self.tgt_vocab_size))
+            found = {text.removeprefix(SPACE): Piece(i, text, "") for i, text in enumerate(texts)}
             self._language_tags = {tag: piece for tag, piece in found.items() if TAG.fullmatch(tag)}
 
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
         """Train on both sides of `text`; each of `tags` is a piece of each side that has it."""
+        if cfg.tells_case:
+            text = replace(text, src=list(map(source_factors.small, text.src)))
         if cfg.labels:
             return cls(cfg, train_model(cfg, text.src, "this corpus", tags), label_model(sorted({*text.tgt})))
         if cfg.joint:
@@ -135,6 +140,11 @@ class Tokenizer:
         return int(self._src.get_piece_size())
 
     @property
+    def num_src_ids(self) -> int:
+        """Ids of the source side: those of pieces, times the values of the factors."""
+        return source_factors.num_ids(self.src_vocab_size, self.cfg.source_factors)
+
+    @property
     def tgt_vocab_size(self) -> int:
         """Pieces of the target side."""
         return int(self._tgt.get_piece_size())
@@ -173,16 +183,18 @@ class Tokenizer:
         order = [
             name for name in ("right_to_left", "labels") if getattr(cfg, name)
         ]  # absent if without effect
-        tags = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
+        tags: tuple[str, ...] = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
         if cfg.tag_side is not TagSide.source:
             tags += (cfg.tag_side.value,)
+        if cfg.source_factors:
+            tags += ("factors", *cfg.source_factors)
         settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, each ending with `EOS_ID`."""
-        return [[*self.src_start, *ids] for ids in self._encode(self._src, self._read_alone(lines))]
+        return [[*self.src_start, *ids] for ids in self._encode_sources(self._read_alone(lines))]
 
     def encode_tgt(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> list[list[int]]:
         """Return the ids of target lines, each ending with `EOS_ID`; the id of a label is alone.
@@ -200,13 +212,13 @@ class Tokenizer:
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_src` as arrays."""
-        return _after(self.src_start, self._flat(self._src, self._read_alone(lines)))
+        return _after(self.src_start, _flat(self._encode_sources, self._read_alone(lines)))
 
     def flat_tgt(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
         if self.cfg.labels:
             return RaggedIds.of(self.encode_tgt(lines))
-        return self._begun(self._flat(self._tgt, lines), sources)
+        return self._begun(_flat(functools.partial(self._encode, self._tgt), lines), sources)
 
     def _begun(self, targets: RaggedIds, sources: Sequence[str] | None) -> RaggedIds:
         """Return targets in the order of the model, behind their tags."""
@@ -222,7 +234,8 @@ class Tokenizer:
         """
         sampler = self._sampler(self.src_model, alpha)
         ready = prepare(self.cfg, self._read_alone(lines))
-        return _after(self.src_start, sampler.sample(ready, seed=seed, first=first))
+        sampled = sampler.sample(ready, seed=seed, first=first)
+        return _after(self.src_start, self._told(sampled) if self.cfg.source_factors else sampled)
 
     def sample_tgt(
         self,
@@ -243,7 +256,8 @@ class Tokenizer:
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
-        found = self._pieces(self._src, self._read_alone(lines))
+        read = self._read_alone(lines)
+        found = self._factored(read) if self.cfg.source_factors else self._pieces(self._src, read)
         return [[*_tagged(self._src_tag), *pieces] for pieces in found]
 
     def tgt_pieces(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> list[list[Piece]]:
@@ -298,14 +312,45 @@ class Tokenizer:
         encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
         return encode(processor, prepare(self.cfg, lines))
 
-    def _flat(self, processor: Any, lines: Sequence[str]) -> RaggedIds:
-        """Encode in threads that also make the arrays: SentencePiece computes without Python's lock."""
-        parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            encoded = list(threads.map(lambda part: RaggedIds.of(self._encode(processor, part)), parts))
-        encoded.append(RaggedIds.of([]))  # np.concatenate needs an array
-        ids, lengths = [part.ids for part in encoded], [part.lengths for part in encoded]
-        return RaggedIds(np.concatenate(ids), np.concatenate(lengths))
+    def _encode_sources(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of source lines, with the values of their factors, where there are some."""
+        if not self.cfg.source_factors:
+            return self._encode(self._src, lines)
+        return [[piece.id for piece in pieces] for pieces in self._factored(lines)]
+
+    def _factored(self, lines: Sequence[str]) -> list[list[Piece]]:
+        """Return the pieces of source lines, EOS the last, whose ids hold the values of their factors."""
+        if not self.cfg.tells_case:
+            found = self._pieces(self._src, lines)
+            return [self._with_values(pieces, [piece.surface for piece in pieces]) for pieces in found]
+        cfg = replace(self.cfg, lowercase=False)
+        read = prepare(cfg, lines)
+        found = self._pieces(self._src, list(map(source_factors.small, read)))
+        texts = self._pieces(self._src, read) if cfg.kind is TokenizerKind.word else []
+        if texts:  # words are those of the normalised line
+            own = [[piece.surface for piece in words] for words in texts]
+        else:
+            own = [
+                source_factors.texts_of(line, [piece.surface for piece in pieces])
+                for line, pieces in zip(read, found, strict=True)
+            ]
+        return [self._with_values(*both) for both in zip(found, own, strict=True)]
+
+    def _with_values(self, pieces: Sequence[Piece], texts: Sequence[str]) -> list[Piece]:
+        """Return the pieces of a line, EOS the last, with the values of their factors."""
+        ids, spellings = [piece.id for piece in pieces[:-1]], [piece.text for piece in pieces[:-1]]
+        factors = self.cfg.source_factors
+        found = source_factors.packed(ids, spellings, texts[: len(ids)], factors, self.src_vocab_size)
+        return [*(piece._replace(id=i) for piece, i in zip(pieces, found, strict=False)), pieces[-1]]
+
+    def _told(self, sampled: RaggedIds) -> RaggedIds:
+        """Return sampled sources with the values of the factors that the spellings of pieces tell."""
+        found = []
+        for ids in sampled.take(range(len(sampled.lengths))):
+            spellings = self._src.id_to_piece(ids.tolist())
+            pieces = [Piece(i, text, "") for i, text in zip(ids.tolist(), spellings, strict=True)]
+            found.append([piece.id for piece in self._with_values(pieces, spellings)])
+        return RaggedIds.of(found)
 
     def _sampler(self, model: bytes, alpha: float) -> SubwordSampler:
         """Return the sampler of a model, which keeps what it knows of words for the next epoch."""
@@ -353,6 +398,16 @@ def _tag(processor: Any, spelling: str, key: str) -> Piece | None:
     if number == UNK_ID:
         raise UserError(f"tokenizer.{key}={spelling} is not in the vocabulary of the run")
     return Piece(number, spelling, "")
+
+
+def _flat(encode: Callable[[Sequence[str]], list[list[int]]], lines: Sequence[str]) -> RaggedIds:
+    """Encode in threads that also make the arrays: SentencePiece computes without Python's lock."""
+    parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        encoded = list(threads.map(lambda part: RaggedIds.of(encode(part)), parts))
+    encoded.append(RaggedIds.of([]))  # np.concatenate needs an array
+    ids, lengths = [part.ids for part in encoded], [part.lengths for part in encoded]
+    return RaggedIds(np.concatenate(ids), np.concatenate(lengths))
 
 
 def _is_in(text: str, lines: Sequence[str]) -> bool:

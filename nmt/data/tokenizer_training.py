@@ -13,18 +13,18 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nmt.checks import at_least, within
+from nmt.data import source_factors
 from nmt.data.pairs import SEPARATOR
+from nmt.data.source_factors import SPACE as SPACE
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.errors import UserError
 
 TRAINING_THREADS = 8
 """Fixed, because sums over threads are rounded differently for different numbers of threads."""
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""The character that SentencePiece writes for a space, and in front of a line."""
 RESERVED = "\N{LOWER FIVE EIGHTHS BLOCK}"
 """The character that SentencePiece writes for a rare one; it trains on no line with this character."""
 
@@ -98,6 +98,9 @@ class TokenizerConfig:
     """Whether a target is a label, one piece by itself; task=classification sets it."""
     tgt_tag: str = ""
     """Piece in front of every target, with which the search begins each translation; no part of the text."""
+    source_factors: list[str] = field(default_factory=list)
+    """What the model is told of each piece of a source, too: case (pieces are then in small letters) and
+    position (of the piece in its word); see docs/data.md."""
     tag_side: TagSide = TagSide.source
     """Where the tags of data.target_tags go: source; target, which the search then begins with the tag; or
     both."""
@@ -112,6 +115,13 @@ class TokenizerConfig:
                 f"tokenizer.sampling_alpha={self.sampling_alpha} needs tokenizer.kind=unigram or bpe: "
                 f"{self.kind.value} has one segmentation only"
             )
+        self.source_factors = list(self.source_factors or [])
+        source_factors.require_known(self.source_factors)
+        if self.sampling_alpha and self.tells_case:
+            raise UserError(
+                f"tokenizer.source_factors=[case] needs tokenizer.sampling_alpha=0, not {self.sampling_alpha}"
+                ": sampled pieces do not tell which text they are of"
+            )
         if self.byte_fallback and self.kind is TokenizerKind.word:
             raise UserError("tokenizer.byte_fallback=true needs another tokenizer.kind than word")
         if self.right_to_left and self.tgt_tag:
@@ -122,6 +132,11 @@ class TokenizerConfig:
                 "tokenizer.tag_side=source"
             )
         self._check_min_frequency()
+
+    @property
+    def tells_case(self) -> bool:
+        """Whether sources are tokenised in small letters, and a factor tells their case."""
+        return any(source_factors.FACTORS[name].reads_text for name in self.source_factors)
 
     def _check_min_frequency(self) -> None:
         at_least(self, "tokenizer", 1, "min_frequency")

@@ -71,7 +71,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         UserError: the format cannot hold the model, or its library is not installed.
     """
     model_cfg = transformer_of(run, cfg)
-    refuse(_misfits(model_cfg), ANY_MODEL)
+    of_text = misfits(run.cfg.tokenizer, "tokenizer", {"source_factors": [[]]}, "format=ctranslate2")
+    refuse(_misfits(model_cfg) + of_text, ANY_MODEL)
     library("ctranslate2", Format.ctranslate2)
     assert isinstance(run.model, Transformer)
     spec = specification(run.model.cpu().float(), model_cfg, run.cfg.decoding.max_source_tokens)

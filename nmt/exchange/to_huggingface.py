@@ -134,7 +134,7 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
         )
     kinds = [kind for kind in TokenizerKind if kind is not TokenizerKind.word]
     held = {"kind": kinds, "right_to_left": [False], "src_tag": [""], "tgt_tag": [""]}
-    held["tag_side"] = [TagSide.source]
+    held |= {"tag_side": [TagSide.source], "source_factors": [[]]}
     return problems + misfits(run.cfg.tokenizer, "tokenizer", held, "a tokenizer of transformers")
 
 

@@ -17,6 +17,14 @@ from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAtten
 from nmt.loading import Code
 
 
+class FactorCombine(Enum):
+    """The way from the vectors of a source token and of its factors to one vector."""
+
+    sum = "sum"
+    concat = "concat"
+    """Concatenated, and mapped to d_model."""
+
+
 @dataclass
 class ModelConfig:
     """The keys that all models have."""
@@ -25,9 +33,13 @@ class ModelConfig:
     """Family of the model; chosen together with its other fields by `model=...`."""
     d_model: int = 512
     """Width of the hidden representation."""
+    factor_combine: FactorCombine = FactorCombine.sum
+    """sum or concat: how the vectors of tokenizer.source_factors join that of their token."""
+    factor_width: int = 16
+    """Width of the vector of each factor, for factor_combine=concat."""
 
     def __post_init__(self) -> None:
-        self.require_positive("d_model")
+        self.require_positive("d_model", "factor_width")
 
     def require_positive(self, *keys: str) -> None:
         """Raise `UserError` unless the sizes `keys` are at least 1, or null: derived from other sizes."""

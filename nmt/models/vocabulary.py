@@ -7,12 +7,14 @@ Tying: Press and Wolf 2017; all three matrices: Vaswani et al. 2017, section 3.4
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from nmt.errors import UserError
-from nmt.models.configs import EmbeddingInit, Tying
+from nmt.models.configs import EmbeddingInit, FactorCombine, ModelConfig, Tying
 
 
 class TokenEmbedding(nn.Embedding):
@@ -23,6 +25,52 @@ class TokenEmbedding(nn.Embedding):
         if not self.training:
             return super().forward(ids)
         return super().forward(ids.clamp_min(0)).masked_fill((ids < 0)[..., None], 0.0)
+
+
+class FactoredEmbedding(TokenEmbedding):
+    """The table of a source whose ids hold the values of factors, as `nmt.data.source_factors` packs them.
+
+    The vectors of the values are added to that of the token, or concatenated with it and mapped to D.
+    """
+
+    def __init__(self, tokens: TokenEmbedding, sizes: Sequence[int], cfg: ModelConfig):
+        """Take the table of `tokens`; a factor of `sizes` has so many values."""
+        vocab_size, d_model = tokens.weight.shape
+        super().__init__(vocab_size, d_model, _weight=tokens.weight.detach())
+        self.weight = tokens.weight
+        is_sum = cfg.factor_combine is FactorCombine.sum
+        width = d_model if is_sum else cfg.factor_width
+        self.sizes = list(sizes)
+        tables = [nn.Embedding(size, width) for size in sizes]
+        for table in tables:
+            nn.init.normal_(table.weight, std=d_model**-0.5)
+        self.factors = nn.ModuleList(tables)
+        self.map = None if is_sum else nn.Linear(d_model + len(sizes) * width, d_model, bias=False)
+        if self.map is not None:
+            nn.init.xavier_uniform_(self.map.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return (..., D) of packed `ids`."""
+        hidden, ids = ids < 0, ids.clamp_min(0)
+        parts, rest = [super().forward(ids % self.num_embeddings)], ids // self.num_embeddings
+        for size, table in zip(self.sizes, self.factors, strict=True):
+            parts.append(table(rest % size))
+            rest = rest // size
+        found = sum(parts[1:], parts[0]) if self.map is None else self.map(torch.cat(parts, dim=-1))
+        return found.masked_fill(hidden[..., None], 0.0) if self.training else found
+
+
+def add_factors(model: nn.Module, sizes: Sequence[int], cfg: ModelConfig) -> None:
+    """Have the table of source tokens in `model` read ids with the values of factors of `sizes`, if any."""
+    if not sizes:
+        return
+    for parent in model.modules():
+        for name, table in parent.named_children():
+            is_source = name == "src_embedding" or parent is getattr(model, "src_embedding", None)
+            if is_source and isinstance(table, TokenEmbedding):
+                setattr(parent, name, FactoredEmbedding(table, sizes, cfg))
+                return
+    raise UserError(f"model.name={cfg.name} has no table of source tokens alone, which factors need")
 
 
 class Vocabulary(NamedTuple):

@@ -23,6 +23,7 @@ from nmt.data.documents import composed, current_of_each
 from nmt.data.mixture import tagged, untagged
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
+from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
@@ -43,6 +44,7 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig
 from nmt.models.ensemble import Ensemble
+from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
@@ -62,9 +64,11 @@ Line = TypeVar("Line", bound=str | Request)
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
     """Build the model before its first update: a function of the config, which includes the seed."""
     runtime.seed_everything(cfg.seed, "model")
-    return build_model(
+    model = build_model(
         cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
     )
+    add_factors(model, sizes(cfg.tokenizer.source_factors), cfg.model)
+    return model
 
 
 @dataclass(repr=False)

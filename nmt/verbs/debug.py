@@ -27,7 +27,7 @@ from nmt.config import small_data
 from nmt.config.compose import Composed
 from nmt.config.roots import Task, TrainConfig, in_updates, lengths_with_units, with_epoch_size
 from nmt.config.stored import to_plain
-from nmt.data import census
+from nmt.data import census, source_factors
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
@@ -37,6 +37,7 @@ from nmt.distributed import ALONE
 from nmt.errors import UserError, visible
 from nmt.models import build_model
 from nmt.models.configs import ModelConfig
+from nmt.models.vocabulary import add_factors
 from nmt.runs.directory import RunDirectory
 from nmt.runs.requirements import require_all
 from nmt.runs.start import opened_start
@@ -349,6 +350,7 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
     runtime.seed_everything(cfg.seed, "model")
     model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
+    add_factors(model, source_factors.sizes(cfg.tokenizer.source_factors), cfg.model)
     trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
     if start and not vocab_size:
         start.begin(trained.model, tokenizer, None, log)

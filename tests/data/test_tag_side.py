@@ -164,6 +164,7 @@ def test_the_language_is_given_to_scores_prefixes_and_pictures(trained: Run) -> 
     assert trained.evaluate().values == pytest.approx(trained.results["test"])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_an_uninterrupted_one_and_another_run_begins_from_it(
     trained: Run, tmp_path: Path
 ) -> None:

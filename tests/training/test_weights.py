@@ -72,6 +72,7 @@ def test_weight_two_is_the_token_twice_and_weight_zero_is_none(kind: str) -> Non
 
     def loss(rows: Tensor | slice, weights: Tensor | None) -> list[Tensor]:
         chosen, own = hidden[:, rows], targets[rows]
+        found: tuple[Tensor, ...]
         if kind == "nll":
             found = projected_nll(chosen[0], output, own, 0.1, weights)
         elif kind == "agreement":
@@ -232,6 +233,7 @@ def test_a_training_with_weight_one_is_the_plain_one_bit_for_bit(tmp_path: Path)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_training_with_weights_goes_on_with_the_same_weights_alone(tmp_path: Path) -> None:
     weights = [0.0, 2.0, *[0.5] * 8]
     whole = trained(tmp_path, weights, "whole").model.state_dict()
