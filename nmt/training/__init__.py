@@ -11,7 +11,6 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     checkpoint          Write atomically, verify, read, keep and average tensors.
     freezing            Weights that do not learn, by patterns of their names.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
-    lion                The sign of a momentum as the update.
     optimizer           Optimizers and their parameter groups.
     schedules           Learning-rate schedules: pure functions of the step.
     objective           Quantity that an update minimises; model and objective as one module.

@@ -349,21 +349,6 @@ class AdafactorConfig(OptimizerConfig):
 
 
 @dataclass
-class LionConfig(OptimizerConfig):
-    """The sign of a momentum as the update; a tenth to a third of the rate of adam suits it."""
-
-    name: str = "lion"
-    beta1: float = 0.9
-    """Share of the momentum in what the sign is taken of; the rest is the gradient."""
-    beta2: float = 0.99
-    """Decay of the momentum."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, "optimizer", "[0, 1)", "beta1", "beta2")
-
-
-@dataclass
 class SgdConfig(OptimizerConfig):
     """Gradient descent, with momentum."""
 
@@ -385,7 +370,6 @@ OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
     "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
     "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
     "adafactor": (AdafactorConfig, "nmt.training.optimizer.build_adafactor"),
-    "lion": (LionConfig, "nmt.training.optimizer.build_lion"),
     "sgd": (SgdConfig, "nmt.training.optimizer.build_sgd"),
 }
 

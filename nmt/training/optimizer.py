@@ -5,7 +5,7 @@ Nothing here touches gradients: clipping and stepping belong to `nmt.runtime`, l
 `nmt.training.schedules`.
 
 Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer and Stern 2018. Muon is in
-`nmt.training.muon`, Lion in `nmt.training.lion`.
+`nmt.training.muon`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from nmt.training.configs import (
     AdafactorConfig,
     AdamConfig,
     AdamWConfig,
-    LionConfig,
     MuonConfig,
     OptimizerConfig,
     SgdConfig,
     WeightGroup,
 )
 from nmt.training.freezing import matching
-from nmt.training.lion import Lion
 from nmt.training.muon import Muon, packed_matrices
 
 
@@ -77,11 +75,6 @@ def build_adafactor(cfg: AdafactorConfig, model: nn.Module) -> torch.optim.Optim
         eps=(None, cfg.min_scale),
         d=cfg.clip_update,
     )
-
-
-def build_lion(cfg: LionConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Return Lion over the parameters of `model`."""
-    return Lion(parameter_groups(model, cfg), betas=(cfg.beta1, cfg.beta2))
 
 
 class Sgd(torch.optim.SGD):

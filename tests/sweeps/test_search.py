@@ -170,6 +170,17 @@ def test_a_search_trains_prunes_and_counts_equal_trials_once(
     assert "starts" not in capfd.readouterr().err
 
 
+def test_pruning_needs_validations_at_known_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["sweep.sampler=grid", "sweep.pruner=median", "trainer.eval_every_steps='2 epochs'"]
+    with pytest.raises(
+        UserError,
+        match=r"^sweep\.pruner=median must know when the first validation comes, but "
+        r"trainer\.eval_every_steps is '2 epochs'; set it to a number of updates$",
+    ):
+        sweep(planned("model.num_heads=choice(1,2,4)", *settings), lambda trial: {}, report)
+
+
 def test_equal_values_are_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,21 +64,17 @@ def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable
     assert log == ["step 6: from here on with accumulate=3 and dropout_factor=0.0 (trainer.changes)"]
 
 
-@pytest.mark.parametrize("stop", [2, 3, 5])
-def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer], stop: int) -> None:
+def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer]) -> None:
+    """Also where a run goes on right at a change, and in the middle of an epoch."""
     straight = trainer(folder="straight", dropout=0.3, max_steps=7, **CHANGES)
     fit(straight)
-    fit(trainer(dropout=0.3, max_steps=stop, **CHANGES))
-    again = resumed(trainer(dropout=0.3, max_steps=7, **CHANGES))
-    assert again.train_state.step == stop
-    fit(again)
+    for limit in (2, 4, 7):
+        again = resumed(trainer(dropout=0.3, max_steps=limit, **CHANGES))
+        fit(again)
     assert torch.equal(weights(again), weights(straight))
-    other = trainer(folder="other", dropout=0.3, max_steps=7)
-    fit(other)
-    assert not torch.equal(weights(other), weights(straight))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_kernels_and_compiled_code_see_the_rate(
     tiny_model: Callable[..., TranslationModel], compiled: bool
 ) -> None:

@@ -120,7 +120,8 @@ def test_profile_shows_phases_and_operations_and_writes_a_trace(
 
 def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits = ["trainer.max_steps=70", "trainer.accumulate=2", "trainer.keep_last=4", "trainer.keep_best=1"]
-    assert main([*TINY, "dry_run=true", "optimizer=adam", *limits]) == 0
+    units = ["trainer.save_every_steps=3 epochs"]
+    assert main([*TINY, "dry_run=true", "optimizer=adam", *limits, *units]) == 0
     shown = capsys.readouterr().out
     lines = dict(re.findall(r"^(\w+) +(.*)$", shown, re.M))
     total, parts = lines["parameters"].split(": ")
@@ -139,6 +140,7 @@ def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest
         re.findall(r"^batch +(.*)$", shown, re.M)[0],
     )
     assert lines["training"].startswith("70 updates (")
+    assert lines["length"] == "trainer.save_every_steps='3 epochs' is about 3 updates"
     assert files(folder) == []
 
 
