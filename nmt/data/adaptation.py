@@ -25,7 +25,16 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.subword_sampling import Pieces
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import COUNTED, SPACE, TokenizerConfig, TokenizerKind, prepare, words
+from nmt.data.tokenizer_training import (
+    COUNTED,
+    SPACE,
+    TokenizerConfig,
+    TokenizerKind,
+    own_pieces,
+    prepare,
+    punctuated,
+    words,
+)
 
 NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 """Types of pieces in the format of SentencePiece."""
@@ -64,12 +73,13 @@ def extended(
     Tags are words of the source side. The pieces are those of which `text` has most.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
+    src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
     if old[0] == old[1]:
-        model = _longer(old[0], _new_pieces(cfg, old[0], text.src + text.tgt, num_pieces, tags))
+        model = _longer(old[0], _new_pieces(cfg, old[0], src + tgt, num_pieces, tags))
         return Tokenizer(cfg, model, model)
     sizes = (num_pieces - num_pieces // 2, num_pieces // 2) if cfg.joint else (num_pieces, num_pieces)
-    src_new = _new_pieces(cfg, old[0], text.src, sizes[0], tags)
-    tgt_new = _new_pieces(cfg, old[1], text.tgt, sizes[1], ())
+    src_new = _new_pieces(cfg, old[0], src, sizes[0], tags)
+    tgt_new = _new_pieces(cfg, old[1], tgt, sizes[1], ())
     if cfg.joint:
         src_new, tgt_new = _numbered_alike(src_new, tgt_new)
     return Tokenizer(cfg, _longer(old[0], src_new), _longer(old[1], tgt_new))
@@ -96,7 +106,7 @@ def _new_pieces(
 ) -> list[NewPiece]:
     """Return at most `num_pieces` pieces to append to a model, behind a piece for each of `tags`."""
     known, new = Pieces(model), list[NewPiece]()
-    for tag in prepare(cfg, tags):
+    for tag in own_pieces(cfg, tags):
         if cfg.kind is not TokenizerKind.word and tag not in known.symbols:
             new.append(NewPiece(tag, 0.0, USER_DEFINED))
     symbols = {*known.symbols, *(piece.text for piece in new)}

@@ -21,6 +21,7 @@ import numpy as np
 import sentencepiece
 import torch
 
+from nmt.data import casing
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.label_set import label_model, named, spelt
 from nmt.data.pairs import ParallelText, one_line
@@ -28,9 +29,11 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.subword_sampling import SubwordSampler
 from nmt.data.tokenizer_training import (
     SPACE,
+    Case,
     TokenizerConfig,
     TokenizerKind,
     prepare,
+    punctuated,
     train_model,
     words,
 )
@@ -81,14 +84,15 @@ class Tokenizer:
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
         """Train on both sides of `text`; each of `tags` is a piece of each side that has it."""
+        src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
         if cfg.labels:
-            return cls(cfg, train_model(cfg, text.src, "this corpus", tags), label_model(sorted({*text.tgt})))
+            return cls(cfg, train_model(cfg, src, "this corpus", tags), label_model(sorted({*text.tgt})))
         if cfg.joint:
-            model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
+            model = train_model(cfg, src + tgt, "this corpus", tags)
             return cls(cfg, model, model)
-        src_model = train_model(cfg, text.src, "the source side of this corpus", tags)
-        spoken = [tag for tag in tags if any(tag in line for line in text.tgt)]
-        return cls(cfg, src_model, train_model(cfg, text.tgt, "the target side of this corpus", spoken))
+        src_model = train_model(cfg, src, "the source side of this corpus", tags)
+        spoken = [tag for tag in tags if any(tag in line for line in tgt)]
+        return cls(cfg, src_model, train_model(cfg, tgt, "the target side of this corpus", spoken))
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
@@ -141,9 +145,12 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
         cfg = self.cfg
-        order = [
+        order: list[object] = [
             name for name in ("right_to_left", "labels") if getattr(cfg, name)
         ]  # absent if without effect
+        order += [("case", cfg.case.value)] if cfg.case is not Case.keep else []
+        order += [("moses", cfg.moses_src, cfg.moses_tgt)] if cfg.moses_src or cfg.moses_tgt else []
+        order += [("symbols", *cfg.symbols)] if cfg.symbols else []
         tags = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
         settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
@@ -151,7 +158,7 @@ class Tokenizer:
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, each ending with `EOS_ID`."""
-        return [[*self.src_start, *ids] for ids in self._encode(self._src, lines)]
+        return [[*self.src_start, *ids] for ids in self._encode(self._src, self._of_src(lines))]
 
     def encode_tgt(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of target lines, each ending with `EOS_ID`; the id of a label is alone.
@@ -161,17 +168,17 @@ class Tokenizer:
         """
         if self.cfg.labels:
             return [[self._label_id(line)] for line in lines]
-        return [[*self.tgt_start, *self._turned(ids)] for ids in self._encode(self._tgt, lines)]
+        return [[*self.tgt_start, *self._turned(ids)] for ids in self._encode(self._tgt, self._of_tgt(lines))]
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_src` as arrays."""
-        return _after(self.src_start, self._flat(self._src, lines))
+        return _after(self.src_start, self._flat(self._src, self._of_src(lines)))
 
     def flat_tgt(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
         if self.cfg.labels:
             return RaggedIds.of(self.encode_tgt(lines))
-        return _after(self.tgt_start, self._all_turned(self._flat(self._tgt, lines)))
+        return _after(self.tgt_start, self._all_turned(self._flat(self._tgt, self._of_tgt(lines))))
 
     def sample_src(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of source lines, from line number `first` on, in sampled segmentations.
@@ -179,27 +186,29 @@ class Tokenizer:
         The ids of a line are a pure function of the line, its number, the seed and alpha.
         """
         sampler = self._sampler(self.src_model, alpha)
-        return _after(self.src_start, sampler.sample(prepare(self.cfg, lines), seed=seed, first=first))
+        return _after(
+            self.src_start, sampler.sample(prepare(self.cfg, self._of_src(lines)), seed=seed, first=first)
+        )
 
     def sample_tgt(self, lines: Sequence[str], *, alpha: float, seed: int, first: int = 0) -> RaggedIds:
         """Return the ids of target lines, sampled as those of `sample_src`; labels are not sampled."""
         if self.cfg.labels:
             return self.flat_tgt(lines)
         sampled = self._sampler(self.tgt_model, alpha).sample(
-            prepare(self.cfg, lines), seed=seed, first=first
+            prepare(self.cfg, self._of_tgt(lines)), seed=seed, first=first
         )
         return _after(self.tgt_start, self._all_turned(sampled))
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
-        return [[*_tagged(self._src_tag), *pieces] for pieces in self._pieces(self._src, lines)]
+        return [[*_tagged(self._src_tag), *pieces] for pieces in self._pieces(self._src, self._of_src(lines))]
 
     def tgt_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of target lines, with the ids of `encode_tgt`."""
         if self.cfg.labels:
             return [[Piece(self._label_id(line), line, line)] for line in lines]
         tag = _tagged(self._tgt_tag)
-        return [[*tag, *self._turned(pieces)] for pieces in self._pieces(self._tgt, lines)]
+        return [[*tag, *self._turned(pieces)] for pieces in self._pieces(self._tgt, self._of_tgt(lines))]
 
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
@@ -207,12 +216,24 @@ class Tokenizer:
 
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
-        pieces = self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
+        found = _pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto"))
+        pieces = self._turned(self._with_case(found))
         return [*(_tagged(self._tgt_tag) if self._is_tagged(ids) else []), *pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return one line of target text, without special ids, but with " ⁇ " for each unknown piece."""
-        return one_line(self._tgt.decode(self._in_text_order(ids)))
+        return self.in_case(one_line(self._tgt.decode(self._in_text_order(ids))))
+
+    def in_case(self, text: str) -> str:
+        """Return text of pieces with the capitals that marks among the pieces ask for."""
+        return casing.restored(text) if self.cfg.case is Case.markup else text
+
+    def _with_case(self, pieces: list[Piece]) -> list[Piece]:
+        """Return the pieces of a line with the capitals of the line in their surfaces."""
+        if self.cfg.case is Case.keep:
+            return pieces
+        surfaces = casing.restored_parts([piece.surface for piece in pieces])
+        return [piece._replace(surface=part) for piece, part in zip(pieces, surfaces, strict=True)]
 
     def _label_id(self, label: str) -> int:
         found = int(self._tgt.piece_to_id(spelt(label)))
@@ -241,6 +262,12 @@ class Tokenizer:
     def _all_turned(self, sentences: RaggedIds) -> RaggedIds:
         return sentences.turned() if self.cfg.right_to_left else sentences
 
+    def _of_src(self, lines: Sequence[str]) -> list[str]:
+        return punctuated(lines, self.cfg.moses_src)
+
+    def _of_tgt(self, lines: Sequence[str]) -> list[str]:
+        return punctuated(lines, self.cfg.moses_tgt)
+
     def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
         encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
         return encode(processor, prepare(self.cfg, lines))
@@ -265,7 +292,7 @@ class Tokenizer:
         ready = prepare(self.cfg, lines)
         if self.cfg.kind is TokenizerKind.word:
             return [_word_pieces(processor, line) for line in ready]
-        return [_pieces(line) for line in processor.encode(ready, return_type="proto")]
+        return [self._with_case(_pieces(line)) for line in processor.encode(ready, return_type="proto")]
 
 
 def _files(directory: Path) -> tuple[Path, Path] | None:
