@@ -73,6 +73,10 @@ OF_TEXT = (
     "normalization",
     "lowercase",
     "strip_punctuation",
+    "case",
+    "symbols",
+    "moses_src",
+    "moses_tgt",
     "right_to_left",
 )
 """Keys of a tokenizer on which the ids of a text depend once its pieces are known."""

@@ -33,6 +33,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     inline_tags         Inline tags taken out of a line, and put into its translation by an alignment.
     special_ids         The ids that stand for no text.
     source_factors      What a piece of the source has besides its spelling: case, place in its word.
+    casing              Inline case: words in lower case, and marks for their capitals.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     terms               Terms offered inside of sources: aligned words in training, glossaries later.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.

@@ -16,7 +16,7 @@ import struct
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import sentencepiece
@@ -33,7 +33,9 @@ from nmt.data.tokenizer_training import (
     TagSide,
     TokenizerConfig,
     TokenizerKind,
+    own_pieces,
     prepare,
+    punctuated,
     words,
 )
 
@@ -75,15 +77,16 @@ def extended(
     those of which `text` has most.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
+    src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
     if cfg.tells_case:
-        text = replace(text, src=list(map(small, text.src)))
+        src = list(map(small, src))
     if old[0] == old[1]:
-        model = _longer(old[0], _new_pieces(cfg, old[0], text.src + text.tgt, num_pieces, tags))
+        model = _longer(old[0], _new_pieces(cfg, old[0], src + tgt, num_pieces, tags))
         return Tokenizer(cfg, model, model)
     sizes = (num_pieces - num_pieces // 2, num_pieces // 2) if cfg.joint else (num_pieces, num_pieces)
-    src_new = _new_pieces(cfg, old[0], text.src, sizes[0], tags)
+    src_new = _new_pieces(cfg, old[0], src, sizes[0], tags)
     spoken = [] if cfg.tag_side is TagSide.source else [tag for tag in tags if TAG.fullmatch(tag)]
-    tgt_new = _new_pieces(cfg, old[1], text.tgt, sizes[1], spoken)
+    tgt_new = _new_pieces(cfg, old[1], tgt, sizes[1], spoken)
     if cfg.joint:
         src_new, tgt_new = _numbered_alike(src_new, tgt_new)
     return Tokenizer(cfg, _longer(old[0], src_new), _longer(old[1], tgt_new))
@@ -110,7 +113,7 @@ def _new_pieces(
 ) -> list[NewPiece]:
     """Return at most `num_pieces` pieces to append to a model, behind a piece for each of `tags`."""
     known, new = Pieces(model), list[NewPiece]()
-    for tag in prepare(cfg, tags):
+    for tag in own_pieces(cfg, tags):
         if cfg.kind is not TokenizerKind.word and tag not in known.symbols:
             new.append(NewPiece(tag, 0.0, USER_DEFINED))
     symbols = {*known.symbols, *(piece.text for piece in new)}

@@ -27,7 +27,7 @@ from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConf
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.loading import loaded
 
-FIXED = r"<[^<>\s][^<>]*>|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+|[\u10d0-\u10ff]+"
+FIXED = r"<[^<>\s][^<>]*>|⟨[^⟨⟩]*⟩|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+|[\u10d0-\u10ff]+"
 """Markup, placeholders, addresses, and the Georgian script, which Unicode alone gives capitals."""
 WORD_START = re.compile(r"(?<![\w'’-])[^\W\d_]")
 WORD = re.compile(r"(?<![\w'’-])[^\W\d_]{4,}(?![\w'’])")

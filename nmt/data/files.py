@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nmt.checks import at_least, within
 from nmt.data.compression import COMPRESSIONS, without_suffix
 from nmt.data.documents import DocumentEnds
-from nmt.data.lines import is_cut, read_lines, require_file
+from nmt.data.lines import is_cut, read_lines, require_file, require_no_pipe
 from nmt.data.pairs import (
     MAX_LINE_CHARS,
     MAX_SHOWN_CHARS,
@@ -110,6 +110,7 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     if (table := stream_table(cfg, split)) is not None:
         return table
+    require_no_pipe(Path(place), key)
     if Path(place).is_file():
         raise UserError(
             f"{key}: {place} is one file of unknown format; pairs come from one .tsv, .csv or .jsonl file, "

@@ -78,8 +78,18 @@ def read_lines(path: Path, key: str, *, may_be_empty: bool = False) -> Iterator[
     return itertools.chain.from_iterable(_blocks(path, key, may_be_empty))
 
 
+def require_no_pipe(path: Path, key: str) -> None:
+    """Raise `UserError` when `path` is a pipe, such as /dev/stdin: data is read again when a run goes on."""
+    if path.is_fifo():
+        raise UserError(
+            f"{key}: {path} is a pipe, which can be read only once, but data is read several times, and "
+            "again when a run goes on; write it into a file, which may be compressed: ... | gzip > FILE.gz"
+        )
+
+
 def require_file(path: Path, key: str, way_out: str = "") -> None:
-    """Raise `UserError` when `path` is a directory, or is not there; a directory has a `way_out`."""
+    """Raise `UserError` for a directory, a pipe, or what is not there; a directory has a `way_out`."""
+    require_no_pipe(path, key)
     if path.is_dir():
         raise UserError(f"{key}: {path} is a directory, not a file{way_out}")
     if not path.parent.is_dir():

@@ -26,7 +26,7 @@ import numpy as np
 import sentencepiece
 import torch
 
-from nmt.data import source_factors
+from nmt.data import casing, source_factors
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.label_set import label_model, named, spelt
 from nmt.data.mixture import TAG, split_tag, untagged
@@ -35,10 +35,12 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.subword_sampling import SubwordSampler
 from nmt.data.tokenizer_training import (
     SPACE,
+    Case,
     TagSide,
     TokenizerConfig,
     TokenizerKind,
     prepare,
+    punctuated,
     train_model,
     words,
 )
@@ -94,17 +96,18 @@ class Tokenizer:
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
         """Train on both sides of `text`; each of `tags` is a piece of each side that has it."""
+        src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
         if cfg.tells_case:
-            text = replace(text, src=list(map(source_factors.small, text.src)))
+            src = list(map(source_factors.small, src))
         if cfg.labels:
-            return cls(cfg, train_model(cfg, text.src, "this corpus", tags), label_model(sorted({*text.tgt})))
+            return cls(cfg, train_model(cfg, src, "this corpus", tags), label_model(sorted({*text.tgt})))
         if cfg.joint:
-            model = train_model(cfg, text.src + text.tgt, "this corpus", tags)
+            model = train_model(cfg, src + tgt, "this corpus", tags)
             return cls(cfg, model, model)
-        src_model = train_model(cfg, text.src, "the source side of this corpus", tags)
+        src_model = train_model(cfg, src, "the source side of this corpus", tags)
         told = cfg.tag_side is not TagSide.source
-        spoken = [tag for tag in tags if (told and TAG.fullmatch(tag)) or _is_in(tag, text.tgt)]
-        tgt = [*text.tgt, *dict.fromkeys(filter(None, (split_tag(line)[0] for line in text.src * told)))]
+        spoken = [tag for tag in tags if (told and TAG.fullmatch(tag)) or _is_in(tag, tgt)]
+        tgt += dict.fromkeys(filter(None, (split_tag(line)[0] for line in text.src * told)))
         return cls(cfg, src_model, train_model(cfg, tgt, "the target side of this corpus", spoken))
 
     @classmethod
@@ -172,17 +175,16 @@ class Tokenizer:
             )
         return [self._language_tags[spelling]]
 
-    def _read_alone(self, lines: Sequence[str]) -> Sequence[str]:
-        """Return source lines as the source side has them: without the tags that the target alone has."""
-        return list(untagged(lines)) if self.cfg.tag_side is TagSide.target else lines
-
     @property
     def fingerprint(self) -> str:
         """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
         cfg = self.cfg
-        order = [
+        order: list[object] = [
             name for name in ("right_to_left", "labels") if getattr(cfg, name)
         ]  # absent if without effect
+        order += [("case", cfg.case.value)] if cfg.case is not Case.keep else []
+        order += [("moses", cfg.moses_src, cfg.moses_tgt)] if cfg.moses_src or cfg.moses_tgt else []
+        order += [("symbols", *cfg.symbols)] if cfg.symbols else []
         tags: tuple[str, ...] = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
         if cfg.tag_side is not TagSide.source:
             tags += (cfg.tag_side.value,)
@@ -194,7 +196,7 @@ class Tokenizer:
 
     def encode_src(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, each ending with `EOS_ID`."""
-        return [[*self.src_start, *ids] for ids in self._encode_sources(self._read_alone(lines))]
+        return [[*self.src_start, *ids] for ids in self._encode_sources(self._of_src(lines))]
 
     def encode_tgt(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> list[list[int]]:
         """Return the ids of target lines, each ending with `EOS_ID`; the id of a label is alone.
@@ -207,18 +209,19 @@ class Tokenizer:
         if self.cfg.labels:
             return [[self._label_id(line)] for line in lines]
         starts = [self.tgt_start(src) for src in sources or [""] * len(lines)]
-        encoded = zip(starts, self._encode(self._tgt, lines), strict=True)
+        encoded = zip(starts, self._encode(self._tgt, self._of_tgt(lines)), strict=True)
         return [[*start, *self._turned(ids)] for start, ids in encoded]
 
     def flat_src(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_src` as arrays."""
-        return _after(self.src_start, _flat(self._encode_sources, self._read_alone(lines)))
+        return _after(self.src_start, _flat(self._encode_sources, self._of_src(lines)))
 
     def flat_tgt(self, lines: Sequence[str], sources: Sequence[str] | None = None) -> RaggedIds:
         """Return the ids of `encode_tgt` as arrays."""
         if self.cfg.labels:
             return RaggedIds.of(self.encode_tgt(lines))
-        return self._begun(_flat(functools.partial(self._encode, self._tgt), lines), sources)
+        flat = _flat(functools.partial(self._encode, self._tgt), self._of_tgt(lines))
+        return self._begun(flat, sources)
 
     def _begun(self, targets: RaggedIds, sources: Sequence[str] | None) -> RaggedIds:
         """Return targets in the order of the model, behind their tags."""
@@ -233,7 +236,7 @@ class Tokenizer:
         The ids of a line are a pure function of the line, its number, the seed and alpha.
         """
         sampler = self._sampler(self.src_model, alpha)
-        ready = prepare(self.cfg, self._read_alone(lines))
+        ready = prepare(self.cfg, self._of_src(lines))
         sampled = sampler.sample(ready, seed=seed, first=first)
         return _after(self.src_start, self._told(sampled) if self.cfg.source_factors else sampled)
 
@@ -250,13 +253,13 @@ class Tokenizer:
         if self.cfg.labels:
             return self.flat_tgt(lines)
         sampled = self._sampler(self.tgt_model, alpha).sample(
-            prepare(self.cfg, lines), seed=seed, first=first
+            prepare(self.cfg, self._of_tgt(lines)), seed=seed, first=first
         )
         return self._begun(sampled, sources)
 
     def src_pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of source lines, with the ids of `encode_src`."""
-        read = self._read_alone(lines)
+        read = self._of_src(lines)
         found = self._factored(read) if self.cfg.source_factors else self._pieces(self._src, read)
         return [[*_tagged(self._src_tag), *pieces] for pieces in found]
 
@@ -265,7 +268,7 @@ class Tokenizer:
         if self.cfg.labels:
             return [[Piece(self._label_id(line), line, line)] for line in lines]
         tags = [self._tgt_tags(src) for src in sources or [""] * len(lines)]
-        found = zip(tags, self._pieces(self._tgt, lines), strict=True)
+        found = zip(tags, self._pieces(self._tgt, self._of_tgt(lines)), strict=True)
         return [[*tag, *self._turned(pieces)] for tag, pieces in found]
 
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
@@ -274,13 +277,25 @@ class Tokenizer:
 
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
-        pieces = self._turned(_pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto")))
-        return [*self._own_tag(ids), *pieces]
+        found = _pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto"))
+        return [*self._own_tag(ids), *self._turned(self._with_case(found))]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return one line of target text, without special ids and tags, and with " ⁇ " for unknown pieces."""
         tags = {tag.id for tag in self._language_tags.values()}  # wherever an untrained model puts them
-        return one_line(self._tgt.decode([token for token in self._in_text_order(ids) if token not in tags]))
+        kept = [token for token in self._in_text_order(ids) if token not in tags]
+        return self.in_case(one_line(self._tgt.decode(kept)))
+
+    def in_case(self, text: str) -> str:
+        """Return text of pieces with the capitals that marks among the pieces ask for."""
+        return casing.restored(text) if self.cfg.case is Case.markup else text
+
+    def _with_case(self, pieces: list[Piece]) -> list[Piece]:
+        """Return the pieces of a line with the capitals of the line in their surfaces."""
+        if self.cfg.case is Case.keep:
+            return pieces
+        surfaces = casing.restored_parts([piece.surface for piece in pieces])
+        return [piece._replace(surface=part) for piece, part in zip(pieces, surfaces, strict=True)]
 
     def _label_id(self, label: str) -> int:
         found = int(self._tgt.piece_to_id(spelt(label)))
@@ -307,6 +322,14 @@ class Tokenizer:
 
     def _all_turned(self, sentences: RaggedIds) -> RaggedIds:
         return sentences.turned() if self.cfg.right_to_left else sentences
+
+    def _of_src(self, lines: Sequence[str]) -> list[str]:
+        """Return source lines as the source side has them: without the tags that the target alone has."""
+        read = untagged(lines) if self.cfg.tag_side is TagSide.target else lines
+        return punctuated(list(read), self.cfg.moses_src)
+
+    def _of_tgt(self, lines: Sequence[str]) -> list[str]:
+        return punctuated(lines, self.cfg.moses_tgt)
 
     def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
         encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
@@ -363,7 +386,7 @@ class Tokenizer:
         ready = prepare(self.cfg, lines)
         if self.cfg.kind is TokenizerKind.word:
             return [_word_pieces(processor, line) for line in ready]
-        return [_pieces(line) for line in processor.encode(ready, return_type="proto")]
+        return [self._with_case(_pieces(line)) for line in processor.encode(ready, return_type="proto")]
 
 
 def _files(directory: Path) -> tuple[Path, Path] | None:

@@ -8,6 +8,7 @@ SentencePiece: Kudo and Richardson 2018. Unigram model: Kudo 2018. BPE: Sennrich
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import unicodedata
@@ -15,9 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from nmt import extras
 from nmt.checks import at_least, within
-from nmt.data import source_factors
+from nmt.data import casing, source_factors
 from nmt.data.pairs import SEPARATOR
 from nmt.data.source_factors import SPACE as SPACE
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -27,6 +30,10 @@ TRAINING_THREADS = 8
 """Fixed, because sums over threads are rounded differently for different numbers of threads."""
 RESERVED = "\N{LOWER FIVE EIGHTHS BLOCK}"
 """The character that SentencePiece writes for a rare one; it trains on no line with this character."""
+
+
+SPECIAL_SPELLINGS = ("<pad>", "<unk>", "<s>", "</s>")
+"""The pieces of the special ids, in the order of the ids."""
 
 
 class TokenizerKind(Enum):
@@ -60,6 +67,13 @@ class Normalization(Enum):
     identity = "identity"
 
 
+class Case(Enum):
+    """What becomes of capitals."""
+
+    keep = "keep"
+    markup = "markup"
+
+
 @dataclass
 class TokenizerConfig:
     """The SentencePiece model of a run."""
@@ -83,6 +97,17 @@ class TokenizerConfig:
     strip_punctuation: bool = False
     """Remove the punctuation of both sides before normalisation: apostrophes vanish, other marks become
     spaces."""
+    case: Case = Case.keep
+    """markup: words are in lower case, and pieces of their own behind them say which letters are capitals, so
+    that HELLO, Hello and hello share theirs; translations have their capitals. keep: capitals are letters."""
+    moses_src: str = ""
+    """Language whose rules of MosesPunctNormalizer every source goes through first, such as en: they unify
+    quotes, dashes and spaces; empty: none. Needs the extra moses."""
+    moses_tgt: str = ""
+    """The same for targets; references stay as they are, so that a score may suffer."""
+    symbols: list[str] = field(default_factory=list)
+    """Placeholders such as ⟨num⟩: each is one piece of both sides wherever it occurs, never split, normalised
+    or put in lower case."""
     max_sentences: int = 2_000_000
     """Sentences of both sides together to train on, a random sample of the pairs of a larger corpus. More
     costs memory and time, and hardly changes the pieces."""
@@ -132,6 +157,52 @@ class TokenizerConfig:
                 "tokenizer.tag_side=source"
             )
         self._check_min_frequency()
+        self._check_case()
+        self._check_symbols()
+
+    def _check_case(self) -> None:
+        if self.case is Case.keep:
+            return
+        if self.kind is TokenizerKind.word:
+            raise UserError(
+                "tokenizer.case=markup needs another tokenizer.kind than word, whose pieces are whole words; "
+                "tokenizer.lowercase=true makes one word of all its cases"
+            )
+        if self.tells_case:
+            raise UserError(
+                "tokenizer.source_factors=[case] tells the case of sources, and so does "
+                "tokenizer.case=markup; choose one"
+            )
+        if self.lowercase or self.normalization.value.endswith("_cf"):
+            raise UserError(
+                "tokenizer.case=markup needs tokenizer.lowercase=false and a tokenizer.normalization without "
+                f"_cf, but they are {str(self.lowercase).lower()} and {self.normalization.value}: no "
+                "capitals are left to mark"
+            )
+
+    def _check_symbols(self) -> None:
+        if self.symbols and self.kind is TokenizerKind.word:
+            raise UserError(
+                "tokenizer.symbols needs another tokenizer.kind than word, which splits no word anyway"
+            )
+        for number, symbol in enumerate(self.symbols):
+            key = f"tokenizer.symbols[{number}]"
+            if not symbol or re.search(rf"[\s{SPACE}{RESERVED}{''.join(casing.MARKS)}]", symbol):
+                raise UserError(
+                    f"{key} must have characters, none of them white space or one of {SPACE} {RESERVED} "
+                    f"{' '.join(casing.MARKS)}, but is {symbol!r}"
+                )
+            if self.tells_case and symbol != source_factors.small(symbol):
+                raise UserError(
+                    f"{key} must be in small letters, with tokenizer.source_factors=[case], but is {symbol!r}"
+                )
+            if symbol in SPECIAL_SPELLINGS or symbol in self.symbols[:number]:
+                raise UserError(f"{key} is {symbol!r}, which is a piece already; remove it")
+            if self.case is Case.markup and (symbol[0].isalpha() or symbol[-1].isalpha()):
+                raise UserError(
+                    f"{key} must not begin or end with a letter, with tokenizer.case=markup, but is "
+                    f"{symbol!r}; put it in brackets, as in ⟨num⟩"
+                )
 
     @property
     def tells_case(self) -> bool:
@@ -173,7 +244,7 @@ _UNPUNCTUATED = _Unpunctuated()
 
 
 def prepare(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
-    """Lower-case the lines and remove their punctuation, as the config says.
+    """Lower-case the lines, remove their punctuation and mark their capitals, as the config says.
 
     No line is dropped: a line of punctuation alone becomes blank. Capitals are mapped by `str.lower`, which
     keeps ß; folding would make it ss. Punctuation is the Unicode categories P*: "%" and "-" are punctuation,
@@ -182,14 +253,56 @@ def prepare(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
     """
     if cfg.labels:  # a TAB separates two texts
         lines = [line.replace("\t", f" {SEPARATOR} ") if "\t" in line else line for line in lines]
+    if cfg.symbols:
+        return _joined(cfg, [symbol_pattern(tuple(cfg.symbols)).split(line) for line in lines])
+    return _prepared(cfg, lines)
+
+
+@functools.lru_cache
+def symbol_pattern(symbols: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of a symbol as one group, of several the longest."""
+    return re.compile(f"({'|'.join(map(re.escape, sorted(symbols, key=len, reverse=True)))})")
+
+
+def _joined(cfg: TokenizerConfig, lines: list[list[str]]) -> list[str]:
+    """Return lines, given their parts, of which every second is a symbol and stays as it is."""
+    ready = iter(_prepared(cfg, [part for line in lines for part in line[::2]]))
+    return ["".join(part if i % 2 else next(ready) for i, part in enumerate(line)) for line in lines]
+
+
+def _prepared(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
     ready = [line.lower() for line in lines] if cfg.lowercase else list(lines)
-    return [line.translate(_UNPUNCTUATED) for line in ready] if cfg.strip_punctuation else ready
+    if cfg.strip_punctuation:
+        ready = [line.translate(_UNPUNCTUATED) for line in ready]
+    return casing.marked(ready) if cfg.case is Case.markup else ready
+
+
+def punctuated(lines: Sequence[str], language: str) -> list[str]:
+    """Return lines with the punctuation that Moses gives `language`; without a language, as they are.
+
+    Raises:
+        UserError: sacremoses is not installed.
+    """
+    return [_moses(language).normalize(line) for line in lines] if language else list(lines)
+
+
+@functools.lru_cache
+def _moses(language: str) -> Any:
+    require_moses(language)
+    from sacremoses import MosesPunctNormalizer  # type: ignore[import-not-found]
+
+    return MosesPunctNormalizer(lang=language)
+
+
+def require_moses(language: str) -> None:
+    """Raise `UserError` unless the library of a value of `moses_src` or `moses_tgt` is there."""
+    extras.require("moses", f"tokenizer.moses_src or moses_tgt={language}")
 
 
 def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Sequence[str] = ()) -> bytes:
     """Return the bytes of one SentencePiece model.
 
-    Each of `tags` is one piece. Errors name the lines by `corpus`.
+    Each of `tags` is one piece, and so are the symbols of the config. Errors name the lines by `corpus`.
     """
     import sentencepiece
 
@@ -198,7 +311,7 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
         rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
         raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
     vocab_size = cfg.vocab_size
-    symbols = [] if cfg.kind is TokenizerKind.word else prepare(cfg, tags)  # no word is ever split
+    symbols = [] if cfg.kind is TokenizerKind.word else own_pieces(cfg, tags)  # no word is ever split
     if cfg.min_frequency > 1:  # ids begin with the special ones, bytes and tags
         num_reserved = EOS_ID + 1 + 256 * cfg.byte_fallback + len(symbols)
         vocab_size = min(vocab_size, num_reserved + _num_frequent(cfg, lines, corpus))
@@ -226,6 +339,12 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
     except RuntimeError as error:
         raise _training_error(cfg, str(error), corpus) from error
     return model.getvalue()
+
+
+def own_pieces(cfg: TokenizerConfig, tags: Sequence[str]) -> list[str]:
+    """Return what is one piece wherever it occurs: tags as in prepared lines, symbols, marks of case."""
+    marks = casing.MARKS if cfg.case is Case.markup else ()
+    return list(dict.fromkeys([*prepare(cfg, tags), *cfg.symbols, *marks]))
 
 
 def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:

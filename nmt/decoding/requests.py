@@ -254,7 +254,7 @@ class Wishes:
     def _plain(self, text: str) -> str:
         """Return text as a translation would have it: prepared, normalised, with single spaces."""
         spelt = "".join(self._spelt(text))
-        return spelt.replace(SPACE, " ").strip() or text.strip()
+        return self.tokenizer.in_case(spelt.replace(SPACE, " ").strip()) or text.strip()
 
     def _spelt(self, text: str) -> list[str]:
         """Return the spelling of each token of a text, in the order of the text, unknown ones as they are."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from nmt.data import casing
+from nmt.data.tokenizer_training import Case
 from nmt.errors import TrainingStopped, UserError
 from nmt.exchange import to_ctranslate2, to_huggingface, to_safetensors
 from nmt.exchange.configs import ExportConfig, Format
@@ -66,6 +68,8 @@ def _fill(folder: Path, run: Run, cfg: ExportConfig) -> None:
     exporter = FORMATS[cfg.format]
     write_atomically(folder / SOURCE, run.tokenizer.src_model)
     write_atomically(folder / TARGET, run.tokenizer.tgt_model)
+    if run.cfg.tokenizer.case is Case.markup:  # of the standard library alone
+        write_atomically(folder / "casing.py", Path(casing.__file__).read_bytes())
     exporter.write(run, cfg, folder)
     longest = run.cfg.model.longest or run.cfg.decoding.max_source_tokens
     card = model_card(run, cfg, exporter.program(run, longest), longest)

@@ -1,12 +1,12 @@
 """Short Python programs that use an exported folder, made for one run: text in, translations out.
 
 They do what `nmt translate` does with a line before and after the model: a tag that asks for a language,
-lower case, punctuation, the order of the target. They are run in the tests.
+lower case, punctuation, capitals, symbols, the order of the target. They are run in the tests.
 """
 
 from __future__ import annotations
 
-from nmt.data.tokenizer_training import SPACE, TagSide, TokenizerKind
+from nmt.data.tokenizer_training import SPACE, Case, TagSide, TokenizerKind, symbol_pattern
 from nmt.exchange.shared import SOURCE, TARGET, beam_search_of
 from nmt.runs.opened import Run
 
@@ -14,6 +14,12 @@ STRIP = """
 def bare(line):  # without punctuation, as in training
     line = line.replace("'", "").replace("\\N{RIGHT SINGLE QUOTATION MARK}", "")
     return "".join(" " if unicodedata.category(c).startswith("P") else c for c in line)
+"""
+
+
+OUTSIDE = """
+def outside(line, change):  # the symbols stay as they are
+    return "".join(part if i % 2 else change(part) for i, part in enumerate(re.split(SYMBOLS, line)))
 """
 
 
@@ -51,13 +57,16 @@ def translate(lines{_language_argument(run)}):
         min_decoding_length=0,
         max_batch_size=32,
     )
-    return [target.decode(target.piece_to_id({pieces})) for result in results]
+    return [{_in_case(run, f"target.decode(target.piece_to_id({pieces}))")} for result in results]
 """
 
 
 def huggingface_program(run: Run, longest: int) -> str:
     """Return the program for a folder of `transformers` whose positions allow `longest` tokens."""
     ratio, offset = run.cfg.decoding.max_length_ratio, run.cfg.decoding.max_length_offset
+    texts = "tokenizer.batch_decode(found, skip_special_tokens=True)"
+    if run.cfg.tokenizer.case is Case.markup:
+        texts = f"[{_in_case(run, 'text')} for text in {texts}]"
     return f"""{_imports(run, ["torch"])}
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -71,7 +80,7 @@ def translate(lines{_language_argument(run)}):
     limit = min({longest}, int({ratio} * batch.input_ids.shape[1]) + {offset})
     with torch.inference_mode():
         found = model.generate(**batch, max_length=limit)
-    return tokenizer.batch_decode(found, skip_special_tokens=True)
+    return {texts}
 """
 
 
@@ -91,21 +100,31 @@ target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")
 
 
 def _imports(run: Run, modules: list[str]) -> str:
-    standard = ["unicodedata"] if run.cfg.tokenizer.strip_punctuation else []
+    cfg = run.cfg.tokenizer
+    standard = ["re"] * bool(cfg.symbols) + ["unicodedata"] * cfg.strip_punctuation
     blocks = ["\n".join(f"import {name}" for name in names) for names in (standard, modules) if names]
+    if cfg.moses_src:
+        blocks[-1] += "\nfrom sacremoses import MosesPunctNormalizer"
+    if cfg.case is Case.markup:
+        blocks.append("from casing import marked, restored  # casing.py of this folder")
     return "\n\n".join(blocks) + "\n"
 
 
 def _preparation(run: Run) -> str:
     """Return the definitions that `_prepared` needs."""
-    tags = f"TAGS = {run.cfg.data.tags!r}\n" if _are_on_sources(run) else ""
+    cfg = run.cfg.tokenizer
+    found = f"TAGS = {run.cfg.data.tags!r}\n" if _are_on_sources(run) else ""
     if _are_on_targets(run):
         spelt = {
             tgt: run.tokenizer.tgt_pieces([""], [f"{tag} "])[0][0].text
             for tgt, tag in run.cfg.data.tags.items()
         }
-        tags += f"TARGET_TAGS = {spelt!r}\n"
-    return tags + (STRIP + "\n" if run.cfg.tokenizer.strip_punctuation else "\n")
+        found += f"TARGET_TAGS = {spelt!r}\n"
+    if cfg.moses_src:
+        found += f"moses = MosesPunctNormalizer(lang={cfg.moses_src!r})\n"
+    if cfg.symbols:
+        found += f"SYMBOLS = {symbol_pattern(tuple(cfg.symbols)).pattern!r}\n{OUTSIDE}"
+    return found + (STRIP + "\n" if cfg.strip_punctuation else "\n")
 
 
 def _are_on_sources(run: Run) -> bool:
@@ -123,9 +142,22 @@ def _language_argument(run: Run) -> str:
 
 def _prepared(run: Run) -> str:
     """Return the expression for the lines as SentencePiece gets them."""
-    line = '(f"{TAGS[language]} {line}" if line.strip() else line)' if _are_on_sources(run) else "line"
-    if run.cfg.tokenizer.lowercase:
+    tokenizer = run.cfg.tokenizer
+    start = '(f"{TAGS[language]} {line}" if line.strip() else line)' if _are_on_sources(run) else "line"
+    if tokenizer.moses_src:
+        start = f"moses.normalize({start})"
+    line = "part" if tokenizer.symbols else start
+    if tokenizer.lowercase:
         line = f"{line}.lower()"
-    if run.cfg.tokenizer.strip_punctuation:
+    if tokenizer.strip_punctuation:
         line = f"bare({line})"
+    if tokenizer.case is Case.markup:
+        line = f"marked([{line}])[0]"
+    if tokenizer.symbols:
+        line = start if line == "part" else f"outside({start}, lambda part: {line})"
     return "list(lines)" if line == "line" else f"[{line} for line in lines]"
+
+
+def _in_case(run: Run, text: str) -> str:
+    """Return the expression for the text of a translation, given that for the text of its pieces."""
+    return f"restored({text})" if run.cfg.tokenizer.case is Case.markup else text

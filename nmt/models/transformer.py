@@ -50,7 +50,7 @@ def build_self_attention(cfg: TransformerConfig) -> SelfAttentionSublayer | Summ
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention or a substitute, attention to a source of `d_memory` channels, then feed-forward."""
+    """Causal self-attention or a substitute, attention to `d_memory` channels, then feed-forward."""
 
     def __init__(self, cfg: TransformerConfig, d_memory: int):
         super().__init__()

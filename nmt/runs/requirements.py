@@ -15,6 +15,7 @@ from nmt.data import filter_table
 from nmt.data.compression import require_zstandard
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import set_configs
+from nmt.data.tokenizer_training import require_moses
 from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
 from nmt.training.trackers import require_sink
@@ -29,6 +30,10 @@ def require_all(cfg: TrainConfig) -> None:
         for name in cfg.metrics:
             with problems.gathered():
                 require_computable([name], language, cfg.scoring)
+    for rules in dict.fromkeys([cfg.tokenizer.moses_src, cfg.tokenizer.moses_tgt]):
+        with problems.gathered():
+            if rules:
+                require_moses(rules)
     for name in cfg.tracking.sinks:
         with problems.gathered():
             require_sink(name)

@@ -9,6 +9,7 @@ import functools
 import gzip
 import json
 import lzma
+import os
 import random
 import re
 import sys
@@ -138,6 +139,14 @@ def test_a_damaged_compressed_file_is_told(tmp_path: Path, suffix: str) -> None:
     packed = PACKERS[suffix](b"A dog runs.\n" * 99)
     for damaged in (packed[:-5], packed[:12] + b"garbage" + packed[19:]):
         assert " is a damaged file (" in error_of(write_pair(tmp_path, damaged, lines(GERMAN)))
+
+
+@pytest.mark.parametrize("name", ["train", "train.jsonl", "train.en"])
+def test_a_pipe_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    message = error_of(FilesData(train=str(tmp_path / name.removesuffix(".en"))))
+    assert f"data.train: {tmp_path / name} is a pipe, which can be read only once" in message
+    assert message.endswith("... | gzip > FILE.gz")
 
 
 def test_zstandard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sentencepiece
@@ -21,7 +22,7 @@ from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Normalization, TokenizerConfig, TokenizerKind, prepare
+from nmt.data.tokenizer_training import Case, Normalization, TokenizerConfig, TokenizerKind, prepare
 from nmt.errors import UserError
 
 LETTERS = string.ascii_lowercase + "äöüß.,"
@@ -375,8 +376,113 @@ def test_what_is_prepared_in_training_is_prepared_at_every_use(
 
 def test_the_settings_are_part_of_the_fingerprint() -> None:
     model = KINDS[TokenizerKind.bpe].src_model
-    cfgs = [TokenizerConfig(), TokenizerConfig(lowercase=True), TokenizerConfig(strip_punctuation=True)]
-    assert len({Tokenizer(cfg, model, model).fingerprint for cfg in cfgs}) == 3
+    changed = [
+        {},
+        {"lowercase": True},
+        {"strip_punctuation": True},
+        {"case": Case.markup},
+        {"symbols": ["#"]},
+    ]
+    cfgs = [TokenizerConfig(**fields) for fields in changed]  # type: ignore[arg-type]
+    assert len({Tokenizer(cfg, model, model).fingerprint for cfg in cfgs}) == len(cfgs)
+
+
+SYMBOLS = ["⟨NUM⟩", "<url>", "⟨①⟩", "⟨NUM⟩⟨①⟩"]
+SUBWORDS = [TokenizerKind.unigram, TokenizerKind.bpe, TokenizerKind.char]
+MARKED = {
+    kind: train(kind=kind, case=Case.markup, symbols=SYMBOLS, byte_fallback=True, vocab_size=420)
+    for kind in SUBWORDS
+}
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+@given(
+    line=st.text(
+        st.one_of(st.sampled_from("aAbBßẞİıǅ⇧⇪␟␛ "), st.characters(exclude_categories=["C"])), max_size=12
+    )
+)
+def test_marked_case_comes_back(kind: TokenizerKind, line: str) -> None:
+    """The translation is the line, normalised, and the surfaces of its pieces are that, too."""
+    tokenizer = MARKED[kind]
+    ids = tokenizer.encode_tgt([line])[0]
+    expected = train_free_decoding(kind, line)
+    assert tokenizer.decode(ids) == expected
+    assert "".join(piece.surface for piece in tokenizer.decoded_pieces(ids[:-1])) == expected
+    assert "".join(piece.surface for piece in tokenizer.tgt_pieces([line])[0]).strip() == line.strip()
+
+
+def train_free_decoding(kind: TokenizerKind, line: str) -> str:
+    """Return what a tokenizer that spells all characters makes of a line, without marks of case."""
+    return BYTES.decode(BYTES.encode_tgt([line])[0])
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_a_word_has_its_pieces_in_every_case(kind: TokenizerKind) -> None:
+    tokenizer = MARKED[kind]
+    marks = {"⇧", "⇪"}
+    found = [[piece.text for piece in pieces] for pieces in tokenizer.tgt_pieces(["dei bakö", "Dei BAKÖ"])]
+    assert found[0] == [text for text in found[1] if text not in marks]
+    assert marks < {*found[1]}
+    if kind is not TokenizerKind.char:
+        sampled = lists(tokenizer.sample_tgt(["Dei BAKÖ"] * 20, alpha=0.2, seed=1))
+        assert {tokenizer.decode(ids) for ids in sampled} == {"Dei BAKÖ"}
+        assert len({*map(tuple, sampled)}) > 1
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+@pytest.mark.parametrize(
+    "fields", [{}, {"case": Case.markup}, {"lowercase": True, "strip_punctuation": True}, {"joint": False}]
+)
+def test_a_symbol_is_one_piece_whatever_happens_to_text(
+    kind: TokenizerKind, fields: dict[str, object]
+) -> None:
+    tokenizer = train(kind=kind, symbols=SYMBOLS, **fields)
+    line = "ba⟨NUM⟩, <url> ⟨NUM⟩⟨①⟩BA⟨①⟩"
+    for pieces in (*tokenizer.src_pieces([line]), *tokenizer.tgt_pieces([line])):
+        assert [p.text for p in pieces if p.text in SYMBOLS] == ["⟨NUM⟩", "<url>", "⟨NUM⟩⟨①⟩", "⟨①⟩"]
+    text = tokenizer.decode(tokenizer.encode_tgt([line])[0])
+    assert [text.count(symbol) for symbol in SYMBOLS] == [2, 1, 2, 1]
+
+
+class Punctuation:
+    """A stand-in for the one of sacremoses."""
+
+    def __init__(self, lang: str):
+        self.lang = lang
+
+    def normalize(self, line: str) -> str:
+        return line.replace("a", "b" if self.lang == "en" else "d")
+
+
+def test_moses_normalises_the_side_that_the_config_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "sacremoses", SimpleNamespace(MosesPunctNormalizer=Punctuation, __spec__=1)
+    )
+    tokenizer_training._moses.cache_clear()
+    tokenizer = train(moses_src="en")
+    assert tokenizer.encode_src(["ba"]) == tokenizer.encode_src(["bb"])
+    assert lists(tokenizer.flat_src(["ba"])) == tokenizer.encode_src(["bb"])
+    assert tokenizer.encode_tgt(["ba"]) != tokenizer.encode_tgt(["bb"])
+    both = train(moses_src="en", moses_tgt="de")
+    assert both.tgt_pieces(["ba"]) == both.tgt_pieces(["bd"])
+    assert len({tokenizer.fingerprint, both.fingerprint, train().fingerprint}) == 3
+    tokenizer_training._moses.cache_clear()
+
+
+def test_moses_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
+    tokenizer_training._moses.cache_clear()
+    with pytest.raises(UserError) as caught:
+        train(moses_tgt="de")
+    assert str(caught.value) == (
+        "tokenizer.moses_src or moses_tgt=de needs sacremoses: pip install 'nmt[moses]'"
+    )
+
+
+def test_the_real_moses_unifies_quotes() -> None:
+    pytest.importorskip("sacremoses", reason="the extra `moses` is not installed")
+    assert tokenizer_training.punctuated(["„Ja“ – nein…"], "de") == ['"Ja" - nein...']
+    assert tokenizer_training.punctuated(["„Ja“"], "") == ["„Ja“"]
 
 
 def test_a_corpus_of_punctuation_is_told() -> None:
@@ -412,6 +518,32 @@ def test_a_corpus_of_punctuation_is_told() -> None:
         (
             {"byte_fallback": True, "kind": TokenizerKind.word},
             "tokenizer.byte_fallback=true needs another tokenizer.kind than word",
+        ),
+        (
+            {"case": Case.markup, "kind": TokenizerKind.word},
+            "tokenizer.case=markup needs another tokenizer.kind than word, whose pieces are whole words; "
+            "tokenizer.lowercase=true makes one word of all its cases",
+        ),
+        (
+            {"case": Case.markup, "normalization": Normalization.nfkc_cf},
+            "tokenizer.case=markup needs tokenizer.lowercase=false and a tokenizer.normalization without "
+            "_cf, but they are false and nfkc_cf: no capitals are left to mark",
+        ),
+        (
+            {"symbols": ["⟨num⟩"], "kind": TokenizerKind.word},
+            "tokenizer.symbols needs another tokenizer.kind than word, which splits no word anyway",
+        ),
+        (
+            {"symbols": ["⟨num⟩", "a b"]},
+            "tokenizer.symbols[1] must have characters, none of them white space or one of ▁ ▅ ⇧ ⇪ ␟ ␛, but "
+            "is 'a b'",
+        ),
+        ({"symbols": ["<unk>"]}, "tokenizer.symbols[0] is '<unk>', which is a piece already; remove it"),
+        ({"symbols": ["#", "#"]}, "tokenizer.symbols[1] is '#', which is a piece already; remove it"),
+        (
+            {"symbols": ["NUM"], "case": Case.markup},
+            "tokenizer.symbols[0] must not begin or end with a letter, with tokenizer.case=markup, but is "
+            "'NUM'; put it in brackets, as in ⟨num⟩",
         ),
     ],
 )

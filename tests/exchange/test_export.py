@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import transformers
 from safetensors.torch import load_file
 
 from nmt.cli import main
+from nmt.data.special_ids import EOS_ID
 from nmt.exchange import export as module
 from nmt.exchange import to_safetensors
 from nmt.runs.opened import open_run
@@ -42,6 +44,8 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "casing", raising=False)
     names: dict[str, Any] = {}
     exec(compile(code[1], "README.md", "exec"), names)
     return names
@@ -94,6 +98,24 @@ def test_the_program_for_transformers(tmp_path: Path, name: str, monkeypatch: py
         assert names["translate"]([line]) == [text.strip() for text in expected]
     defaults = names["model"].generation_config
     assert (defaults.num_beams, defaults.suppress_tokens, defaults.max_length) == (1, [0, 2], 1024)
+
+
+def test_the_program_marks_capitals_and_keeps_symbols(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = "tokenizer.case=markup", "tokenizer.symbols=['!','☃']"
+    run = untrained(tmp_path / "run", *keys)
+    names, asked = program(exported(run, "ctranslate2"), monkeypatch), []
+
+    def translate_batch(pieces: list[list[str]], **settings: object) -> list[SimpleNamespace]:
+        asked.extend(pieces)
+        return [SimpleNamespace(hypotheses=[line]) for line in pieces]
+
+    names["translator"] = SimpleNamespace(translate_batch=translate_batch)
+    lines = ["ab BA", "Hab!Ab ☃ B", ""]
+    assert names["translate"](lines) == lines
+    ids = [[*names["source"].piece_to_id(line), EOS_ID] for line in asked]
+    assert ids == open_run(run, runtime_cfg=CPU).tokenizer.encode_src(lines)
 
 
 @pytest.mark.parametrize("model", [RNN, ("model.tying=src_tgt",), GPT])
