@@ -13,6 +13,7 @@ The beams of one sentence are adjacent: row b * K + k. Masks are boolean and Tru
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,15 @@ class TranslationModel(nn.Module, ABC):
     def members(self) -> list[TranslationModel]:
         """The models that predict together: those of an ensemble, else this model alone."""
         return [self]
+
+    @property
+    def parts(self) -> list[TranslationModel]:
+        """The models whose predictions are mixed, with or without a source; none of a model with `output`."""
+        return []
+
+    def of_parts(self, parts: Sequence[TranslationModel]) -> TranslationModel:
+        """Return a model like this one that mixes the predictions of other `parts`, in their order."""
+        raise NotImplementedError(f"{type(self).__name__} mixes nothing")
 
     @property
     def hidden_size(self) -> int:
