@@ -8,9 +8,11 @@ sentence the most frequent target pieces, bytes and special ids. Knows pieces as
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import sentencepiece
@@ -65,10 +67,10 @@ class Shortlist:
         if not path.is_file():
             raise UserError(f"{key}: there is no such file; {HOW_TO_MAKE}")
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = [stored[name].astype(np.int64) for name in ("always", "first", "pieces")]
                 found = cls(str(stored["fingerprint"]), *arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
             raise UserError(f"{key} is no shortlist, or a damaged one; {HOW_TO_MAKE}") from error
         if found.fingerprint != tokenizer.fingerprint:
             raise UserError(

@@ -83,9 +83,9 @@ def decode(
     """Return the hypotheses of every sentence that are found as `cfg` says.
 
     They are `n_best` at most, best first; of a strategy of `RANKINGS` they are all, for the row to rank.
-    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence; `allowed` has the tokens that the
-    translation of each sentence may have, besides those of its wish, and None allows all. To be called
-    without gradients, with the model in eval mode.
+    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence; `allowed` has the tokens that
+    each translation may have, besides those of its wish, and None allows all. To be called without gradients,
+    with the model in eval mode.
     """
     search = loaded(STRATEGIES[cfg.strategy][1])
     if allowed is not None:
