@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -51,7 +52,7 @@ class Shortlist:
     def save(self, path: Path) -> None:
         """Write one file, whole or not at all."""
         buffer = io.BytesIO()
-        arrays = {name: value.astype(np.int32) for name, value in self._arrays().items()}
+        arrays: dict[str, Any] = {name: value.astype(np.int32) for name, value in self._arrays().items()}
         np.savez_compressed(buffer, fingerprint=np.array(self.fingerprint), **arrays)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, buffer.getvalue())
@@ -106,7 +107,8 @@ def build_shortlist(
     """
     src_size, tgt_size = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
     counts = np.zeros(tgt_size, np.int64)
-    keys, sums = np.empty(0, np.int64), np.empty(0)
+    keys: PieceIds = np.empty(0, np.int64)
+    sums: Any = np.empty(0)
     for src, tgt in _parts(chunks, tokenizer):
         counts += np.bincount(np.asarray(tgt.ids[:]), minlength=tgt_size)
         lexicon = train_lexicon(src, tgt, src_size, tgt_size)

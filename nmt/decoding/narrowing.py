@@ -40,7 +40,7 @@ def narrow_search(search: Search, allowed: Sequence[PieceIds]) -> Search:
         cfg: Any,
         wishes: Sequence[Wish] | None = None,
     ) -> list[list[Hypothesis]]:
-        asked = wishes or [None] * len(allowed)
+        asked: Sequence[Wish | None] = wishes or [None] * len(allowed)
         sets = [
             np.union1d(own, np.array(_asked_for(wish), np.int64))
             for own, wish in zip(allowed, asked, strict=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from nmt.models.fusion import Fusion
 from nmt.runtime_config import Precision
 from tests.models.test_contract import VOCAB_SIZE, build, decoder_only, transformer
 
-SHORT = {"max_length_ratio": 1.0, "max_length_offset": 4}
+SHORT: dict[str, Any] = {"max_length_ratio": 1.0, "max_length_offset": 4}
 SEARCHES: list[DecodingConfig] = [
     BeamConfig(beam_size=1, **SHORT),
     BeamConfig(beam_size=4, n_best=3, min_length=3, coverage_penalty=0.2, **SHORT),
@@ -65,9 +67,9 @@ def ids_of(several: list[list[Hypothesis]]) -> list[list[list[int]]]:
 def test_a_sentence_has_its_own_tokens_in_every_batch(cfg: DecodingConfig) -> None:
     net = model()
     together = found(net, cfg, OWN)
-    for own, best in zip(OWN, ids_of(together), strict=True):
-        assert best
-        assert {token for ids in best for token in ids} <= set(own.tolist())
+    for own, found_ids in zip(OWN, ids_of(together), strict=True):
+        assert found_ids
+        assert {token for ids in found_ids for token in ids} <= set(own.tolist())
     for row, best in enumerate(together):
         (alone,) = found(net, cfg, OWN, rows=slice(row, row + 1))
         assert [one.ids for one in alone] == [one.ids for one in best]
