@@ -41,7 +41,8 @@ class InitConfig:
     checkpoint: str = "final"
     """final (the one that results.json is about), best, last, average, or the number of a step."""
     weights: list[str] = field(default_factory=lambda: ["*"])
-    """Patterns of the names of weights to take, such as encoder.* and src_embedding.*; others begin anew."""
+    """Patterns of the names of weights to take, such as encoder.* and src_embedding.*; others begin anew.
+    Without a pattern the tokenizer alone is taken, for a model of any kind and task."""
     vocabulary: VocabularyUse = VocabularyUse.keep
     """keep: the tokenizer of the run; extend: with more pieces behind its own, learnt from the training
     pairs; remap: a new tokenizer, whose pieces begin from those of the run that spell the same."""
@@ -55,8 +56,6 @@ class InitConfig:
         if self.run is not None and not self.run.strip():
             raise UserError("init.run must name a run directory, but is empty; null starts without one")
         self.run = None if self.run is None else str(Path(self.run))
-        if not self.weights:
-            raise UserError("init.weights must have a pattern, but is empty; ['*'] takes all weights")
 
     @property
     def is_whole(self) -> bool:
@@ -119,7 +118,7 @@ def contradictions(
 
     Both are plain configs; `model` and `tokenizer` tell which of the two parts have to agree.
     """
-    if cfg["task"] != stored["task"] and (model or cfg["task"] != "classification"):
+    if cfg["task"] != stored["task"] and model:
         yield f"task={cfg['task']}, but {stored['task']} there"
     if model:
         free = [key for key in stored["model"] if any(fnmatch(key, pattern) for pattern in FREE)]

@@ -40,6 +40,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
     label_set           The labels of a classifier, as the target pieces of a tokenizer.
     tokenizer           Text to ids and ids to text.
+    shortlist           The target pieces that each source piece may become.
     adaptation          A tokenizer for new text, made from that of a trained model.
     encode              Text to ids, chunk by chunk, cached by content.
     shards              A large corpus encoded shard by shard, by several processes, in random order.

@@ -21,6 +21,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     sampling            Translations and continuations sampled from the distribution of a model.
     utility             Sentence chrF and BLEU between all texts of a sentence at once; text, no model.
     mbr                 Minimum Bayes risk: the candidate of most utility if the others were right.
+    narrowing           Search over a part of the vocabulary, another part for each sentence.
     __init__            The one function that finds translations.
     forcing             Log probabilities of given ids, by one pass.
     requests            What is asked of the translation of a line; text to `Wish`.
@@ -49,6 +50,7 @@ from nmt.loading import Code, loaded
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nmt.data.shortlist import PieceIds
     from nmt.decoding.hypotheses import Hypothesis, Wish
     from nmt.models.base import TranslationModel
 
@@ -66,6 +68,8 @@ RANKINGS: dict[str, Code] = {"mbr": "nmt.decoding.mbr.rank"}
 """Strategy -> the rule that ranks what the strategy finds by its text: places in what was found, and scores.
 
 The other strategies return hypotheses that are ranked already."""
+NARROWED: Code = "nmt.decoding.narrowing.narrow_search"
+"""What makes any strategy a search over a part of the vocabulary."""
 
 
 def decode(
@@ -74,12 +78,17 @@ def decode(
     src_mask: Tensor,
     cfg: DecodingConfig,
     wishes: Sequence[Wish] | None = None,
+    allowed: Sequence[PieceIds] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of every sentence that are found as `cfg` says.
 
     They are `n_best` at most, best first; of a strategy of `RANKINGS` they are all, for the row to rank.
-    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence. To be called without gradients,
+    `src` (B, S) ids, `src_mask` (B, S) bool, `wishes` one for each sentence; `allowed` has the tokens that
+    each translation may have, besides those of its wish, and None allows all. To be called without gradients,
     with the model in eval mode.
     """
-    found: list[list[Hypothesis]] = loaded(STRATEGIES[cfg.strategy][1])(model, src, src_mask, cfg, wishes)
+    search = loaded(STRATEGIES[cfg.strategy][1])
+    if allowed is not None:
+        search = loaded(NARROWED)(search, allowed)
+    found: list[list[Hypothesis]] = search(model, src, src_mask, cfg, wishes)
     return found

@@ -61,6 +61,9 @@ class DecodingConfig:
     """Factor on the log probability of tokens that a translation has already; 1: none."""
     avoid: list[str] = field(default_factory=list)
     """Words or phrases that no translation has."""
+    shortlist: str | None = None
+    """File of nmt shortlist: each sentence may only have the pieces that its source pieces become, which
+    makes the output layer smaller; null: all pieces."""
     n_best: int = 1
     """Hypotheses returned per sentence."""
     batch_tokens: int | None = None
@@ -94,6 +97,8 @@ class DecodingConfig:
                 "decoding.min_length_ratio must not exceed decoding.max_length_ratio, but "
                 f"{self.min_length_ratio} > {self.max_length_ratio}; raise the latter"
             )
+        if self.shortlist is not None and not self.shortlist.strip():
+            raise UserError("decoding.shortlist must name a file, but is empty; null is for all pieces")
         if not all(map(str.strip, self.avoid)):
             raise UserError("decoding.avoid must list words or phrases, but one of them is blank")
 
@@ -152,6 +157,11 @@ class BeamConfig(DecodingConfig):
         at_least(self, "decoding", 1, "beam_size")
         at_least(self, "decoding", 1, "num_groups")
         finite(self, "decoding", "length_penalty_alpha", "coverage_penalty", "diversity_penalty")
+        if self.cuda_graphs and self.shortlist is not None:
+            raise UserError(
+                "decoding.cuda_graphs=true records searches over the whole vocabulary; set it to false, or "
+                "decoding.shortlist=null"
+            )
         if self.n_best > self.beam_size:
             raise UserError(
                 f"decoding.n_best must not exceed decoding.beam_size, but {self.n_best} > "

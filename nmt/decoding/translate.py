@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from nmt.data.batching import pad, plan_in_order
 from nmt.data.documents import current
 from nmt.data.pairs import CONTEXT_SEPARATOR
+from nmt.data.shortlist import Shortlist
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode
@@ -112,6 +114,7 @@ def translate(
     sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, named)
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
     asked.require_room(longest_source(model, cfg), named)
+    shortlist = Shortlist.load(Path(cfg.shortlist), tokenizer) if cfg.shortlist else None
     translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
@@ -124,7 +127,8 @@ def translate(
         searched = in_precision(model, cfg, device)
         for numbers in world.shard(told(batches, "translating", "lines")):
             src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            hypotheses = decode(searched, src, src_mask, cfg, asked.wishes(numbers))
+            allowed = [shortlist.allowed(sources[i]) for i in numbers] if shortlist else None
+            hypotheses = decode(searched, src, src_mask, cfg, asked.wishes(numbers), allowed)
             ranked = [_detokenised(best, tokenizer, cfg) for best in hypotheses]
             asked.complete(numbers, ranked, searched, device)
             found.append([[asdict(one) for one in best] for best in ranked])

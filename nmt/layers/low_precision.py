@@ -42,6 +42,7 @@ class LowPrecisionLinear(nn.Module):
         """Whether ReLU is applied to the result, in the same pass."""
         self.tiles = tiles
         self.num_outputs = linear.out_features
+        self._source = (linear,)  # in a tuple, so that it is no part of this module
         weight: Tensor = linear.weight.detach()
         bias: Tensor | None = linear.bias
         self.weight = torch.ops.nmt.pack_weights(weight) if tiles else weight.to(dtype)
@@ -54,6 +55,11 @@ class LowPrecisionLinear(nn.Module):
             return F.relu(y) if self.relu else y
         y = torch.ops.nmt.packed_linear(x.flatten(0, -2), self.weight, self.bias, self.num_outputs, self.relu)
         return y.view(*x.shape[:-1], self.num_outputs)
+
+    def of_rows(self, rows: Tensor) -> LowPrecisionLinear:
+        """Return the map to the outputs `rows` (O',) alone."""
+        dtype = torch.bfloat16 if self.tiles else self.weight.dtype
+        return LowPrecisionLinear(_of_rows(self._source[0], rows), dtype, tiles=self.tiles)
 
 
 class Int8Linear(nn.Module):
@@ -68,6 +74,7 @@ class Int8Linear(nn.Module):
         self.relu = False
         """Whether ReLU is applied to the result, in the same pass."""
         self.num_outputs = linear.out_features
+        self._source = (linear,)  # in a tuple, so that it is no part of this module
         weight = linear.weight.detach()
         self.scales = (weight.abs().amax(1) / LARGEST_INT8).clamp_min(SMALLEST_SCALE)  # (O,)
         self.bias: Tensor | None = linear.bias
@@ -88,6 +95,10 @@ class Int8Linear(nn.Module):
         else:
             y = self._by_torch(rows)
         return y.view(*x.shape[:-1], self.num_outputs)
+
+    def of_rows(self, rows: Tensor) -> Int8Linear:
+        """Return the map to the outputs `rows` (O',) alone."""
+        return Int8Linear(_of_rows(self._source[0], rows))
 
     def _by_torch(self, rows: Tensor) -> Tensor:
         """Return (M, O) of rows (M, I)."""
@@ -139,3 +150,18 @@ def _rounded(linear: nn.Linear, precision: Precision, *, tiles: bool) -> LowPrec
     if precision is Precision.int8:
         return Int8Linear(linear)
     return LowPrecisionLinear(linear, DTYPES[precision], tiles=tiles)
+
+
+def rows_of(linear: nn.Module, rows: Tensor) -> nn.Module:
+    """Return the map to the outputs `rows` (O',) of `linear` alone, in its precision; for use in search."""
+    if isinstance(linear, LOW_PRECISION):
+        return linear.of_rows(rows)
+    assert isinstance(linear, nn.Linear)
+    return _of_rows(linear, rows)
+
+
+def _of_rows(linear: nn.Linear, rows: Tensor) -> nn.Linear:
+    result = nn.Linear(linear.in_features, len(rows), bias=linear.bias is not None, device="meta")
+    for name, x in linear.named_parameters():
+        setattr(result, name, nn.Parameter(x.detach()[rows], requires_grad=False))
+    return result

@@ -16,6 +16,8 @@ Knows token ids; refuses to know text, losses and searches. The modules in impor
     decoder_only        The decoder-only Transformer: one stack over source and target, or over a text.
     encoder             The encoder with a head, for classification.
     ensemble            Several models that predict as one.
+    fusion              A translation model and a language model that predict as one.
+    narrowed            A model over a part of the vocabulary, another part for each sentence.
     __init__            The one function that builds a model.
 """
 

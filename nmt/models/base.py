@@ -92,6 +92,15 @@ class TranslationModel(nn.Module, ABC):
         return [self]
 
     @property
+    def parts(self) -> list[TranslationModel]:
+        """The models whose predictions are mixed, with or without a source; none of a model with `output`."""
+        return []
+
+    def of_parts(self, parts: Sequence[TranslationModel]) -> TranslationModel:
+        """Return a model like this one that mixes the predictions of other `parts`, in their order."""
+        raise NotImplementedError(f"{type(self).__name__} mixes nothing")
+
+    @property
     def hidden_size(self) -> int:
         """The width D of the hidden states."""
         return self.output.in_features

@@ -611,8 +611,14 @@ class EnsembleConfig:
     """probabilities, or log_probabilities: the mean of the models' predictions."""
     weights: list[float] | None = None
     """One positive weight for each run, divided by their sum; null: all are equal."""
+    lm: str | None = None
+    """Run directory of a language model of the target language that predicts together with the others, with
+    their tokenizer; null: none."""
+    lm_weight: float = 0.1
+    """Power of the probabilities of the language model; below 0 they are taken away."""
 
     def __post_init__(self) -> None:
+        within(self, "ensemble", "(-1, 10)", "lm_weight")
         for weight in self.weights or ():
             if not 0 < weight < math.inf:
                 raise UserError(

@@ -16,10 +16,11 @@ members, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,9 @@ from nmt.errors import UserError
 from nmt.layers.loss import LOGITS_AT_ONCE_ON_CPU, smoothed_nll
 from nmt.models.base import AttentionMaps, State, TranslationModel
 from nmt.models.configs import EnsembleConfig, Mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Ensemble(TranslationModel):
@@ -42,7 +46,18 @@ class Ensemble(TranslationModel):
 
     @property
     def members(self) -> list[TranslationModel]:
+        return self.parts
+
+    @property
+    def parts(self) -> list[TranslationModel]:
         return cast("list[TranslationModel]", list(self.models))
+
+    def of_parts(self, parts: Sequence[TranslationModel]) -> Self:
+        """Return the ensemble of `parts` in eval mode, by the rule of this one."""
+        result = copy.copy(self)
+        result._modules = {"models": nn.ModuleList(parts)}
+        result.widths = [part.hidden_size for part in parts]
+        return result
 
     @property
     def hidden_size(self) -> int:
@@ -50,13 +65,13 @@ class Ensemble(TranslationModel):
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Return the hidden states (B, T, D) of all members, side by side."""
-        return torch.cat([model(src, src_mask, tgt_in) for model in self.members], dim=-1)
+        return torch.cat([model(src, src_mask, tgt_in) for model in self.parts], dim=-1)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Return the log probabilities (..., V), in float32, of hidden states (..., D)."""
         total: Tensor | None = None
         for model, part, weight in zip(
-            self.members, hidden.split(self.widths, dim=-1), self.weights, strict=True
+            self.parts, hidden.split(self.widths, dim=-1), self.weights, strict=True
         ):
             log_probs = model.project(part).log_softmax(dim=-1, dtype=torch.float32)
             if self.mean is Mean.probabilities:
@@ -77,18 +92,18 @@ class Ensemble(TranslationModel):
 
     def start(self, src: Tensor, src_mask: Tensor) -> State:
         """Let each member read the source."""
-        return State(parts=[model.start(src, src_mask) for model in self.members])
+        return State(parts=[model.start(src, src_mask) for model in self.parts])
 
     def advance(self, last: Tensor, state: State) -> Tensor:
         """Return the hidden states (N, D) of all members, side by side."""
-        pairs = zip(self.members, state.parts, strict=True)
+        pairs = zip(self.parts, state.parts, strict=True)
         hidden = torch.cat([model.advance(last, part) for model, part in pairs], dim=-1)
         state.position += 1
         return hidden
 
     def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
         """Return the state with that of each member reordered."""
-        pairs = zip(self.members, state.parts, strict=True)
+        pairs = zip(self.parts, state.parts, strict=True)
         return replace(state, parts=[model.reorder(part, rows, sentences) for model, part in pairs])
 
     def attention(

@@ -44,6 +44,7 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig
 from nmt.models.ensemble import Ensemble
+from nmt.models.fusion import Fusion
 from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement
 from nmt.runs.directory import RunDirectory
@@ -465,7 +466,29 @@ def open_runs(cfg: RunConfig) -> Run:
     pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
     layers = cfg.encoder_layers, cfg.decoder_layers
     runs = [open_run(run, checkpoint, cfg.runtime, layers) for run, checkpoint in pairs]
-    return runs[0] if len(runs) == 1 else ensemble_of(runs, cfg.ensemble)
+    run = runs[0] if len(runs) == 1 else ensemble_of(runs, cfg.ensemble)
+    if cfg.ensemble.lm is None:
+        return run
+    if getattr(cfg.decoding, "cuda_graphs", False):
+        raise UserError("ensemble.lm is searched with without CUDA graphs; set decoding.cuda_graphs=false")
+    return fusion_of(run, open_run(cfg.ensemble.lm, runtime_cfg=cfg.runtime), cfg.ensemble.lm_weight)
+
+
+def fusion_of(run: Run, language_model: Run, weight: float) -> Run:
+    """Return a run that translates together with a language model: see `nmt.models.fusion`.
+
+    Raises:
+        UserError: a run has another task, or they have different tokenizers.
+    """
+    run.require_task(Task.translation)
+    language_model.require_task(Task.language_model)
+    if run.tokenizer.fingerprint != language_model.tokenizer.fingerprint:
+        raise UserError(
+            f"ensemble.lm={language_model.path} has another tokenizer than {run.path}; train one with "
+            f"nmt train task=language_model model=gpt init={run.path} init.weights=[] data=..."
+        )
+    model = Fusion(run.model, language_model.model, weight).eval()
+    return dataclasses.replace(run, model=model)
 
 
 def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
@@ -516,6 +539,9 @@ def with_fixed_checkpoints(cfg: AnyRunConfig) -> tuple[AnyRunConfig, dict[str, A
     found = [identify_checkpoint(run, checkpoint) for run, checkpoint in pairs]
     layers = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
     facts: dict[str, Any] = {key: kept for key, kept in layers.items() if kept is not None}
+    if cfg.ensemble.lm is not None:
+        lm_digest = identify_checkpoint(cfg.ensemble.lm)[1][:16]
+        facts |= {"ensemble.lm": lm_digest, "ensemble.lm_weight": cfg.ensemble.lm_weight}
     if len(found) == 1:
         ((checkpoint, digest),) = found
         return dataclasses.replace(cfg, checkpoint=checkpoint), facts | {"checkpoint": digest[:16]}
@@ -571,14 +597,20 @@ def evaluation_text(
             return kept
     if isinstance(data, AugmentedData):
         return sources.modified(evaluation_text(run, cfg, data.of, split, named=named), data)
+    if not named:
+        require_trusted(run, cfg, data, split)
+    return TASKS[cfg.task].examples(cfg).view(sources.load(data, split))
+
+
+def require_trusted(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> None:
+    """Raise `UserError` if the pairs of `split` are where only the config of the run says."""
     all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
-    if not named and (unnamed := sorted(data.origins & {place for one in all_own for place in one.origins})):
+    if unnamed := sorted(data.origins & {place for one in all_own for place in one.origins}):
         raise UserError(
             f"{run.path} has no copy of these {split.value} pairs; its config names {unnamed[0]}, which is "
             "not read or downloaded only because a run says so: add read_corpus=true if you trust the run, "
             f"or name a corpus with data={data.name} and its keys"
         )
-    return TASKS[cfg.task].examples(cfg).view(sources.load(data, split))
 
 
 def score_line(name: str, values: dict[str, float]) -> str:

@@ -16,6 +16,7 @@ import order:
     rerank              Choose among the translations of a run by the scores of other runs.
     distil              Train a student on the translations of teachers.
     import_model        Make a run of a model that another program has trained.
+    shortlist           Make a file of the target pieces that source pieces become.
     generate            Continue a text.
     attention           Show what a model attends to.
     runs                List runs.
@@ -179,6 +180,18 @@ _ROWS = (
         groups=(),
         examples=("nmt import folder=opus-mt-en-de src=en tgt=de run=outputs/opus",),
         opens_run=False,
+    ),
+    Verb(
+        name="shortlist",
+        summary="make a file of the target pieces that source pieces become, for faster search",
+        config="nmt.verbs.configs.ShortlistConfig",
+        code="nmt.verbs.shortlist.run",
+        groups=("data", "decoding"),
+        examples=(
+            "nmt shortlist run=outputs/mine read_corpus=true           # from the pairs of its training",
+            "nmt shortlist run=outputs/mine data=files data.train=corpus/train translations=50",
+            "nmt translate run=outputs/mine decoding.shortlist=outputs/mine/shortlist.npz < src.txt",
+        ),
     ),
     Verb(
         name="generate",

@@ -176,6 +176,33 @@ class RerankConfig(FileConfig):
 
 
 @dataclass
+class ShortlistConfig(RunConfig):
+    """Make the file of decoding.shortlist for a run, from its training pairs or from others."""
+
+    output: str | None = None
+    """File to write; null: shortlist.npz in the run directory."""
+    translations: int = 100
+    """Target pieces of each source piece: the most probable ones."""
+    frequent: int = 200
+    """Target pieces that every sentence may have: the most frequent ones."""
+    max_pairs: int = 1_000_000
+    """Pairs that are read, from the first on."""
+    data: DataConfig = MISSING
+    """Corpus whose training pairs are read; that of the run by default."""
+    read_corpus: bool = False
+    """Read or download the corpus that the config of the run names."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "", 1, "translations", "max_pairs")
+        not_negative(self, "", "frequent")
+        if self.output is not None and not self.output.strip():
+            raise UserError("output must name a file, but is empty")
+        if len(self.runs) > 1:
+            raise UserError("nmt shortlist takes one run; those of an ensemble share its file")
+
+
+@dataclass
 class GenerateConfig(RunConfig):
     """Continue a text with a trained language model; runtime starts from that of the run."""
 

@@ -203,12 +203,14 @@ def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
 
 def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig, part: Part) -> str:
     """Return a name of a file: the label of the corpus, with a hash of settings that are not the run's."""
-    layers, plain = (cfg.encoder_layers, cfg.decoder_layers), len(cfg.runs) == 1 and cfg.checkpoint == "final"
-    if plain and part.is_own and cfg.decoding == trained.decoding and layers == (None, None):
+    layers = cfg.encoder_layers, cfg.decoder_layers
+    is_alone = len(cfg.runs) == 1 and cfg.ensemble.lm is None
+    is_whole = cfg.checkpoint == "final" and layers == (None, None)
+    if is_alone and is_whole and part.is_own and cfg.decoding == trained.decoding:
         return part.label
     settings = repr((part.data, cfg.decoding, cfg.checkpoint))
     settings += "" if layers == (None, None) else repr(layers)
-    if len(cfg.runs) > 1:
+    if not is_alone:
         settings += repr(([str(Path(run).resolve()) for run in cfg.runs], cfg.ensemble))
     return f"{part.label}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 

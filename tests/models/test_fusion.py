@@ -1,0 +1,56 @@
+"""A translation model and a language model that predict as one: the product of their distributions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from nmt.data.special_ids import BOS_ID, EOS_ID
+from nmt.decoding import decode
+from nmt.decoding.configs import BeamConfig
+from nmt.models.fusion import Fusion, WithoutSource
+from tests.models.test_contract import build, decoder_only, transformer
+
+SRC = torch.tensor([[5, 6, 7, EOS_ID], [9, EOS_ID, 0, 0]])
+MASK = SRC != 0
+TGT = torch.tensor([[BOS_ID, 7, 8, 9], [BOS_ID, 4, 5, 6]])
+
+
+@pytest.mark.parametrize("weight", [0.4, -0.2])
+def test_the_distribution_is_the_normalised_product(weight: float) -> None:
+    net, lm = build(transformer()).eval(), build(decoder_only()).eval()
+    fused = Fusion(net, lm, weight).eval()
+    with torch.inference_mode():
+        own = net.project(net(SRC, MASK, TGT)).log_softmax(-1)
+        text = torch.cat([TGT[:, :1], torch.full((2, 1), EOS_ID), TGT[:, 1:]], dim=1)
+        of_lm = lm.project(lm(SRC[:, :0], MASK[:, :0], text)[:, 1:]).log_softmax(-1)
+        assert_close(fused.project(fused(SRC, MASK, TGT)), (own + weight * of_lm).log_softmax(-1))
+
+
+def test_a_step_equals_the_full_pass_and_beams_keep_their_text() -> None:
+    fused = Fusion(build(transformer()).eval(), build(decoder_only()).eval(), 0.4).eval()
+    with torch.inference_mode():
+        whole = fused.project(fused(SRC, MASK, TGT))
+        state, rows = fused.start(SRC, MASK), torch.tensor([1, 0])
+        for place in range(2):
+            assert_close(fused.step(TGT[:, place], state), whole[:, place], atol=1e-5, rtol=1e-4)
+        state = fused.reorder(state, rows, rows)
+        for place in range(2, 4):
+            assert_close(fused.step(TGT[rows, place], state), whole[rows, place], atol=1e-5, rtol=1e-4)
+
+
+def test_no_weight_is_the_translation_model_and_its_attention_is_seen() -> None:
+    net = build(transformer()).eval()
+    fused = Fusion(net, build(decoder_only()).eval(), 0.0).eval()
+    cfg = BeamConfig(beam_size=3, max_length_ratio=1.0, max_length_offset=4, coverage_penalty=0.1)
+    with torch.inference_mode():
+        found, expected = (decode(one, SRC, MASK, cfg) for one in (fused, net))
+    assert [[h.ids for h in best] for best in found] == [[h.ids for h in best] for best in expected]
+    assert fused.members == [net]
+
+
+def test_a_language_model_needs_a_position_more() -> None:
+    lm = build(decoder_only()).eval()
+    lm.max_length = 12
+    assert WithoutSource(lm).max_length == 11
