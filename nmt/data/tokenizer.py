@@ -201,6 +201,10 @@ class Tokenizer:
         tag = _tagged(self._tgt_tag)
         return [[*tag, *self._turned(pieces)] for pieces in self._pieces(self._tgt, lines)]
 
+    def src_spellings(self, ids: Sequence[int]) -> list[str]:
+        """Return the spelling of source ids in the vocabulary, as `tgt_spellings` does of target ids."""
+        return [str(text) for text in self._src.id_to_piece(list(ids))]
+
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
         return [str(text) for text in self._tgt.id_to_piece(list(ids))]
