@@ -95,8 +95,7 @@ class SentencePairs(Examples):
 
     def _learnt(self, text: TrainingText | StreamedText, log: Log) -> WordLexicon:
         """Return the lexicon of the words of a text, or of so many of its pairs at random."""
-        digest = repr((text.sha256, *text.sampling_key(LEXICON_PAIRS, self.seed)))
-        found = WordLexicon.cached(lambda: text.sample(LEXICON_PAIRS, self.seed), digest, cache_dir())
+        found = lexicon_of(text, self.seed)
         log(f"words for terms: {len(found.src):,} of {self.cfg.src}, {len(found.tgt):,} of {self.cfg.tgt}")
         return found
 
@@ -151,6 +150,12 @@ class SentencePairs(Examples):
         source = f"; for it, {read}" if read.read else ""  # else the chunk was read for an earlier buffer
         log(f"buffer {number}: {report}{source}")
         return pairs
+
+
+def lexicon_of(text: TrainingText | StreamedText, seed: int) -> WordLexicon:
+    """Return the lexicon of a text, or of `LEXICON_PAIRS` of its pairs; from the cache if it is there."""
+    digest = repr((text.sha256, *text.sampling_key(LEXICON_PAIRS, seed)))
+    return WordLexicon.cached(lambda: text.sample(LEXICON_PAIRS, seed), digest, cache_dir())
 
 
 def _nothing() -> Iterator[ParallelText]:

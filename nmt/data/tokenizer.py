@@ -271,6 +271,10 @@ class Tokenizer:
         found = zip(tags, self._pieces(self._tgt, self._of_tgt(lines)), strict=True)
         return [[*tag, *self._turned(pieces)] for tag, pieces in found]
 
+    def src_spellings(self, ids: Sequence[int]) -> list[str]:
+        """Return the spelling of source ids in the vocabulary, as `tgt_spellings` does of target ids."""
+        return [str(text) for text in self._src.id_to_piece(list(ids))]
+
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
         return [str(text) for text in self._tgt.id_to_piece(list(ids))]

@@ -74,6 +74,8 @@ class Recorder(nn.Module):
         self.role = role
         self.recorded: list[Tensor] | None = None
         self.factors: list[Factors] | None = None
+        self.records_gradients = False
+        """Whether gradients flow back from what is recorded."""
 
     def record(self, weights: Tensor, factors: Factors | None = None) -> None:
         """Keep `weights` (B, H, T, S), or (B, T, S) of a single head, when somebody asked for them.
@@ -82,7 +84,7 @@ class Recorder(nn.Module):
         """
         if self.recorded is not None:
             weights = weights if weights.dim() == 4 else weights[:, None]
-            self.recorded.append(weights.detach().float())
+            self.recorded.append((weights if self.records_gradients else weights.detach()).float())
         if self.factors is not None and factors is not None:
             self.factors.append(Factors(*(factor.detach().float() for factor in factors)))
 
@@ -227,3 +229,13 @@ def recorded_attention(
     finally:
         for _, recorder in recorders:
             recorder.recorded = recorder.factors = None
+
+
+@contextmanager
+def recorded_with_gradients(attention: Recorder) -> Iterator[list[Tensor]]:
+    """Collect the weights of one attention alone while the block runs; gradients flow back from them."""
+    attention.recorded, attention.records_gradients = [], True
+    try:
+        yield attention.recorded
+    finally:
+        attention.recorded, attention.records_gradients = None, False

@@ -19,6 +19,7 @@ Knows files and models together; refuses to know the command line. The modules i
     start               The start of a training from the model of another run.
     scorers             The models of filters of training pairs, which score pairs.
     training_data       The training data of a run, prepared from its whole config.
+    objective_text      The text behind the ids of a training, for objectives.
     scored_sets         The named corpora that are scored beside the data of a run.
     stages              Folders of text that are made once, named by what they are made of.
     synthetic           Synthetic pairs: text, its translations, and the choice among them.

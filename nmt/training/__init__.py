@@ -16,6 +16,8 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     objective           Quantity that an update minimises; model and objective as one module.
     consistency         R-Drop and SimCut: two passes that should agree.
     distillation        The predictions of other runs as what a model learns.
+    guided_alignment    Attention to the words that an alignment of the pair names.
+    minimum_risk        The expected cost of sampled translations.
     __init__            The one function that builds an objective.
     ema                 Exponential moving average of the weights.
     recomputation       Gradient checkpointing: layers computed again in backward.
@@ -42,10 +44,14 @@ from nmt.loading import loaded
 from nmt.training.configs import OBJECTIVES, ObjectiveConfig
 
 if TYPE_CHECKING:
-    from nmt.training.objective import Objective, OpenModel
+    from nmt.training.objective import Objective, OfText, OpenModel
 
 
-def build_objective(cfg: ObjectiveConfig, open_model: OpenModel) -> Objective:
-    """Return the objective that `cfg` describes; `open_model` opens the model of another run."""
+def build_objective(cfg: ObjectiveConfig, open_model: OpenModel, of_text: OfText | None = None) -> Objective:
+    """Return the objective that `cfg` describes; `open_model` opens the model of another run.
+
+    `of_text` is for an objective that `needs_text`.
+    """
     objective: Objective = loaded(OBJECTIVES[cfg.name][1])(cfg, open_model)
+    objective.of_text = of_text
     return objective

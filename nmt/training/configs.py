@@ -560,6 +560,21 @@ class ObjectiveConfig:
         """Whether the moving average of the weights, that of `trainer.ema_decay`, is a teacher."""
         return False
 
+    @property
+    def needs_text(self) -> bool:
+        """Whether the objective asks functions of the text behind ids: `OfText` of `objective`."""
+        return False
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether gradients flow back from the weights of an attention."""
+        return False
+
+    @property
+    def needs_search(self) -> bool:
+        """Whether the model in training translates."""
+        return False
+
 
 @dataclass
 class CrossEntropyConfig(ObjectiveConfig):
@@ -641,11 +656,77 @@ class DistillationConfig(CrossEntropyConfig):
             raise UserError("objective.teachers names no run; set objective.teachers=[RUN,...]")
 
 
+@dataclass
+class GuidedAlignmentConfig(CrossEntropyConfig):
+    """Guided alignment (Chen et al. 2016; Garg et al. 2019): cross-attention learns an alignment of words."""
+
+    name: str = "guided_alignment"
+    weight: float = 0.05
+    """Factor on the loss of the alignment, which is added to cross-entropy."""
+    layer: int | None = None
+    """Layer whose cross-attention learns the alignment, counted from 1; null: the last."""
+    head: int | None = None
+    """Head of it that learns the alignment, counted from 1; null: the mean of all."""
+    alignments: str | None = None
+    """File of alignments, a line such as `0-0 2-1` for each line of the training data, which counts words
+    between spaces from 0; null: they are estimated from the training data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(self, "objective", "weight")
+        for key in ("layer", "head"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise UserError(f"objective.{key} must be at least 1 or null, but is {value}")
+
+    @property
+    def needs_text(self) -> bool:
+        return True
+
+    @property
+    def needs_attention(self) -> bool:
+        return True
+
+
+@dataclass
+class MinimumRiskConfig(CrossEntropyConfig):
+    """Minimum risk training (Shen et al. 2016): the expected cost of sampled translations; fine-tuning."""
+
+    name: str = "minimum_risk"
+    weight: float = 0.7
+    """Share of the expected cost in the loss; the rest is cross-entropy."""
+    metric: str = "chrf"
+    """Metric of sentences, whose distance from a perfect score, as a share of 1, is the cost."""
+    samples: int = 8
+    """Translations sampled of each source; equal ones count once."""
+    temperature: float = 1.0
+    """Divisor of the logits in sampling."""
+    add_reference: bool = True
+    """Whether the reference is one of the translations."""
+    alpha: float = 0.005
+    """Factor on log probabilities before the translations of a source share a probability of 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "objective", "[0, 1]", "weight")
+        positive(self, "objective", "samples", "temperature", "alpha")
+
+    @property
+    def needs_text(self) -> bool:
+        return True
+
+    @property
+    def needs_search(self) -> bool:
+        return True
+
+
 OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Code]] = {
     "cross_entropy": (CrossEntropyConfig, "nmt.training.objective.CrossEntropy"),
     "r_drop": (RDropConfig, "nmt.training.consistency.RDrop"),
     "simcut": (SimCutConfig, "nmt.training.consistency.SimCut"),
     "distillation": (DistillationConfig, "nmt.training.distillation.Distillation"),
+    "guided_alignment": (GuidedAlignmentConfig, "nmt.training.guided_alignment.GuidedAlignment"),
+    "minimum_risk": (MinimumRiskConfig, "nmt.training.minimum_risk.MinimumRisk"),
 }
 
 WEIGHING = ("cross_entropy", "r_drop", "simcut", "distillation")

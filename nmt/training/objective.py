@@ -2,7 +2,8 @@
 
 An objective sees the batch, the number of the update and `LossModule`: as many forward passes as it asks for
 (each with dropout masks of its own), logits where it wants them, and the fast label-smoothed loss that never
-keeps logits. A function that the objective is built with opens the model of another run, and the module has
+keeps logits. A function that the objective is built with opens the model of another run, others say what
+there is to know of the text behind ids (`OfText`), and the module has
 what the moving average of the weights predicts, for an objective whose config asks for it. An objective runs
 inside the module that DDP, FSDP2 and the compiler wrap, so that every pass counts for the gradients. It
 returns sums by name and never divides: the trainer alone divides, by the target tokens of the whole update
@@ -17,19 +18,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as symbolic_shapes
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from nmt.data.batching import Batch
+from nmt.layers.attention import Recorder, recorded_with_gradients
 from nmt.layers.loss import Agreement, projected_agreement, projected_imitation, projected_nll
 from nmt.models.base import TranslationModel
 
+ROWS = 2048
+"""Target tokens whose logits exist at a time where the log probability of each is asked."""
 OpenModel = Callable[[str], TranslationModel]
 """A function that opens the model of a run with the same tokenizer: on the device, in eval mode, frozen."""
+
+
+@dataclass
+class Places:
+    """Places of target tokens and of source tokens that translate them, of the pairs of a batch."""
+
+    sentences: Tensor
+    """(L,) int64: the pair of each link."""
+    tgt: Tensor
+    """(L,) int64: its place in the target."""
+    src: Tensor
+    """(L,) int64: its place in the source."""
+
+
+@dataclass(frozen=True)
+class OfText:
+    """What an objective may ask about the text behind its ids: functions that `nmt.runs` makes."""
+
+    links: Callable[[Batch], Places]
+    """The alignment of the words of a batch, as links between their pieces."""
+    candidates: Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]
+    """Of a model in eval mode, a batch, a seed and a number: so many samples of each source, ended by EOS."""
+    costs: Callable[[Sequence[Sequence[int]], Sequence[int]], list[float]]
+    """Of the ids of translations of a sentence, and of its reference: the cost of each, 0 if perfect."""
 
 
 class Objective(ABC):
@@ -38,6 +68,8 @@ class Objective(ABC):
     def __init__(self, cfg: Any, open_model: OpenModel):
         self.cfg = cfg
         self.open_model = open_model
+        self.of_text: OfText | None = None
+        """The functions of text, for an objective whose config says `needs_text`; None for others."""
         self.tensors: dict[str, Tensor] = {}
         """Tensors that the objective remembers between updates, by name; a checkpoint holds them, too.
 
@@ -50,7 +82,7 @@ class Objective(ABC):
 
         All are float32 scalars, summed over the target tokens of the batch; the names are the same for every
         batch. `step` counts updates from 1; an update may consist of several batches. The host must not wait
-        for the device here.
+        for the device here, but in an objective that asks `of_text`.
         """
 
 
@@ -81,6 +113,23 @@ class LossModule(nn.Module):
     def hidden(self, batch: Batch) -> Tensor:
         """Run the model forward and return its hidden states (M, D) of the real target tokens of `batch`."""
         return self._real_hidden(batch.src, batch.src_mask, batch.tgt_in, batch.rows)
+
+    def attended(self, batch: Batch, attention: Recorder) -> tuple[Tensor, Tensor]:
+        """Return what `hidden` returns, and the weights (B, H, T, S) of one attention, with gradients."""
+        with recorded_with_gradients(attention) as recorded:
+            hidden = self._hidden(batch.src, batch.src_mask, batch.tgt_in, batch.rows)
+        return hidden, recorded[0]
+
+    def log_probs(self, batch: Batch) -> Tensor:
+        """Return the log probability (B,) of each target of `batch`; few logits exist at a time."""
+        parts = zip(self.hidden(batch).split(ROWS), batch.real(batch.tgt_out).split(ROWS), strict=True)
+        found = [checkpoint(self._log_probs, *part, use_reentrant=False) for part in parts]
+        sentences = batch.rows.div(batch.tgt_out.shape[1], rounding_mode="floor")
+        whole = torch.zeros(len(batch.src), device=batch.rows.device)
+        return whole.index_add(0, sentences, torch.cat(found))
+
+    def _log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return -functional.cross_entropy(self.logits(hidden).float(), targets, reduction="none")
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return all logits (M, V) of hidden states (M, D), in the type of matrix products."""

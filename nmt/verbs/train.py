@@ -31,6 +31,7 @@ from nmt.errors import Log, UserError, warn
 from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory, scores_by_split
+from nmt.runs.objective_text import functions_of_text
 from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
@@ -199,7 +200,8 @@ def _trainer(
 ) -> Trainer:
     """Return the trainer of a model, with an objective and an optimizer."""
     cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
-    objective = build_objective(cfg.objective, opener(cfg, data.tokenizer))
+    of_text = functions_of_text(cfg, data)
+    objective = build_objective(cfg.objective, opener(cfg, data.tokenizer), of_text)
     decay = cfg.trainer.ema_decay
     parallel_model = ParallelModel(
         model,

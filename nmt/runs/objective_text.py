@@ -1,0 +1,233 @@
+"""The text behind the ids of a training, for objectives that learn from it: alignments, samples and costs.
+
+Alignments are of words, and are mapped to the pieces of each batch, whose segmentation may differ from epoch
+to epoch. They come from a file, or from the lexicon of the training data: links that are best in both
+directions of IBM model 1 with a diagonal prior (`nmt.data.lexicon`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt.config.roots import TrainConfig
+from nmt.data import sources
+from nmt.data.batching import Batch
+from nmt.data.examples import lexicon_of
+from nmt.data.lexicon import WORD, Links
+from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.training_split import TrainingData
+from nmt.decoding.configs import DecodingConfig, SamplingConfig
+from nmt.decoding.metrics import METRICS, SCORERS
+from nmt.decoding.sampling import draw_samples
+from nmt.errors import UserError, suggest
+from nmt.models.base import TranslationModel
+from nmt.training.configs import GuidedAlignmentConfig, MinimumRiskConfig
+from nmt.training.objective import OfText, Places
+
+SPACED = re.compile(r"\S+")
+"""A word of an alignment in a file."""
+UNKNOWN = "\ufffd"
+"""The text of pieces that stand for no known character."""
+KNOWN_PAIRS = 1 << 18
+"""Pairs of ids whose links are remembered, some kilobytes each."""
+WordLinks = Callable[[str, str], Links]
+"""A function of the texts of a pair, as its pieces spell them, that returns the links between its words."""
+
+
+def functions_of_text(cfg: TrainConfig, data: TrainingData) -> OfText | None:
+    """Return what the objective of `cfg` may ask about text; None for one that asks nothing."""
+    if isinstance(cfg.objective, GuidedAlignmentConfig):
+        return OfText(_links(cfg, data), _none, _none)
+    if isinstance(cfg.objective, MinimumRiskConfig):
+        return OfText(_none, _candidates(cfg.decoding, cfg.objective), _costs(cfg, data.tokenizer))
+    return None
+
+
+def _none(*asked: Any) -> Any:
+    raise AssertionError("the objective asks for what its config does not name")
+
+
+class Spelling:
+    """The text that ids of one side spell, whatever the segmentation, and the places of their words."""
+
+    def __init__(self, tokenizer: Tokenizer, symbols: Sequence[str], *, is_target: bool):
+        size = tokenizer.tgt_vocab_size if is_target else tokenizer.src_vocab_size
+        pieces = tokenizer.tgt_spellings(range(size)) if is_target else tokenizer.src_spellings(range(size))
+        silent = {*symbols, tokenizer.cfg.tgt_tag if is_target else tokenizer.cfg.src_tag}
+        self.turned = is_target and tokenizer.cfg.right_to_left
+        self.texts = [_text(number, piece, silent) for number, piece in enumerate(pieces)]
+
+    def read(self, ids: Sequence[int]) -> tuple[str, list[str]]:
+        """Return the text of `ids`, without space around it, and the text of each id in the order of text."""
+        texts = [self.texts[token] for token in ids]
+        texts = texts[::-1] if self.turned else texts
+        return re.sub(f"{UNKNOWN}+", UNKNOWN, "".join(texts)).strip(), texts
+
+    def places(self, texts: Sequence[str], word: re.Pattern[str]) -> list[list[int]]:
+        """Return for each word the places of the ids that spell a part of it, in the order of the model."""
+        owners = [place for place, text in enumerate(texts) for _ in text]
+        found = (owners[m.start() : m.end()] for m in word.finditer("".join(texts)))
+        last = len(texts) - 1
+        return [
+            [last - place if self.turned else place for place in dict.fromkeys(places)] for places in found
+        ]
+
+
+def _text(number: int, piece: str, silent: set[str]) -> str:
+    if number in (PAD_ID, BOS_ID, EOS_ID):
+        return ""
+    if piece.replace("▁", "") in silent:
+        return " "
+    if number == UNK_ID or re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
+        return UNKNOWN
+    return piece.replace("▁", " ")
+
+
+def _links(cfg: TrainConfig, data: TrainingData) -> Callable[[Batch], Places]:
+    """Return the function that aligns the pieces of a batch."""
+    assert isinstance(cfg.objective, GuidedAlignmentConfig)
+    tokenizer, symbols = data.tokenizer, cfg.data.symbols
+    src, tgt = (Spelling(tokenizer, symbols, is_target=side) for side in (False, True))
+    if cfg.objective.alignments is None:
+        lexicon, word = lexicon_of(data.text, cfg.seed), WORD
+
+        def align(source: str, target: str) -> Links:
+            return lexicon.align(WORD.findall(source), WORD.findall(target))
+
+    else:
+        align, word = from_file(Path(cfg.objective.alignments), cfg, tokenizer, src, tgt), SPACED
+
+    @lru_cache(KNOWN_PAIRS)
+    def of_pair(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[int, int]]:
+        (text, pieces), (translation, others) = src.read(source), tgt.read(target)
+        rows, columns = src.places(pieces, word), tgt.places(others, word)
+        links = align(text, translation)
+        return [(s, t) for i, j in links for s in rows[i] for t in columns[j]]
+
+    def of_batch(batch: Batch) -> Places:
+        found = [
+            (number, t, s)
+            for number, (source, target) in enumerate(
+                zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
+            )
+            for s, t in of_pair(_unpadded(source), _unpadded(target))
+        ]
+        links = torch.tensor(found, dtype=torch.long).reshape(-1, 3).to(batch.src.device)
+        return Places(*links.unbind(1))
+
+    return of_batch
+
+
+def _unpadded(ids: list[int]) -> tuple[int, ...]:
+    return tuple(ids[: ids.index(EOS_ID) + 1] if EOS_ID in ids else ids)
+
+
+def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling, tgt: Spelling) -> WordLinks:
+    """Return the links of the pairs of the training data in a file with one line for each of its lines.
+
+    A pair that is in no line, because it was modified, has no links.
+
+    Raises:
+        UserError: the file cannot be read, or does not fit the training data.
+    """
+    streams = sources.training_streams(cfg.data)
+    if len(streams) != 1 or cfg.data.streaming:
+        raise UserError(
+            "objective.alignments names the lines of one corpus that is read before the training, but the "
+            "training data is a mixture or a stream; set objective.alignments=null to estimate alignments"
+        )
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"objective.alignments={path} cannot be read: {error}") from error
+    lines = lines[:-1] if lines[-1] == "" else lines
+    known: dict[int, Links] = {}
+    number = 0
+    for chunk in next(iter(streams.values())).chunks():
+        of_chunk = zip(tokenizer.encode_src(chunk.src), tokenizer.encode_tgt(chunk.tgt), strict=True)
+        for source, target in of_chunk:
+            if number < len(lines):
+                texts = src.read(source)[0], tgt.read(target)[0]
+                sizes = tuple(len(text.split()) for text in texts)
+                known[hash(texts)] = _parsed(lines[number], sizes, f"{path}:{number + 1}")
+            number += 1
+    if number != len(lines):
+        raise UserError(
+            f"objective.alignments={path} has {len(lines):,} lines, but the training data has {number:,} "
+            "pairs before filtering; it needs one line for each"
+        )
+    return lambda source, target: known.get(hash((source, target)), [])
+
+
+def _parsed(line: str, sizes: Sequence[int], where: str) -> Links:
+    """Return the links of a line such as `0-0 2-1` between words that are as many as `sizes`.
+
+    Raises:
+        UserError: the line is none, or names a word that the pair does not have.
+    """
+    links = []
+    for part in line.split():
+        found = re.fullmatch(r"(\d+)-(\d+)", part)
+        if not found:
+            raise UserError(f"{where}: {part!r} is no link; write source-target, from 0, as 0-0 2-1")
+        link = int(found[1]), int(found[2])
+        if link[0] >= sizes[0] or link[1] >= sizes[1]:
+            raise UserError(
+                f"{where}: the link {part} names a word that is not there: the source has {sizes[0]} words "
+                f"between spaces and the target {sizes[1]}, counted from 0 and after the tokenizer's "
+                "normalisation"
+            )
+        links.append(link)
+    return links
+
+
+def _candidates(
+    search: DecodingConfig, cfg: MinimumRiskConfig
+) -> Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]:
+    """Return the function that samples translations, no longer than `search` allows."""
+
+    def sampled(model: TranslationModel, batch: Batch, seed: int, num: int) -> list[list[list[int]]]:
+        drawing = SamplingConfig(
+            max_length_ratio=search.max_length_ratio,
+            max_length_offset=search.max_length_offset,
+            temperature=cfg.temperature,
+            seed=seed,
+        )
+        found = draw_samples(model, batch.src, batch.src_mask, drawing, num)
+        return [[[*sample.ids, EOS_ID] for sample in group] for group in found]
+
+    return sampled
+
+
+def _costs(
+    cfg: TrainConfig, tokenizer: Tokenizer
+) -> Callable[[Sequence[Sequence[int]], Sequence[int]], list[float]]:
+    """Return the function that scores translations of a sentence against its reference.
+
+    Raises:
+        UserError: the metric is not of sentences, or needs what is not there.
+    """
+    assert isinstance(cfg.objective, MinimumRiskConfig)
+    name = cfg.objective.metric
+    if name not in SCORERS:
+        raise UserError(
+            f"objective.metric must be one of {', '.join(SCORERS)}, which score sentences, but is "
+            f"{name!r}{suggest(name, SCORERS)}"
+        )
+    scorer: Any = SCORERS[name](cfg.data.scored_language, cfg.scoring)
+    if hasattr(scorer, "effective_order"):
+        scorer.effective_order = True  # BLEU of a short sentence is that of the orders it has
+
+    def costs(translations: Sequence[Sequence[int]], reference: Sequence[int]) -> list[float]:
+        text = tokenizer.decode(reference)
+        scores = [scorer.sentence_score(tokenizer.decode(ids), [text]).score / 100 for ids in translations]
+        return [1 - score for score in scores] if METRICS[name].higher_is_better else scores
+
+    return costs

@@ -1,0 +1,79 @@
+"""The text behind ids, for objectives: alignments of words mapped to pieces, and costs of translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt import cli
+from nmt.data.lexicon import WORD
+from nmt.data.pairs import ParallelText
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.errors import UserError
+from nmt.runs.objective_text import SPACED, Spelling, _parsed
+from tests.training.test_objective import trained_in_parts
+
+LINES = ["The old cat sleeps, in the garden.", "A cat  sees the old garden!", "old cats sleep"]
+
+
+@pytest.mark.parametrize("right_to_left", [False, True])
+def test_words_have_the_same_places_in_every_segmentation(right_to_left: bool) -> None:
+    cfg = TokenizerConfig(vocab_size=28, right_to_left=right_to_left)
+    tokenizer = Tokenizer.train(cfg, ParallelText(LINES, LINES))
+    spelling = Spelling(tokenizer, [], is_target=True)
+    drawn = [tokenizer.sample_tgt(LINES, alpha=0.3, seed=seed).take(range(3)) for seed in range(5)]
+    assert len({len(ids) for (ids, *_) in drawn}) > 1
+    for encoded in (*drawn, tokenizer.encode_tgt(LINES)):
+        for ids, line in zip(encoded, LINES, strict=True):
+            text, texts = spelling.read(list(ids))
+            assert text == " ".join(line.split())
+            for word in (WORD, SPACED):
+                words = word.findall(text)
+                places = spelling.places(texts, word)
+                assert len(places) == len(words)
+                for found, own in zip(places, words, strict=True):
+                    in_order = sorted(found, reverse=right_to_left)
+                    assert own in "".join(spelling.texts[ids[place]] for place in in_order)
+
+
+def test_a_line_of_an_alignment() -> None:
+    assert _parsed("0-0 2-1", (3, 2), "f:1") == [(0, 0), (2, 1)]
+    assert _parsed("", (3, 2), "f:1") == []
+    with pytest.raises(UserError, match="f:7: '0:1' is no link; write source-target, from 0, as 0-0 2-1"):
+        _parsed("0-0 0:1", (3, 2), "f:7")
+    with pytest.raises(UserError, match="f:7: the link 3-1 names a word that is not there: the source has 3"):
+        _parsed("3-1", (3, 2), "f:7")
+
+
+@pytest.mark.parametrize("objective", ["guided_alignment", "minimum_risk"])
+def test_training_in_parts_has_the_bits_of_one(objective: str, tmp_path: Path) -> None:
+    metrics = trained_in_parts(tmp_path, f"objective={objective}", "decoding.max_length_ratio=1")
+    name, most = ("aligned", 1.0) if objective == "guided_alignment" else ("risk", 1.0)
+    assert 0.3 < metrics[-1][f"train/{name}"] <= most
+
+
+def test_alignments_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "links"
+    command = ["train", "experiment=toy_en_fr", "objective=guided_alignment", "model.d_model=16"]
+    command += [f"objective.alignments={file}", f"run={tmp_path / 'run'}", "trainer.max_steps=2"]
+    command += ["trainer.log_every_steps=1", "decoding.max_length_offset=2", "decoding.max_length_ratio=1"]
+    assert cli.main(command) == 2
+    assert f"objective.alignments={file} cannot be read" in capsys.readouterr().err
+    file.write_text("0-0\n" * 9)
+    assert cli.main(command) == 2
+    assert "has 9 lines, but the training data has 10 pairs" in capsys.readouterr().err
+    file.write_text("0-0 1-1\n" * 10)
+    assert cli.main(command) == 0
+
+
+def test_what_does_not_fit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    guided = ["train", "experiment=toy_en_fr", "objective=guided_alignment"]
+    assert cli.main([*guided, "trainer.gradient_checkpointing=true"]) == 2
+    assert "trainer.gradient_checkpointing=true drops; set it to false" in capsys.readouterr().err
+    risk = ["train", "experiment=toy_en_fr", "objective=minimum_risk"]
+    assert cli.main([*risk, "runtime.parallel=fsdp"]) == 2
+    assert "objective=minimum_risk translates with all weights in each process" in capsys.readouterr().err
+    assert cli.main([*risk, "objective.samples=0"]) == 2
+    assert "objective.samples must be positive, but is 0" in capsys.readouterr().err
