@@ -78,10 +78,12 @@ class FeedForwardSublayer(nn.Module):
             bias=cfg.feed_forward_bias,
         )
         self.residual = build_residual(cfg)
+        self.adapter: nn.Module = nn.Identity()
+        """What comes behind the layer; see `nmt.training.adapters`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., D) of x (..., D)."""
-        return self.residual(x, self.block)
+        return self.adapter(self.residual(x, self.block))
 
 
 class SelfAttentionLayer(nn.Module):

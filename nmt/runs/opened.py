@@ -51,6 +51,7 @@ from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.runtime_config import Precision, RuntimeConfig
+from nmt.training.adaptation import adapt, merge
 from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
@@ -62,9 +63,11 @@ Line = TypeVar("Line", bound=str | Request)
 def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
     """Build the model before its first update: a function of the config, which includes the seed."""
     runtime.seed_everything(cfg.seed, "model")
-    return build_model(
+    model = build_model(
         cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
     )
+    adapt(model, cfg.adapt)
+    return model
 
 
 @dataclass(repr=False)
@@ -440,6 +443,7 @@ def open_run(path: str | Path, checkpoint: str = "final", runtime_cfg: RuntimeCo
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
+    merge(model, cfg.adapt)
     return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 

@@ -35,6 +35,7 @@ _TRAIN_GROUPS = (
     "optimizer",
     "schedule",
     "objective",
+    "adapt",
     "trainer",
     "decoding",
     "experiment",
