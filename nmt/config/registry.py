@@ -11,6 +11,7 @@ from typing import Any
 from nmt.data.sources import SOURCES
 from nmt.decoding.configs import STRATEGIES
 from nmt.models.configs import MODELS
+from nmt.training.adaptation_table import ADAPTATIONS
 from nmt.training.configs import OBJECTIVES, OPTIMIZERS, SCHEDULES
 
 SCHEMA_PREFIX = "base_"
@@ -38,6 +39,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, type]]] = {
     "optimizer": ("name", ConfigClasses(OPTIMIZERS)),
     "schedule": ("name", ConfigClasses(SCHEDULES)),
     "objective": ("name", ConfigClasses(OBJECTIVES)),
+    "adapt": ("name", ConfigClasses(ADAPTATIONS)),
     "data": ("name", ConfigClasses(SOURCES)),
     "decoding": ("strategy", ConfigClasses(STRATEGIES)),
 }

@@ -61,7 +61,7 @@ SYNONYMS = {
 }
 """Full key -> names that it has in other toolkits, in whatever part they are typed."""
 
-NEW_PARTS = {"objective": {"name": "cross_entropy"}}
+NEW_PARTS = {"objective": {"name": "cross_entropy"}, "adapt": {"name": "none"}}
 """Parts that a config of an earlier version lacks -> what they were before they could be chosen."""
 
 
@@ -79,6 +79,7 @@ def translate(plain: dict[str, Any]) -> None:
             moved = plain.setdefault(new_part, dict(NEW_PARTS.get(new_part, {})))
             if isinstance(moved, dict) and new_name not in moved:
                 moved[new_name] = values.pop(old_name)
+    plain.setdefault("adapt", dict(NEW_PARTS["adapt"]))
 
 
 def _forget_defaults(decoding: Any) -> None:

@@ -19,7 +19,7 @@ from nmt.checks import at_least, not_negative, within
 from nmt.config.explain import explained
 from nmt.config.limits import excesses
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
-from nmt.config.starting import InitConfig
+from nmt.config.starting import InitConfig, OptimizerUse, VocabularyUse
 from nmt.data.compression import without_suffix
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, open_group, set_configs
@@ -29,6 +29,7 @@ from nmt.decoding.metrics import METRICS, default_best, names_of_metrics, requir
 from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import Parallel, RuntimeConfig
+from nmt.training.adaptation_table import AdaptationConfig, FewWeightsConfig
 from nmt.training.configs import (
     AUTO,
     WEIGHING,
@@ -86,6 +87,8 @@ class TrainConfig:
     """Source of the sentence pairs."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """Rules that split text into pieces."""
+    adapt: AdaptationConfig = field(default_factory=AdaptationConfig)
+    """Few weights that learn beside those of init=RUN, in place of all."""
     optimizer: OptimizerConfig = MISSING
     """Rule that computes an update from the gradients."""
     schedule: ScheduleConfig = MISSING
@@ -305,7 +308,14 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
 
 def check(cfg: TrainConfig) -> None:
     """Raise `UserError` for combinations that no component can see by itself, all of them in one message."""
-    Problems([*_misfits_of_parts(cfg), *_misfits_of_training(cfg), *_misfits_of_metrics(cfg)]).refuse()
+    Problems(
+        [
+            *_misfits_of_parts(cfg),
+            *_misfits_of_training(cfg),
+            *_misfits_of_adaptation(cfg),
+            *_misfits_of_metrics(cfg),
+        ]
+    ).refuse()
 
 
 def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
@@ -482,6 +492,24 @@ def _misfits_of_lengths(cfg: TrainConfig) -> Iterator[str]:
                 f"{key}={text!r} counts passes over the training split, but data.streaming=true has none; "
                 "give a number of updates, or of tokens such as '10M tokens'"
             )
+
+
+def _misfits_of_adaptation(cfg: TrainConfig) -> Iterator[str]:
+    adapt, init = cfg.adapt, cfg.init
+    if not isinstance(adapt, FewWeightsConfig):
+        return
+    what = f"adapt={adapt.name} trains few weights beside those of another run"
+    if init.run is None:
+        yield f"{what}, but there is none; name it with init=RUN, or leave adapt out"
+    if not init.is_whole:
+        yield f"{what}, but init.weights takes a part of them; leave init.weights out, or adapt"
+    if init.optimizer is OptimizerUse.keep:
+        yield f"{what}, of which its optimizer knows nothing; leave out init.optimizer=keep"
+    if init.vocabulary is not VocabularyUse.keep and not adapt.train:
+        yield (
+            f"{what}, so that the pieces of init.vocabulary={init.vocabulary.value} would never learn; add "
+            "adapt.train=['*embedding*','output.*']"
+        )
 
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from nmt.checks import at_least
 from nmt.errors import UserError
+from nmt.training.adaptation_table import ADAPTATIONS
 
 
 class VocabularyUse(Enum):
@@ -91,11 +92,20 @@ def following(stored: dict[str, Any], typed: Sequence[str], *, keeps_tokenizer: 
         values = dict(stored["model"])
         lines.append(f"model=base_{values.pop('name')}")
         lines += _values("model", values, typed)
+    if "adapt" not in typed and not _merges(stored):
+        values = dict(stored["adapt"])
+        lines.append(f"adapt=base_{values.pop('name')}")
+        lines += _values("adapt", values, typed)
     if keeps_tokenizer:
         own = {} if "tokenizer" not in typed else {"sampling_alpha", "max_sentences"}
         values = {key: value for key, value in stored["tokenizer"].items() if key not in own}
         lines += _values("tokenizer", values, typed)
     return lines
+
+
+def _merges(stored: dict[str, Any]) -> bool:
+    """Return whether the model of a run is one without an adaptation once it is opened."""
+    return ADAPTATIONS[stored["adapt"]["name"]][0].merges
 
 
 def _values(part: str, values: dict[str, Any], typed: Sequence[str]) -> Iterator[str]:
@@ -123,6 +133,8 @@ def contradictions(
     if model:
         free = [key for key in stored["model"] if any(fnmatch(key, pattern) for pattern in FREE)]
         yield from _differences("model", cfg["model"], stored["model"], without=free)
+        if not _merges(stored):
+            yield from _differences("adapt", cfg["adapt"], stored["adapt"], without=["train"])
     if tokenizer:
         others = [key for key in stored["tokenizer"] if key not in OF_TEXT]
         yield from _differences("tokenizer", cfg["tokenizer"], stored["tokenizer"], without=others)

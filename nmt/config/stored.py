@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nmt.config.plain import named, read_plain
 from nmt.config.registry import VARIANTS
-from nmt.config.renames import translate
+from nmt.config.renames import NEW_PARTS, translate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
@@ -69,7 +69,10 @@ def to_plain(cfg: object) -> dict[str, Any]:
 
 def fingerprint(cfg: TrainConfig) -> str:
     """Return eight hexadecimal digits, a hash of all that decides which weights a training ends with."""
-    flat = {key: value for key, value in _flat(to_plain(cfg)) if not _matches(key, (*REPORTING, *FOUND))}
+    plain = to_plain(cfg)
+    if plain["adapt"] == NEW_PARTS["adapt"]:  # all runs before there was a choice
+        del plain["adapt"]
+    flat = {key: value for key, value in _flat(plain) if not _matches(key, (*REPORTING, *FOUND))}
     return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
 

@@ -30,6 +30,11 @@ def transformer_of(run: Run, cfg: ExportConfig) -> TransformerConfig:
     """Return the config of the model if it is an encoder-decoder Transformer; else raise `UserError`."""
     model = run.cfg.model
     if isinstance(model, TransformerConfig) and run.cfg.task is Task.translation:
+        if not run.cfg.adapt.merges:
+            raise UserError(
+                f"format={cfg.format.value} holds no adapt={run.cfg.adapt.name}, which {cfg.run} was trained "
+                f"with and which no weight of the model can take in, unlike adapt=lora; {ANY_MODEL}"
+            )
         return model
     what = f"model.name={model.name}"
     raise UserError(

@@ -47,6 +47,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         "dtype": cfg.quantization.value,
         "tied": tied,
     }
+    if not run.cfg.adapt.merges:
+        facts["adapt"] = to_plain(run.cfg.adapt)
     write_json(folder / "config.json", facts)
 
 

@@ -29,7 +29,7 @@ from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.layers.relative_positions import RelativePositions, RotaryPositions
 from nmt.layers.summaries import Ssru
 from nmt.models.kv_cache import ChunkedCache, KeyValueCache, numbered_rows
-from nmt.models.stack import SelfAttentionLayer, SummarySublayer
+from nmt.models.stack import FeedForwardSublayer, SelfAttentionLayer, SummarySublayer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -197,6 +197,8 @@ def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
 def _is_special(module: nn.Module) -> bool:
     """Return whether a module does more in a step of search than its class says, or is in training."""
     if isinstance(module, MultiHeadAttention) and (module.shows_weights or module.query_norm is not None):
+        return True
+    if isinstance(module, FeedForwardSublayer) and not isinstance(module.adapter, nn.Identity):
         return True
     return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
 

@@ -99,10 +99,12 @@ class FeedForwardSublayer(nn.Module):
         super().__init__()
         self.block = build_feed_forward(cfg)
         self.residual = build_residual(cfg)
+        self.adapter: nn.Module = nn.Identity()
+        """What comes behind the layer; see `nmt.training.adapters`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., D) of x (..., D)."""
-        return self.residual(x, self.block)
+        return self.adapter(self.residual(x, self.block))
 
 
 class SelfAttentionLayer(nn.Module):

@@ -109,7 +109,12 @@ class RunDirectory:
             self.verify()
             return not refuse_difference(load_config(self.config_file), cfg, self.path)
         tokenizers = self.path.glob("tokenizer*.model")
-        for leftover in (self._manifest, self._train_digest, *tokenizers):  # of a start that failed
+        for leftover in (
+            self._manifest,
+            self._train_digest,
+            self.checkpoints.base,
+            *tokenizers,
+        ):  # of a start that failed
             _remove(leftover)
         save_config(cfg, self.config_file)
         return False

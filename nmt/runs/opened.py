@@ -54,6 +54,7 @@ from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.runtime_config import Precision, RuntimeConfig
+from nmt.training.adaptation import adapt, merge
 from nmt.training.checkpoint import AVERAGE, require_match
 from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
@@ -69,6 +70,7 @@ def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
         cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
     )
     add_factors(model, sizes(cfg.tokenizer.source_factors), cfg.model)
+    adapt(model, cfg.adapt)
     return model
 
 
@@ -455,6 +457,7 @@ def open_run(
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
+    merge(model, cfg.adapt)
     if layers != (None, None):
         cfg.model = cfg.model.keeping(*layers)
         model.keep_layers(*layers)

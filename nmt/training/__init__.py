@@ -4,12 +4,16 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
 
     lengths             Lengths in updates, epochs or target tokens; no torch.
     configs             The configs of a training, and the tables of its choices; no torch.
+    adaptation_table    The configs of ways to train few weights, and their table; no torch.
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
     tracking            One `log(step, values)` to every sink: display, train.log, metrics.jsonl, TensorBoard.
     trackers            Weights & Biases, MLflow and trackio: what is sent to them, by a thread.
     checkpoint          Write atomically, verify, read, keep and average tensors.
     freezing            Weights that do not learn, by patterns of their names.
+    adaptation          Few weights that learn beside those of another run.
+    lora                LoRA: products of two thin matrices beside matrices that stay as they are.
+    adapters            Narrow residual blocks behind the layers of a stack.
     muon                Momentum of matrices, orthogonalised, beside Adam for everything else.
     optimizer           Optimizers and their parameter groups.
     schedules           Learning-rate schedules: pure functions of the step.

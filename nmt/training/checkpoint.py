@@ -6,6 +6,7 @@ and a JSON object.
 
     checkpoints/step_00001000/   model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
     checkpoints/average/         model.safetensors  state.json  MANIFEST.json
+    checkpoints/base.safetensors                    where few weights learn: all others, once
 
 A folder is written under a temporary name, synced to the disk and only then renamed, so a crash at any moment
 leaves the old checkpoint or the new one. MANIFEST.json comes last, with size and SHA-256 of the other files,
@@ -20,6 +21,7 @@ Averaging of checkpoints: Vaswani et al. 2017, section 6.1.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -28,7 +30,7 @@ import os
 import re
 import reprlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +42,16 @@ from torch import Tensor
 
 from nmt import __version__
 from nmt.errors import Log, TrainingStopped, UserError
-from nmt.files import MAX_JSON_BYTES, digest, load_json, misfits, parse_json, publish, require_space
+from nmt.files import (
+    MAX_JSON_BYTES,
+    digest,
+    load_json,
+    misfits,
+    parse_json,
+    publish,
+    require_space,
+    written_atomically,
+)
 
 FORMAT = 1
 """Number of the layout that is written here; all up to it are read."""
@@ -49,6 +60,7 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 MANIFEST = "MANIFEST.json"
 AVERAGE = "average"
+BASE = "base.safetensors"
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -104,7 +116,35 @@ class CheckpointStore:
             require_space(
                 self.directory, num_bytes([*checkpoint.model.values(), *checkpoint.optimizer.values()])
             )
-        self._write(folder, _pack(checkpoint.model, checkpoint.optimizer, checkpoint.state))
+        self._write(folder, _pack(self._own(checkpoint.model), checkpoint.optimizer, checkpoint.state))
+
+    def save_base(self, model: dict[str, Tensor], names: Collection[str]) -> None:
+        """Write the tensors `names` of `model`, which no update changes, once for all checkpoints.
+
+        Call this before the first of them is saved. Raises like `save`.
+        """
+        with self._writing(f"{self.base}"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with written_atomically(self.base) as file:
+                file.writelines(_pack_tensors({name: x for name, x in model.items() if name in names}))
+
+    @property
+    def base(self) -> Path:
+        """The file of the tensors that all checkpoints share, where there are such."""
+        return self.directory / BASE
+
+    @functools.cached_property
+    def _base_entry(self) -> dict[str, int | str]:
+        """The entry of the shared file in the manifest of a checkpoint."""
+        return {"size": self.base.stat().st_size, "sha256": digest(self.base)}
+
+    def _own(self, model: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of `model` that are not among those that all checkpoints share."""
+        if not self.base.is_file():
+            return model
+        with safe_open(self.base, framework="pt") as file:
+            shared = {*file.keys(), *_aliases(self.base)}
+        return {name: x for name, x in model.items() if name not in shared}
 
     def require_space(self, needed: int) -> None:
         """Raise `TrainingStopped` unless the disk has `needed` bytes free."""
@@ -113,7 +153,7 @@ class CheckpointStore:
 
     def save_average(self, model: dict[str, Tensor], steps: Sequence[int]) -> None:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""
-        self._write(self.directory / AVERAGE, _pack(model, None, {"steps": list(steps)}))
+        self._write(self.directory / AVERAGE, _pack(self._own(model), None, {"steps": list(steps)}))
 
     def remove_average(self) -> None:
         """Delete the average, if there is one. Raises like `save`."""
@@ -131,7 +171,7 @@ class CheckpointStore:
     def load_model(self, step: int) -> dict[str, Tensor]:
         """Read and verify the model of `step` alone. Raises like `load`."""
         with self._required(self.folder(step)) as folder:
-            return _read_tensors(folder, MODEL, _read_manifest(folder))
+            return _read_model(folder, _read_manifest(folder))
 
     def load_average(self) -> Checkpoint:
         """Read and verify the average of `state["steps"]`; `step` is the last of them. Raises like `load`."""
@@ -140,7 +180,7 @@ class CheckpointStore:
             state = _read_json(_verified(folder, STATE, manifest))
             if misfits(state, {"steps": list[int]}) or not state["steps"]:
                 raise _Damage(f"{STATE} names no steps")
-            return Checkpoint(max(state["steps"]), _read_tensors(folder, MODEL, manifest), {}, state)
+            return Checkpoint(max(state["steps"]), _read_model(folder, manifest), {}, state)
 
     def digest(self, folder: Path) -> str:
         """Return the SHA-256 of the manifest in `folder`, and so of all files. Raises like `load`."""
@@ -181,7 +221,7 @@ class CheckpointStore:
         damaged: dict[Path, str] = {}
         for step in self.steps():
             try:
-                _read_tensors(self.folder(step), MODEL, _read_manifest(self.folder(step)))
+                _read_model(self.folder(step), _read_manifest(self.folder(step)))
             except _Damage as damage:
                 damaged[self.folder(step)] = str(damage)
         if len(damaged) == len(self.steps()):
@@ -250,6 +290,7 @@ class CheckpointStore:
             self.clean()  # a leftover of the same name would be in the way of the renames
             temporary.mkdir(parents=True)
             entries = {name: _write_file(temporary / name, parts) for name, parts in files.items()}
+            entries |= {BASE: self._base_entry} if self.base.is_file() else {}
             manifest = {"format": FORMAT, "nmt": __version__, "folder": final.name, "files": entries}
             _write_file(temporary / MANIFEST, _pack_json(manifest))
             publish(temporary, final)  # `clean` finishes or undoes this if it is interrupted
@@ -355,7 +396,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
     manifest = _read_manifest(folder)
     return Checkpoint(
         step=step,
-        model=_read_tensors(folder, MODEL, manifest),
+        model=_read_model(folder, manifest),
         optimizer=_read_tensors(folder, OPTIMIZER, manifest),
         state=_read_json(_verified(folder, STATE, manifest)),
     )
@@ -415,6 +456,12 @@ def _read_json(path: Path) -> dict[str, Any]:
         return load_json(path)
     except (OSError, ValueError) as error:  # ValueError: not JSON, or not Unicode
         raise _Damage(f"{path.name} cannot be read: {error}") from error
+
+
+def _read_model(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of the model, with those that all checkpoints share where the manifest says so."""
+    shared = _read_tensors(folder.parent, BASE, manifest) if BASE in manifest else {}
+    return shared | _read_tensors(folder, MODEL, manifest)
 
 
 def _read_tensors(folder: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:

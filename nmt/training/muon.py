@@ -117,6 +117,7 @@ class Muon(torch.optim.Optimizer):
         self.rms = rms
         self.iterations = iterations
         self._dtype: torch.dtype | None = None
+        others = others or [{"params": [], "weight_decay": 0.0, "rate": 1.0}]  # as where LoRA alone learns
         self.adam = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
         self.num_own = len(own)
         super().__init__([*own, *self.adam.param_groups], {"lr": 0.0})

@@ -36,6 +36,7 @@ _TRAIN_GROUPS = (
     "optimizer",
     "schedule",
     "objective",
+    "adapt",
     "trainer",
     "decoding",
     "experiment",

@@ -45,6 +45,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
+from nmt.training.adaptation import adapt
 from nmt.training.configs import (
     AUTO,
     AverageOf,
@@ -351,6 +352,7 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     runtime.seed_everything(cfg.seed, "model")
     model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
     add_factors(model, source_factors.sizes(cfg.tokenizer.source_factors), cfg.model)
+    adapt(model, cfg.adapt)
     trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
     if start and not vocab_size:
         start.begin(trained.model, tokenizer, None, log)

@@ -43,6 +43,8 @@ from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_i
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
+from nmt.training.adaptation import frozen_names, num_learning
+from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.configs import AverageOf, TrackingConfig
 from nmt.training.freezing import freeze
@@ -125,6 +127,10 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):
             tracker.message(frozen)
+        if isinstance(cfg.adapt, FewWeightsConfig):
+            tracker.message(_learning_line(cfg, trained))
+            if world.is_main and not checkpoint:
+                run.checkpoints.save_base(trained.model.state_dict(), frozen_names(trained.model))
         begun = start.continued(trained.model, data.tokenizer) if start else None
         trainer = _trainer(trained, data, run, validator(trained, run, tracker))
         if begun:
@@ -164,6 +170,11 @@ def _counted(cfg: TrainConfig, data: TrainingData, world: World, log: Log) -> tu
     for line in counted_lengths(cfg):
         log(line)
     return cfg, in_updates(cfg)
+
+
+def _learning_line(cfg: TrainConfig, trained: TrainedModel) -> str:
+    learning, total = num_learning(trained.model)
+    return f"adapt={cfg.adapt.name}: {learning:,} of {total:,} weights learn ({learning / total:.2%})"
 
 
 def _in_precision(cfg: RuntimeConfig, device: torch.device, begun: str, world: World) -> RuntimeConfig:

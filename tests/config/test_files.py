@@ -48,6 +48,8 @@ NEEDED = {
     ),
     "experiment=misaligned_pairs": ("data.corpus={train: train, validation: dev}", "task=classification"),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
+    "adapt=lora": ("init.run=outputs/old",),
+    "adapt=adapters": ("init.run=outputs/old",),
     "objective=distillation": ("objective.teachers=[outputs/teacher]",),
 }
 """What a choice leaves to the user."""
