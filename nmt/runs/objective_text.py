@@ -96,11 +96,7 @@ def _links(cfg: TrainConfig, data: TrainingData) -> Callable[[Batch], Places]:
     tokenizer, symbols = data.tokenizer, cfg.data.symbols
     src, tgt = (Spelling(tokenizer, symbols, is_target=side) for side in (False, True))
     if cfg.objective.alignments is None:
-        lexicon, word = lexicon_of(data.text, cfg.seed), WORD
-
-        def align(source: str, target: str) -> Links:
-            return lexicon.align(WORD.findall(source), WORD.findall(target))
-
+        align, word = _estimated(data, cfg.seed), WORD
     else:
         align, word = from_file(Path(cfg.objective.alignments), cfg, tokenizer, src, tgt), SPACED
 
@@ -123,6 +119,12 @@ def _links(cfg: TrainConfig, data: TrainingData) -> Callable[[Batch], Places]:
         return Places(*links.unbind(1))
 
     return of_batch
+
+
+def _estimated(data: TrainingData, seed: int) -> WordLinks:
+    """Return the links by the lexicon of the training data."""
+    lexicon = lexicon_of(data.text, seed)
+    return lambda source, target: lexicon.align(WORD.findall(source), WORD.findall(target))
 
 
 def _unpadded(ids: list[int]) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
 
     plain = LossModule(model, build_objective(CrossEntropyConfig(), no_other_model), compiled=False)
     expected, _ = plain(1, *vars(batch).values())
-    captured = {}
+    captured: dict[str, Any] = {}
     attention: Any = model.decoder[-1 if layer is None else layer - 1].cross_attention.attention  # type: ignore[index, union-attr]
     attention.register_forward_pre_hook(lambda _, inputs: captured.update(inputs=inputs))
     model(batch.src, batch.src_mask, batch.tgt_in)
@@ -66,11 +66,17 @@ def test_a_layer_or_head_that_is_not_there(
     pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
 ) -> None:
     batch = collate(pairs, range(8))
-    for key, words in (
-        ("layer", r"objective.layer must be at most 2, the layers with cross-attention, but is 3"),
-        ("head", r"objective.head must be at most 2, the heads of the layer, but is 3"),
+    for cfg, words in (
+        (
+            GuidedAlignmentConfig(layer=3),
+            r"objective.layer must be at most 2, the layers with cross-attention, but is 3",
+        ),
+        (
+            GuidedAlignmentConfig(head=3),
+            r"objective.head must be at most 2, the heads of the layer, but is 3",
+        ),
     ):
-        made = build_objective(GuidedAlignmentConfig(**{key: 3}), no_other_model, of_text(batch))
+        made = build_objective(cfg, no_other_model, of_text(batch))
         with pytest.raises(UserError, match=words):
             LossModule(tiny_model(), made, compiled=False)(1, *vars(batch).values())
     with pytest.raises(UserError, match=r"objective.head must be at least 1 or null, but is 0"):
