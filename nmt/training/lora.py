@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +111,8 @@ def _update(module: nn.Linear, cfg: LoraConfig) -> None:
     up = torch.zeros(module.out_features, cfg.rank, device=like.device)
     module.register_parameter("lora_up", nn.Parameter(up))
     module.__class__ = _updated(type(module))  # type: ignore[arg-type]  # classes can be hashed
-    module.lora_cfg, module.lora_sizes = cfg, sizes
+    updated = cast(LowRankUpdate, module)
+    updated.lora_cfg, updated.lora_sizes = cfg, sizes
 
 
 @torch.no_grad()
@@ -120,6 +122,6 @@ def _merge(module: LowRankUpdate) -> None:
     module.__class__ = type(module).__bases__[1]
     own = module._parameters.get("weight")
     if own is None:
-        module.weight = merged  # type: ignore[misc, assignment]
+        module.weight = merged  # type: ignore[misc]
     else:
         own.copy_(merged)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from nmt.config.stored import load_config
+from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_run
 from tests.integration.test_resume import outcome
@@ -144,6 +146,40 @@ def test_the_same_command_finds_the_run_again(
 
 
 EMA = ("trainer.ema_decay=0.9", "trainer.freeze=[encoder.*,src_embedding.*]", "model.dropout=0.3")
+
+
+@pytest.mark.parametrize("kind", ["lora", pytest.param("adapters", marks=pytest.mark.slow)])
+def test_few_weights_that_learn_are_stored_alone_and_the_run_opens_alone(
+    start: Callable[..., tuple[Path, str]], source: Path, tmp_path: Path, kind: str
+) -> None:
+    copied = shutil.copytree(source, tmp_path / "copied")
+    run, messages = start(f"adapt={kind}", init=copied)
+    shutil.rmtree(copied)
+    assert f"adapt={kind}: " in messages
+    old = weights(source, 4)
+    assert all(torch.equal(weights(run, 2)[name], x) for name, x in old.items())
+    folder = run / "checkpoints"
+    with safe_open(folder / "step_00000002" / "model.safetensors", framework="pt") as file:
+        assert not set(file.keys()) & old.keys()
+    opened = open_run(run)
+    assert (opened.model.state_dict().keys() == old.keys()) == (kind == "lora")
+    (folder / "base.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"base.safetensors has 7 bytes"):
+        open_run(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lora", "adapters"])
+def test_an_interrupted_adaptation_ends_with_the_bits_of_one_in_one_go(
+    start: Callable[..., tuple[Path, str]], kind: str
+) -> None:
+    more = (f"adapt={kind}", "trainer.ema_decay=0.9", "model.dropout=0.3", "trainer.average=2")
+    straight, _ = start(*more, steps=8, name="straight")
+    run, _ = start(*more, steps=4)
+    start(*more, steps=8)
+    before, after = outcome(straight, 8), outcome(run, 8)
+    assert before["tensors"] == after["tensors"]
+    assert before["scores"] == after["scores"]
 
 
 EVERYTHING = (*EMA, "init.vocabulary=extend", "init.optimizer=keep")
