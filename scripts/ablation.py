@@ -43,6 +43,25 @@ METHODS: dict[str, Sequence[str]] = {
         "tokenizer.sampling_alpha=0.1",
         "trainer.ema_decay=0.999",
     ),
+    "multi_query": ("model.num_kv_heads=1",),
+    "grouped_query": ("model.num_kv_heads=2",),
+    "qk_norm": ("model.qk_norm=true",),
+    "ssru": ("model.decoder_self_attention=ssru",),
+    "average_attention": ("model.decoder_self_attention=average", "model.positions=sinusoidal"),
+    "narrow_decoder": (
+        "model.decoder_d_model=128",
+        "model.decoder_num_heads=4",
+        "model.decoder_d_ff=512",
+        "model.tying=tgt_output",
+    ),
+    "shared_layers": (
+        *("model.encoder_layers=6", "model.encoder_sharing=[1,1,2,2,3,3]"),
+        *("model.decoder_layers=6", "model.decoder_sharing=[1,1,2,2,3,3]"),
+    ),
+    "layer_drop": ("model.layer_drop=0.1",),
+    "guided_alignment": ("objective=guided_alignment",),
+    "case_markup": ("tokenizer.case=markup",),
+    "source_factors": ("tokenizer.source_factors=[case,position]",),
 }
 """Name of a method -> its overrides of the recipe."""
 BASELINE = "baseline"

@@ -79,7 +79,6 @@ def translate(plain: dict[str, Any]) -> None:
             moved = plain.setdefault(new_part, dict(NEW_PARTS.get(new_part, {})))
             if isinstance(moved, dict) and new_name not in moved:
                 moved[new_name] = values.pop(old_name)
-    plain.setdefault("adapt", dict(NEW_PARTS["adapt"]))
 
 
 def _forget_defaults(decoding: Any) -> None:

@@ -414,6 +414,22 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         yield "data=mixture is for task=translation; choose data=text"
 
 
+def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
+    """Yield what an objective that looks beyond the loss cannot go with."""
+    if cfg.objective.needs_attention and cfg.trainer.gradient_checkpointing:
+        yield (
+            f"objective={cfg.objective.name} keeps the weights of an attention, which "
+            "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
+        )
+    if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            f"objective={cfg.objective.name} translates with all weights in each process, but "
+            "runtime.parallel=fsdp splits them; set runtime.parallel=ddp"
+        )
+    if cfg.objective.needs_text and cfg.task is not Task.translation:
+        yield f"objective={cfg.objective.name} is for task=translation, but task={cfg.task.value}"
+
+
 def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
     limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
     if all(getattr(cfg.trainer, limit) is None for limit in limits):
@@ -459,18 +475,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "objective.teacher=ema needs all averaged weights in each process, but runtime.parallel=fsdp "
             "splits them; set runtime.parallel=ddp, or objective.teacher=self"
         )
-    if cfg.objective.needs_attention and cfg.trainer.gradient_checkpointing:
-        yield (
-            f"objective={cfg.objective.name} keeps the weights of an attention, which "
-            "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
-        )
-    if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
-        yield (
-            f"objective={cfg.objective.name} translates with all weights in each process, but "
-            "runtime.parallel=fsdp splits them; set runtime.parallel=ddp"
-        )
-    if cfg.objective.needs_text and cfg.task is not Task.translation:
-        yield f"objective={cfg.objective.name} is for task=translation, but task={cfg.task.value}"
+    yield from _misfits_of_objective(cfg)
     if decay_follows_limit(cfg):
         decay = cast(DecayConfig, cfg.schedule)
         if cfg.trainer.max_steps is None:

@@ -95,6 +95,7 @@ def load_config(path: Path) -> TrainConfig:
 def _typed(plain: dict[str, Any]) -> DictConfig:
     """Return the values of a stored config under the types of the dataclasses that it names."""
     translate(plain)
+    plain.setdefault("adapt", dict(NEW_PARTS["adapt"]))
     schema = OmegaConf.structured(TrainConfig)
     for part, (name_field, classes) in VARIANTS.items():
         values = plain.get(part)

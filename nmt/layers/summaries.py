@@ -13,11 +13,9 @@ Average attention: Zhang, Xiong and Su 2018. SSRU, the simpler simple recurrent 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmt.kernels.fused import Linear
@@ -78,37 +76,48 @@ class Ssru(Summary):
         return torch.sigmoid(gate + self.gate_bias.float()), value
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled anew for every length
 def recurrence(gate: Tensor, value: Tensor) -> Tensor:
-    """Return c (B, T, D), c_t = gate_t c_(t-1) + (1 - gate_t) value_t from c = 0 on; gates are in [0, 1]."""
-    result: Tensor = _Recurrence.apply(gate, value)
-    return result
+    """Return c (B, T, D), c_t = gate_t c_(t-1) + (1 - gate_t) value_t from c = 0 on; gates are in [0, 1].
 
-
-class _Recurrence(torch.autograd.Function):
-    """One operation for each position, forward and backward: autograd would take several, and more memory.
-
-    Products of many gates, which a scan in parallel would need, may underflow; here there are none.
+    One operation for each position, forward and backward: autograd would take several, and more memory.
+    Products of many gates, which a scan in parallel would need, may underflow; here there are none. It is an
+    operator of torch, in which `torch.compile` does not look: it would compile the loop for every length.
     """
+    cells: Tensor = torch.ops.nmt_layers.recurrence(gate, value)
+    return cells
 
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, value: Tensor) -> Tensor:
-        cells = torch.empty_like(gate)
-        cell = torch.zeros_like(gate[:, 0])
-        for t in range(gate.shape[1]):
-            cell = torch.lerp(value[:, t], cell, gate[:, t], out=cells[:, t])
-        ctx.save_for_backward(gate, value, cells)
-        return cells
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        gate, value, cells = ctx.saved_tensors
-        grad = grad.clone()  # of c_t, to which the gradient through c_(t+1) is added
-        for t in range(grad.shape[1] - 2, -1, -1):
-            grad[:, t].addcmul_(gate[:, t + 1], grad[:, t + 1])
-        before = F.pad(cells[:, :-1], (0, 0, 1, 0))
-        return grad * (before - value), torch.addcmul(grad, grad, gate, value=-1)
+def _recur(gate: Tensor, value: Tensor) -> Tensor:
+    cells = torch.empty_like(gate)
+    cell = torch.zeros_like(gate[:, 0])
+    for t in range(gate.shape[1]):
+        cell = torch.lerp(value[:, t], cell, gate[:, t], out=cells[:, t])
+    return cells
+
+
+def _recur_back(grad: Tensor, gate: Tensor, value: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    grad = grad.clone()  # of c_t, to which the gradient through c_(t+1) is added
+    for t in range(grad.shape[1] - 2, -1, -1):
+        grad[:, t].addcmul_(gate[:, t + 1], grad[:, t + 1])
+    before = F.pad(cells[:, :-1], (0, 0, 1, 0))
+    return grad * (before - value), torch.addcmul(grad, grad, gate, value=-1)
+
+
+_LIBRARY = torch.library.Library("nmt_layers", "DEF")
+_LIBRARY.define("recurrence(Tensor gate, Tensor value) -> Tensor")
+_LIBRARY.define("recurrence_back(Tensor grad, Tensor gate, Tensor value, Tensor cells) -> (Tensor, Tensor)")
+for _name, _code, _like in (
+    ("recurrence", _recur, lambda gate, value: torch.empty_like(gate)),
+    ("recurrence_back", _recur_back, lambda grad, *others: (torch.empty_like(grad), torch.empty_like(grad))),
+):
+    _LIBRARY.impl(_name, _code, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"nmt_layers::{_name}", _like, lib=_LIBRARY)
+torch.library.register_autograd(
+    "nmt_layers::recurrence",
+    lambda ctx, grad: torch.ops.nmt_layers.recurrence_back(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output),
+    lib=_LIBRARY,
+)
 
 
 class AverageAttention(Summary):

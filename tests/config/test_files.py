@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from nmt.config.registry import VARIANTS
 from nmt.config.roots import TrainConfig, check
 from nmt.config.stored import fingerprint
 from nmt.verbs import VERBS
+from tests.runs.untrained import untrained
 
 FILES = {
     f"{group}={file.stem}": file
@@ -48,8 +50,8 @@ NEEDED = {
     ),
     "experiment=misaligned_pairs": ("data.corpus={train: train, validation: dev}", "task=classification"),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
-    "adapt=lora": ("init.run=outputs/old",),
-    "adapt=adapters": ("init.run=outputs/old",),
+    "adapt=lora": ("init.run=OLD",),
+    "adapt=adapters": ("init.run=OLD",),
     "objective=distillation": ("objective.teachers=[outputs/teacher]",),
 }
 """What a choice leaves to the user."""
@@ -58,9 +60,20 @@ UNCHOSEN = {"sacrebleu"}
 every_choice = pytest.mark.parametrize("choice", FILES)
 
 
+FOLDER = tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def old_run() -> str:
+    """Return a run to start from."""
+    return str(untrained(Path(FOLDER.name, "old")))
+
+
 @functools.cache
 def composed(*overrides: str) -> Composed:
-    (only,) = compose(VERBS["train"], overrides)
+    (only,) = compose(
+        VERBS["train"], [one.replace("OLD", old_run()) if "OLD" in one else one for one in overrides]
+    )
     return only
 
 

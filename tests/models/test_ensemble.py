@@ -49,9 +49,11 @@ SEARCHES = [
 CPU = torch.device("cpu")
 
 
-def together(*models: TranslationModel, mean: Mean = Mean.probabilities, **rule: list[float]) -> Ensemble:
+def together(
+    *models: TranslationModel, mean: Mean = Mean.probabilities, weights: list[float] | None = None
+) -> Ensemble:
     """Return an ensemble in eval mode."""
-    return Ensemble([model.eval() for model in models], EnsembleConfig(mean, **rule)).eval()
+    return Ensemble([model.eval() for model in models], EnsembleConfig(mean, weights)).eval()
 
 
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:

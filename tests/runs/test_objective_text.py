@@ -22,8 +22,8 @@ LINES = ["The old cat sleeps, in the garden.", "A cat  sees the old garden!", "o
 @pytest.mark.parametrize("right_to_left", [False, True])
 def test_words_have_the_same_places_in_every_segmentation(right_to_left: bool) -> None:
     cfg = TokenizerConfig(vocab_size=30, right_to_left=right_to_left)
-    text = LINES + [line.lower() for line in LINES] + ["cats in a garden sleep", "the gardens are old"] * 3
-    tokenizer = Tokenizer.train(cfg, ParallelText(text, text))
+    corpus = LINES + [line.lower() for line in LINES] + ["cats in a garden sleep", "the gardens are old"] * 3
+    tokenizer = Tokenizer.train(cfg, ParallelText(corpus, corpus))
     spelling = Spelling(tokenizer, [], is_target=True)
     drawn = [tokenizer.sample_tgt(LINES, alpha=0.1, seed=seed).take(range(3)) for seed in range(5)]
     assert len({tuple(map(int, ids)) for sentences in drawn for ids in sentences}) > len(LINES)
