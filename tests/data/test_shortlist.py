@@ -93,6 +93,6 @@ def test_a_file_that_expands_without_bound_is_not_read(
     tok, file = tokenizer(joint=True), tmp_path / "shortlist.npz"
     build_shortlist([TEXT], tok, translations=3, frequent=5).save(file)
     monkeypatch.setattr(shortlist, "MAX_BYTES", 100)
-    monkeypatch.setattr(shortlist.np, "load", lambda *args, **keys: pytest.fail("the file was read"))
+    monkeypatch.setattr("numpy.load", lambda *args, **keys: pytest.fail("the file was read"))
     with pytest.raises(UserError, match="is no shortlist, or a damaged one"):
         Shortlist.load(file, tok)
