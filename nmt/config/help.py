@@ -84,7 +84,8 @@ def _topic(
     """Yield the help of one part, or of the keys with one name; raise `UserError` if there is none."""
     part = None if OmegaConf.is_missing(cfg, topic) else OmegaConf.select(cfg, topic)
     keys = [key for key in leaves(cfg) if topic in (key, key.rpartition(".")[2])]
-    if topic not in groups and not isinstance(part, DictConfig) and not keys:
+    elsewhere = [] if keys else [line for name in cfg for line in _keys_elsewhere(str(name), cfg, topic)]
+    if topic not in groups and not isinstance(part, DictConfig) and not keys and not elsewhere:
         names = [*groups, *(str(name) for name in cfg if isinstance(cfg._get_node(name), DictConfig))]
         known = [*names, *leaves(cfg), *(key.rpartition(".")[2] for key in leaves(cfg))]
         parts = ", ".join(dict.fromkeys(names))
@@ -97,16 +98,19 @@ def _topic(
     if isinstance(part, DictConfig):
         yield f"\n  {topic}: {summary(OmegaConf.get_type(part))}"
         yield from _keys(part, f"{topic}.")
-        yield from _keys_elsewhere(topic, cast(type, OmegaConf.get_type(part)))
+        yield from _keys_elsewhere(topic, cfg)
     else:
         yield from (line for key in keys for line in _of_key(cfg, key))
+        yield from elsewhere
 
 
-def _keys_elsewhere(part: str, chosen: type) -> Iterator[str]:
-    """Yield the keys of `part` that other choices have, with the values by default."""
+def _keys_elsewhere(part: str, cfg: DictConfig, key: str = "") -> Iterator[str]:
+    """Yield the keys of `part` that other choices have, or the one of them, with the values by default."""
     named_by, classes = VARIANTS.get(part, ("", {}))
+    chosen = cast(type, OmegaConf.get_type(cfg, part)) if classes else None
     for name, cls in classes.items():
-        own = {field.name for field in fields(cls)} - {field.name for field in fields(chosen)}
+        own = {field.name for field in fields(cls)} - {field.name for field in fields(cast(type, chosen))}
+        own = {field for field in own if key in ("", field, f"{part}.{field}")}
         if cls is not chosen and own:
             yield f"\n  with {part}.{named_by}={name} also:"
             default, docs = _plain(OmegaConf.structured(cls)), field_docs(cls)

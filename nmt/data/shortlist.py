@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import sentencepiece
@@ -29,6 +29,10 @@ from nmt.files import write_atomically
 
 PieceIds = NDArray[np.int64]
 
+MAX_BYTES = 1 << 30
+"""Bytes that a file may expand to: a quarter of a billion pieces."""
+DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, BadZipFile, zlib.error)
+"""What a file that is no shortlist raises."""
 HOW_TO_MAKE = "make one with nmt shortlist run=RUN"
 
 
@@ -68,10 +72,15 @@ class Shortlist:
         if not path.is_file():
             raise UserError(f"{key}: there is no such file; {HOW_TO_MAKE}")
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = [stored[name].astype(np.int64) for name in ("always", "first", "pieces")]
-                found = cls(str(stored["fingerprint"]), *arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
+            with path.open("rb") as file:
+                with ZipFile(file) as archive:
+                    if sum(part.file_size for part in archive.infolist()) > MAX_BYTES:
+                        raise ValueError(f"it expands to more than {MAX_BYTES:,} bytes")
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as stored:
+                    arrays = [stored[name].astype(np.int64) for name in ("always", "first", "pieces")]
+                    found = cls(str(stored["fingerprint"]), *arrays)
+        except DAMAGED as error:
             raise UserError(f"{key} is no shortlist, or a damaged one; {HOW_TO_MAKE}") from error
         if found.fingerprint != tokenizer.fingerprint:
             raise UserError(
@@ -86,6 +95,8 @@ class Shortlist:
 
     def _is_sound(self, src_size: int, tgt_size: int) -> bool:
         """Return whether all numbers are in their ranges, and the special ids among `always`."""
+        if any(array.ndim != 1 for array in self._arrays().values()):
+            return False
         first, ids = self.first, np.concatenate([self.always, self.pieces])
         has_special = np.array_equal(self.always[: EOS_ID + 1], np.arange(EOS_ID + 1))
         is_falling = len(first) != src_size + 1 or first[0] != 0 or (np.diff(first) < 0).any()

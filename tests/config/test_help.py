@@ -37,6 +37,13 @@ def test_help_of_a_key_finds_it_in_any_part(capsys: pytest.CaptureFixture[str]) 
     assert shown(capsys, "train", "-h", "model.dropout").startswith("model.dropout=0.0 On the embeddings")
 
 
+def test_help_of_a_key_finds_it_in_choices_that_are_not_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "--help", "rank")
+    assert text.startswith("with adapt.name=lora also: adapt.rank=8 Columns of the one")
+    assert "adapt.alpha" not in text
+    assert "objective.alignments=null" in shown(capsys, "train", "--help", "objective.alignments")
+
+
 def test_help_of_a_group_that_is_no_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert "multi30k_en_de" in shown(capsys, "train", "--help", "experiment")
 

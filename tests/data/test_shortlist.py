@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -61,10 +62,37 @@ def test_a_file_is_read_again_and_another_one_is_refused(tmp_path: Path) -> None
     assert Shortlist.load(file, tok).allowed([5, 9]).tolist() == made.allowed([5, 9]).tolist()
     with pytest.raises(UserError, match="made for another tokenizer than that of the run"):
         Shortlist.load(file, tokenizer(joint=False))
+    made.first = made.first[:, None]
+    made.save(file)
+    with pytest.raises(UserError, match="is no shortlist, or a damaged one"):
+        Shortlist.load(file, tok)
+    made.first = made.first[:, 0]
     made.pieces[-1] = 1_000_000
     made.save(file)
     with pytest.raises(UserError, match="is no shortlist, or a damaged one"):
         Shortlist.load(file, tok)
     file.write_bytes(b"PK\3\4 nothing")
+    with pytest.raises(UserError, match="is no shortlist, or a damaged one"):
+        Shortlist.load(file, tok)
+
+
+def test_a_file_that_claims_an_absurd_size_is_refused(tmp_path: Path) -> None:
+    tok, file = tokenizer(joint=True), tmp_path / "shortlist.npz"
+    header = "{'descr': '<i4', 'fortran_order': False, 'shape': (99999999999999,), }".ljust(117) + "\n"
+    with ZipFile(file, "w") as archive:
+        for name in ("always", "first", "pieces", "fingerprint"):
+            array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(12)
+            archive.writestr(f"{name}.npy", array)
+    with pytest.raises(UserError, match="is no shortlist, or a damaged one"):
+        Shortlist.load(file, tok)
+
+
+def test_a_file_that_expands_without_bound_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tok, file = tokenizer(joint=True), tmp_path / "shortlist.npz"
+    build_shortlist([TEXT], tok, translations=3, frequent=5).save(file)
+    monkeypatch.setattr(shortlist, "MAX_BYTES", 100)
+    monkeypatch.setattr("numpy.load", lambda *args, **keys: pytest.fail("the file was read"))
     with pytest.raises(UserError, match="is no shortlist, or a damaged one"):
         Shortlist.load(file, tok)
