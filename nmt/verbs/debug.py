@@ -290,7 +290,7 @@ def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: TrainC
 
 def _lines_on_lengths(session: Session, found: Excerpt, cfg: TrainConfig) -> Iterator[str]:
     """Yield what each length that is typed in epochs or target tokens is in updates."""
-    steps = -(-len(session.plan) // cfg.trainer.accumulate)
+    steps = cfg.trainer.num_updates(len(session.plan))
     size = EpochSize(steps, max(1, round(session.pairs.tgt_lengths.sum() / steps)))
     for key, text, length in lengths_with_units(cfg):
         of_all = found.is_whole or length.unit == "token"
