@@ -315,6 +315,10 @@ class Tokenizer:
         found = [int(token) for token in ids][len(self._own_tag(ids)) :]
         return found[::-1] if self.cfg.right_to_left else found
 
+    def own_start(self, ids: Sequence[int]) -> list[int]:
+        """Return the id of the tag that the ids of a target begin with, if it has one."""
+        return [tag.id for tag in self._own_tag(ids)]
+
     def _own_tag(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tag that a translation begins with; that of a blank line begins with none."""
         tags = [*_tagged(self._tgt_tag), *self._language_tags.values()]

@@ -23,11 +23,13 @@ from nmt.data.lexicon import WORD, Links
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData
-from nmt.decoding.configs import DecodingConfig, SamplingConfig
+from nmt.decoding.configs import SamplingConfig
+from nmt.decoding.hypotheses import Wish
 from nmt.decoding.metrics import METRICS, SCORERS
 from nmt.decoding.sampling import draw_samples
 from nmt.errors import UserError, suggest
 from nmt.models.base import TranslationModel
+from nmt.runtime import derive_seed
 from nmt.training.configs import GuidedAlignmentConfig, MinimumRiskConfig
 from nmt.training.objective import OfText, Places
 
@@ -46,7 +48,7 @@ def functions_of_text(cfg: TrainConfig, data: TrainingData) -> OfText | None:
     if isinstance(cfg.objective, GuidedAlignmentConfig):
         return OfText(_links(cfg, data), _none, _none)
     if isinstance(cfg.objective, MinimumRiskConfig):
-        return OfText(_none, _candidates(cfg.decoding, cfg.objective), _costs(cfg, data.tokenizer))
+        return OfText(_none, _candidates(cfg, cfg.objective, data.tokenizer), _costs(cfg, data.tokenizer))
     return None
 
 
@@ -66,7 +68,7 @@ class Spelling:
 
     def read(self, ids: Sequence[int]) -> tuple[str, list[str]]:
         """Return the text of `ids`, without space around it, and the text of each id in the order of text."""
-        texts = [self.texts[token] for token in ids]
+        texts = [self.texts[token % len(self.texts)] for token in ids]  # without the factors of a source
         texts = texts[::-1] if self.turned else texts
         return re.sub(f"{UNKNOWN}+", UNKNOWN, "".join(texts)).strip(), texts
 
@@ -191,18 +193,21 @@ def _parsed(line: str, sizes: Sequence[int], where: str) -> Links:
 
 
 def _candidates(
-    search: DecodingConfig, cfg: MinimumRiskConfig
+    cfg: TrainConfig, objective: MinimumRiskConfig, tokenizer: Tokenizer
 ) -> Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]:
-    """Return the function that samples translations, no longer than `search` allows."""
+    """Return the function that samples translations, no longer than search allows, behind their tags."""
 
-    def sampled(model: TranslationModel, batch: Batch, seed: int, num: int) -> list[list[list[int]]]:
+    def sampled(model: TranslationModel, batch: Batch, step: int, num: int) -> list[list[list[int]]]:
         drawing = SamplingConfig(
-            max_length_ratio=search.max_length_ratio,
-            max_length_offset=search.max_length_offset,
-            temperature=cfg.temperature,
-            seed=seed,
+            max_length_ratio=cfg.decoding.max_length_ratio,
+            max_length_offset=cfg.decoding.max_length_offset,
+            temperature=objective.temperature,
+            seed=derive_seed(cfg.seed, "minimum risk", step),
         )
-        found = draw_samples(model, batch.src, batch.src_mask, drawing, num)
+        wishes = [
+            Wish(start, num_given=len(start)) for start in map(tokenizer.own_start, batch.tgt_out.tolist())
+        ]
+        found = draw_samples(model, batch.src, batch.src_mask, drawing, num, wishes)
         return [[[*sample.ids, EOS_ID] for sample in group] for group in found]
 
     return sampled

@@ -51,7 +51,7 @@ def first_epoch(cfg: TrainConfig, data: TrainingData) -> EpochSize:
         max_tokens=cfg.trainer.tokens_per_batch,
         draws=pairs.draws,
     )
-    steps = -(-len(plan) // cfg.trainer.accumulate)
+    steps = cfg.trainer.num_updates(len(plan))
     tokens = max(1, round(num_tokens_of(pairs, plan) / max(steps, 1)))
     return EpochSize(None if cfg.data.streaming else steps * epoch.num_parts, tokens)
 

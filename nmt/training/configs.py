@@ -186,6 +186,14 @@ class TrainerConfig:
         values = [x.accumulate for x in self.all_changes() if x.step <= step and x.accumulate is not None]
         return values[-1] if values else self.accumulate
 
+    def num_updates(self, batches: int) -> int:
+        """Return the number of updates that the first `batches` of a training make."""
+        updates = 0
+        while batches > 0:
+            updates += 1
+            batches -= self.accumulate_at(updates)
+        return updates
+
     def dropout_factor_at(self, step: int) -> float:
         """Return the factor on all dropout rates in update `step`."""
         changes = [change for change in self.all_changes() if change.step <= step]

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from nmt.data.batching import Batch, pad
 from nmt.data.special_ids import BOS_ID, PAD_ID
-from nmt.runtime import derive_seed
 from nmt.training.objective import LossModule, Objective, cut
 
 
@@ -49,8 +48,7 @@ class MinimumRisk(Objective):
         was_training, device = module.model.training, batch.src.device
         module.model.eval()
         with torch.autocast(device.type, enabled=False):
-            seed = derive_seed("minimum risk", step)
-            sampled = self.of_text.candidates(module.model, batch, seed, self.cfg.samples)
+            sampled = self.of_text.candidates(module.model, batch, step, self.cfg.samples)
         module.model.train(was_training)
         lengths = (batch.tgt_out != PAD_ID).sum(1).tolist()
         references = [ids[:n] for ids, n in zip(batch.tgt_out.tolist(), lengths, strict=True)]

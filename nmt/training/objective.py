@@ -57,7 +57,7 @@ class OfText:
     links: Callable[[Batch], Places]
     """The alignment of the words of a batch, as links between their pieces."""
     candidates: Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]
-    """Of a model in eval mode, a batch, a seed and a number: so many samples of each source, ended by EOS."""
+    """Of a model in eval mode, a batch, an update and a number: so many samples of each source, with EOS."""
     costs: Callable[[Sequence[Sequence[int]], Sequence[int]], list[float]]
     """Of the ids of translations of a sentence, and of its reference: the cost of each, 0 if perfect."""
 

@@ -25,7 +25,14 @@ from omegaconf import OmegaConf
 from nmt import runtime
 from nmt.config import small_data
 from nmt.config.compose import Composed
-from nmt.config.roots import Task, TrainConfig, in_updates, lengths_with_units, with_epoch_size
+from nmt.config.roots import (
+    Task,
+    TrainConfig,
+    epoch_size,
+    in_updates,
+    lengths_with_units,
+    with_epoch_size,
+)
 from nmt.config.stored import to_plain
 from nmt.data import census, source_factors
 from nmt.data.batching import Indices, Plan
@@ -46,6 +53,7 @@ from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
 from nmt.training.adaptation import adapt
+from nmt.training.adaptation_table import AdaptationConfig
 from nmt.training.configs import (
     AUTO,
     AverageOf,
@@ -53,10 +61,11 @@ from nmt.training.configs import (
     CrossEntropyConfig,
     DecayConfig,
     DistillationConfig,
+    GuidedAlignmentConfig,
     ObjectiveConfig,
 )
 from nmt.training.freezing import freeze
-from nmt.training.lengths import EpochSize
+from nmt.training.lengths import EpochSize, typed_lengths
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
 from nmt.verbs import train
@@ -76,7 +85,9 @@ USUAL_TOKENS = 4096
 """Size of a batch where `trainer.batch_tokens=auto` would look for one."""
 USUAL_EPOCH = EpochSize(steps=10_000, update_tokens=USUAL_TOKENS)
 """Size of an epoch of data of which only the first pairs are read, for lengths typed in epochs or tokens."""
-Component = TypeVar("Component", ModelConfig, ObjectiveConfig)
+NOISE = ("label_smoothing", "cut", "layer_drop")
+"""Keys besides those of dropout that keep a model from learning by heart."""
+Component = TypeVar("Component", ModelConfig, ObjectiveConfig, AdaptationConfig)
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -120,6 +131,7 @@ def smoke(cfg: TrainConfig, folder: Path) -> None:
 
 def smoke_config(cfg: TrainConfig, found: Excerpt) -> TrainConfig:
     """Return the config of two updates that go through everything; its scores mean nothing."""
+    cfg = _roughly_counted(cfg)
     trainer = dataclasses.replace(
         cfg.trainer,
         max_epochs=None,
@@ -161,13 +173,14 @@ def overfit(cfg: TrainConfig, folder: Path) -> None:
 
 def overfit_config(cfg: TrainConfig) -> TrainConfig:
     """Return the config of a training that nothing keeps from learning a batch by heart."""
-    cfg = in_updates(with_epoch_size(cfg, USUAL_EPOCH))
+    cfg = _roughly_counted(cfg)
     context = ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps)
     schedule = ConstantConfig(peak_rate=peak(cfg.schedule, context), warmup_steps=20)
     tokens = max(cfg.data.max_tokens, BY_HEART_TOKENS)
     return dataclasses.replace(
         cfg,
         model=_without_noise(cfg.model),
+        adapt=_without_noise(cfg.adapt),
         objective=_without_noise(cfg.objective),
         tokenizer=dataclasses.replace(cfg.tokenizer, sampling_alpha=0.0),
         schedule=schedule,
@@ -177,7 +190,7 @@ def overfit_config(cfg: TrainConfig) -> TrainConfig:
 
 def _without_noise(cfg: Component) -> Component:
     """Return a config without what keeps a model from learning by heart."""
-    names = [name for name in vars(cfg) if name.endswith("dropout") or name in ("label_smoothing", "cut")]
+    names = [name for name in vars(cfg) if name.endswith("dropout") or name in NOISE]
     changes: dict[str, Any] = dict.fromkeys(names, 0.0)
     return dataclasses.replace(cfg, **changes)
 
@@ -201,6 +214,7 @@ def profile(cfg: TrainConfig, folder: Path, trace: Path) -> None:
 def dry_run(cfg: TrainConfig, folder: Path) -> None:
     """Show the shapes, parameters, memory, disk and time of a training, after a few updates."""
     vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
+    typed = cfg
     cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
     with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
         batches = session.some_batches()
@@ -215,7 +229,7 @@ def dry_run(cfg: TrainConfig, folder: Path) -> None:
             + ", ".join(f"{name} {size:,}" for name, size in parts.items()),
             *_lines_on_memory(memory, cfg),
             *_lines_on_time(session, found, seconds, cfg),
-            *_lines_on_lengths(session, found, cfg),
+            *_lines_on_lengths(session, found, typed),
         ]
     print("\n".join(["dry run, estimated; nothing was kept", *lines]))
 
@@ -276,7 +290,7 @@ def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: TrainC
 
 def _lines_on_lengths(session: Session, found: Excerpt, cfg: TrainConfig) -> Iterator[str]:
     """Yield what each length that is typed in epochs or target tokens is in updates."""
-    steps = -(-len(session.plan) // cfg.trainer.accumulate)
+    steps = cfg.trainer.num_updates(len(session.plan))
     size = EpochSize(steps, max(1, round(session.pairs.tgt_lengths.sum() / steps)))
     for key, text, length in lengths_with_units(cfg):
         of_all = found.is_whole or length.unit == "token"
@@ -305,8 +319,25 @@ def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainC
     if isinstance(objective, DistillationConfig):
         log("objective=distillation needs the tokenizer of all data; cross_entropy takes its place here")
         objective = CrossEntropyConfig()
+    if isinstance(objective, GuidedAlignmentConfig) and objective.alignments and not found.is_whole:
+        log("objective.alignments is about all data; estimated alignments take its place here")
+        objective = dataclasses.replace(objective, alignments=None)
     changed = dataclasses.replace(cfg, run=None, data=found.data, tokenizer=tokenizer, objective=objective)
-    return changed if found.is_whole else with_epoch_size(changed, USUAL_EPOCH), found
+    return changed if found.is_whole else _roughly_counted(changed), found
+
+
+def _roughly_counted(cfg: TrainConfig) -> TrainConfig:
+    """Return `cfg` with all lengths in updates, by a usual epoch; no decay ends before its warm-up."""
+    cfg = with_epoch_size(cfg, USUAL_EPOCH)
+    schedule, size = cfg.schedule, epoch_size(cfg)
+    if isinstance(schedule, DecayConfig):
+        counted = {name: length.steps(size) for name, _, length in typed_lengths("schedule", schedule)}
+        warmup = counted.get("warmup_steps", schedule.warmup_steps)
+        end = counted.get("decay_steps", schedule.decay_steps or cfg.trainer.max_steps)
+        if counted:  # of numbers alone it is known already
+            counted["decay_steps"] = max(end, warmup + 1)
+        cfg = dataclasses.replace(cfg, schedule=dataclasses.replace(schedule, **counted))
+    return in_updates(cfg)
 
 
 def _batch_tokens(cfg: TrainConfig) -> int:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from nmt import cli
+from nmt.config.compose import compose
+from nmt.data.batching import Batch, pad
 from nmt.data.lexicon import WORD
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.tokenizer_training import TagSide, TokenizerConfig, TokenizerKind
+from nmt.data.training_split import TrainingData
 from nmt.errors import UserError
-from nmt.runs.objective_text import SPACED, Spelling, _parsed
+from nmt.models.base import TranslationModel
+from nmt.runs.objective_text import SPACED, Spelling, _parsed, functions_of_text
+from nmt.verbs import VERBS
 from tests.training.test_objective import trained_in_parts
 
 LINES = ["The old cat sleeps, in the garden.", "A cat  sees the old garden!", "old cats sleep"]
@@ -38,6 +47,36 @@ def test_words_have_the_same_places_in_every_segmentation(right_to_left: bool) -
                 for found, own in zip(places, words, strict=True):
                     in_order = sorted(found, reverse=right_to_left)
                     assert own in "".join(spelling.texts[ids[place]] for place in in_order)
+
+
+def test_source_factors_change_no_text() -> None:
+    cfg = TokenizerConfig(kind=TokenizerKind.char, source_factors=["case", "position"])
+    tokenizer = Tokenizer.train(cfg, ParallelText(LINES, LINES))
+    spelling = Spelling(tokenizer, [], is_target=False)
+    assert max(tokenizer.encode_src(LINES)[0]) >= tokenizer.src_vocab_size
+    assert spelling.read(tokenizer.encode_src(LINES)[0])[0] == LINES[0].lower()
+
+
+def test_samples_begin_with_the_tag_of_their_target_and_follow_the_seed(
+    tiny_model: Callable[..., TranslationModel],
+) -> None:
+    src, tgt = ["<2de> a dog", "<2fr> a dog", "<2fr> a cat"], ["ein Hund", "un chien", "un chat"]
+    rules = TokenizerConfig(kind=TokenizerKind.char, tag_side=TagSide.target)
+    tokenizer = Tokenizer.train(rules, ParallelText(src, tgt), ["<2de>", "<2fr>"])
+    (ids, mask), (tgt_out, real) = pad(tokenizer.encode_src(src)), pad(tokenizer.encode_tgt(tgt, src))
+    batch = Batch(ids, mask, tgt_out, tgt_out, rows=real.flatten().nonzero()[:, 0])
+    (trial,) = compose(VERBS["train"], ["data=toy", "objective=minimum_risk"])
+    cfg, _ = trial.to_training()
+    model, data = tiny_model().eval(), cast(TrainingData, SimpleNamespace(tokenizer=tokenizer))
+
+    def drawn(seed: int) -> list[list[list[int]]]:
+        of_text = functions_of_text(dataclasses.replace(cfg, seed=seed), data)
+        assert of_text is not None
+        return of_text.candidates(model, batch, 1, 4)
+
+    for group, line in zip(drawn(1), src, strict=True):
+        assert {sample[0] for sample in group} == {*tokenizer.tgt_start(line)}
+    assert drawn(1) == drawn(1) != drawn(2)
 
 
 def test_a_line_of_an_alignment() -> None:

@@ -31,6 +31,7 @@ def test_values_are_those_of_the_last_change() -> None:
     cfg = TrainerConfig(accumulate=5, **CHANGES)
     assert [cfg.accumulate_at(step) for step in range(1, 8)] == [5, 5, 2, 2, 2, 3, 3]
     assert [cfg.dropout_factor_at(step) for step in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0, 0]
+    assert [cfg.num_updates(batches) for batches in (0, 1, 5, 6, 16, 17, 20)] == [0, 1, 1, 2, 5, 6, 7]
 
 
 def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable[..., Trainer]) -> None:

@@ -14,6 +14,7 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.data.excerpt import Excerpt
 from nmt.models.configs import TransformerConfig
+from nmt.training.adaptation_table import LoraConfig
 from nmt.training.checkpoint import CheckpointStore
 from nmt.training.configs import DecayConfig
 from nmt.verbs import VERBS, debug
@@ -64,6 +65,26 @@ def test_smoke_of_a_schedule_that_ends_has_the_rates_of_the_training() -> None:
     assert isinstance(smoked.schedule, DecayConfig)
     assert (smoked.schedule.decay_steps, smoked.trainer.max_steps) == (700, 2)
     assert (smoked.metrics, smoked.model, smoked.optimizer) == (cfg.metrics, cfg.model, cfg.optimizer)
+
+
+def test_what_is_about_all_data_does_not_keep_an_excerpt_from_a_smoke_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An epoch that is not known is not too long for trainer.max_steps, and alignments name other lines."""
+    monkeypatch.setattr(debug, "FEW_PAIRS", 5)
+    lengths = ["schedule=cosine", "schedule.warmup_steps=2 epochs", "trainer.max_steps=700"]
+    guided = ["objective=guided_alignment", "objective.alignments=not_there"]
+    assert main([*TINY, *lengths, *guided, "debug=smoke"]) == 0
+    assert "objective.alignments is about all data; estimated alignments" in capsys.readouterr().err
+
+
+def test_overfit_is_without_noise() -> None:
+    (trial,) = compose(VERBS["train"], ["model=transformer_tiny", "model.layer_drop=0.3"])
+    adapted = dataclasses.replace(trial.to_training()[0], adapt=LoraConfig(dropout=0.1))
+    cfg = debug.overfit_config(adapted)
+    assert isinstance(cfg.model, TransformerConfig)
+    assert isinstance(cfg.adapt, LoraConfig)
+    assert (cfg.model.layer_drop, cfg.adapt.dropout) == (0.0, 0.0)
 
 
 def test_overfit_says_after_how_many_updates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
