@@ -15,7 +15,7 @@ import math
 import struct
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -120,7 +120,7 @@ def _new_pieces(
     counts = _counted_words(model, prepare(cfg, lines), symbols)
     found = list[NewPiece]()
     if not cfg.byte_fallback and cfg.kind is not TokenizerKind.word:
-        found += _characters(cfg, counts, known)
+        found += _characters(cfg, counts, {*known.ids, *known.unused, *symbols})
     if cfg.kind is TokenizerKind.word:
         least, order = cfg.min_frequency, sorted(counts, key=lambda word: (-counts[word], word))
         found += [NewPiece(w, 0.0) for w in order if w not in known.ids and counts[w] >= least]
@@ -140,7 +140,7 @@ def _counted_words(model: bytes, lines: Sequence[str], symbols: Iterable[str]) -
     return Counter({word: count for word, count in counts.items() if word not in left_out})
 
 
-def _characters(cfg: TokenizerConfig, counts: Counter[str], known: Pieces) -> list[NewPiece]:
+def _characters(cfg: TokenizerConfig, counts: Counter[str], known: Container[str]) -> list[NewPiece]:
     """Return the unknown characters, the most frequent first, that the config would give a piece."""
     seen = Counter[str]()
     for word, count in counts.items():
@@ -151,7 +151,7 @@ def _characters(cfg: TokenizerConfig, counts: Counter[str], known: Pieces) -> li
         if covered >= cfg.character_coverage * total or count < cfg.min_frequency:
             break
         covered += count
-        if character not in known.ids and character not in known.unused:
+        if character not in known:
             found.append(NewPiece(character, math.log(count / total)))
     return found
 

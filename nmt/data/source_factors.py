@@ -105,16 +105,17 @@ def packed(
 
 
 def small(line: str) -> str:
-    """Return a line in small letters, character by character, so that its length stays."""
+    """Return a line in small letters, character by character, so that its length stays: İ becomes i."""
     lowered = line.lower()
-    if len(lowered) == len(line):
-        return lowered
-    return "".join(new if len(new := letter.lower()) == 1 else letter for letter in line)
+    return lowered if len(lowered) == len(line) else "".join(letter.lower()[0] for letter in line)
 
 
 def texts_of(line: str, surfaces: Sequence[str]) -> list[str]:
-    """Return the parts of a line as it was read that pieces stand for, given those of its small letters."""
-    texts, start = list[str](), 0
+    """Return the parts of a line as it was read that pieces stand for, given those of its small letters.
+
+    What SentencePiece drops in front of a line, such as spaces, is no part of any piece.
+    """
+    texts, start = list[str](), small(line).index("".join(surfaces))
     for surface in surfaces:
         texts.append(line[start : start + len(surface)])
         start += len(surface)

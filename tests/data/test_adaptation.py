@@ -8,7 +8,7 @@ from nmt.data.adaptation import _integer, coverage, extended, origins
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 
 OLD = ["a man rides a bike", "two men ride on the road", "the dog runs on a road", "a dog and a man run"] * 3
 NEW = ["the ministry of economics said", "économics and the ministry", "ministry said 2023, said 2023"] * 3
@@ -54,6 +54,17 @@ def test_joined_pieces_are_letters_or_digits_within_a_word() -> None:
     pieces = new.tgt_spellings(range(old.tgt_vocab_size, new.tgt_vocab_size))
     assert {"▁ab", "12"} <= set(pieces)
     assert not any("12," in x or "b1" in x or "-" in x[1:] for x in pieces)
+
+
+def test_marks_of_case_and_symbols_are_no_new_pieces_once_they_are_there() -> None:
+    text = ParallelText(["The dog # sees", "a Cat NASA"], ["Der Hund #", "eine Katze"])
+    cfg = TokenizerConfig(kind=TokenizerKind.char, case=Case.markup, symbols=["#"], vocab_size=100)
+    old = Tokenizer.train(cfg, text)
+    new = extended(old, ParallelText(["Quiz # ⇧"], ["Jux"]), 10)
+    added = new.tgt_spellings(range(old.tgt_vocab_size, new.tgt_vocab_size))
+    assert added
+    assert set(added) <= set("quizjx")
+    assert new.decode(new.encode_tgt(["Quiz # NASA"])[0]) == "Quiz # NASA"
 
 
 def test_the_same_text_gives_the_same_pieces() -> None:
