@@ -459,18 +459,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "objective.teacher=ema needs all averaged weights in each process, but runtime.parallel=fsdp "
             "splits them; set runtime.parallel=ddp, or objective.teacher=self"
         )
-    if cfg.objective.needs_attention and cfg.trainer.gradient_checkpointing:
-        yield (
-            f"objective={cfg.objective.name} keeps the weights of an attention, which "
-            "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
-        )
-    if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
-        yield (
-            f"objective={cfg.objective.name} translates with all weights in each process, but "
-            "runtime.parallel=fsdp splits them; set runtime.parallel=ddp"
-        )
-    if cfg.objective.needs_text and cfg.task is not Task.translation:
-        yield f"objective={cfg.objective.name} is for task=translation, but task={cfg.task.value}"
+    yield from _misfits_of_objective(cfg)
     if decay_follows_limit(cfg):
         decay = cast(DecayConfig, cfg.schedule)
         if cfg.trainer.max_steps is None:
@@ -483,6 +472,21 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
                 f"schedule={decay.name} decays until trainer.max_steps={cfg.trainer.max_steps}, which "
                 f"must be above schedule.warmup_steps={decay.warmup_steps}; lower schedule.warmup_steps"
             )
+
+
+def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
+    if cfg.objective.needs_attention and cfg.trainer.gradient_checkpointing:
+        yield (
+            f"objective={cfg.objective.name} keeps the weights of an attention, which "
+            "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
+        )
+    if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            f"objective={cfg.objective.name} translates with all weights in each process, but "
+            "runtime.parallel=fsdp splits them; set runtime.parallel=ddp"
+        )
+    if cfg.objective.needs_text and cfg.task is not Task.translation:
+        yield f"objective={cfg.objective.name} is for task=translation, but task={cfg.task.value}"
 
 
 def _misfits_of_lengths(cfg: TrainConfig) -> Iterator[str]:
