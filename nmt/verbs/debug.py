@@ -331,11 +331,13 @@ def _roughly_counted(cfg: TrainConfig) -> TrainConfig:
     cfg = with_epoch_size(cfg, USUAL_EPOCH)
     schedule, size = cfg.schedule, epoch_size(cfg)
     if isinstance(schedule, DecayConfig):
-        counted = {name: length.steps(size) for name, _, length in typed_lengths("schedule", schedule)}
+        counted: dict[str, Any] = {
+            name: length.steps(size) for name, _, length in typed_lengths("schedule", schedule)
+        }
         warmup = counted.get("warmup_steps", schedule.warmup_steps)
         end = counted.get("decay_steps", schedule.decay_steps or cfg.trainer.max_steps)
         if counted:  # of numbers alone it is known already
-            counted["decay_steps"] = max(end, warmup + 1)
+            counted["decay_steps"] = max(end or 0, warmup + 1)
         cfg = dataclasses.replace(cfg, schedule=dataclasses.replace(schedule, **counted))
     return in_updates(cfg)
 

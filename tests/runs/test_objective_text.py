@@ -38,10 +38,10 @@ def test_words_have_the_same_places_in_every_segmentation(right_to_left: bool) -
     assert len({tuple(map(int, ids)) for sentences in drawn for ids in sentences}) > len(LINES)
     for encoded in [*drawn, [np.asarray(ids) for ids in tokenizer.encode_tgt(LINES)]]:
         for ids, line in zip(encoded, LINES, strict=True):
-            text, texts = spelling.read(ids.tolist())
-            assert text == " ".join(line.split())
+            spelt, texts = spelling.read(ids.tolist())
+            assert spelt == " ".join(line.split())
             for word in (WORD, SPACED):
-                words = word.findall(text)
+                words = word.findall(spelt)
                 places = spelling.places(texts, word)
                 assert len(places) == len(words)
                 for found, own in zip(places, words, strict=True):
