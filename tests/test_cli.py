@@ -171,7 +171,7 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train runtime.colour=1",
             "unknown key runtime.colour; "
-            "the keys here are device, precision, threads, kernels, compile, parallel, "
+            "the keys here are device, precision, tf32, threads, kernels, compile, parallel, "
             "timeout_minutes, grace_seconds, requeue",
         ),
         (
@@ -214,7 +214,7 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train runtime=5",
             "runtime must be a group of keys "
-            "(device, precision, threads, kernels, compile, parallel, "
+            "(device, precision, tf32, threads, kernels, compile, parallel, "
             "timeout_minutes, grace_seconds, requeue), but is 5",
         ),
         (
@@ -399,7 +399,8 @@ def test_errors_are_one_readable_message(
         ("attention run=outputs/mine layer=0", "layer counts from 1, but is 0; null means all layers"),
         (
             "evaluate run=outputs/mine seed=3",
-            "unknown key seed; the keys here are run, checkpoint, ensemble, runtime, decoding, data, "
+            "unknown key seed; the keys here are run, checkpoint, encoder_layers, decoder_layers, ensemble, "
+            "runtime, decoding, data, "
             "metrics, scoring, sets, testset, read_corpus, confidence",
         ),
         (

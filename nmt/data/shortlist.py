@@ -8,9 +8,11 @@ sentence the most frequent target pieces, bytes and special ids. Knows pieces as
 from __future__ import annotations
 
 import io
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -50,7 +52,8 @@ class Shortlist:
 
     def allowed(self, src: Iterable[int]) -> PieceIds:
         """Return the target ids, ascending, that the translation of the source ids may have."""
-        parts = [self.pieces[self.first[i] : self.first[i + 1]] for i in set(src)]
+        num_pieces = len(self.first) - 1  # a source id may have factors packed behind its piece
+        parts = [self.pieces[self.first[i] : self.first[i + 1]] for i in {i % num_pieces for i in src}]
         return np.unique(np.concatenate([self.always, *parts]))
 
     def save(self, path: Path) -> None:
@@ -72,14 +75,7 @@ class Shortlist:
         if not path.is_file():
             raise UserError(f"{key}: there is no such file; {HOW_TO_MAKE}")
         try:
-            with path.open("rb") as file:
-                with ZipFile(file) as archive:
-                    if sum(part.file_size for part in archive.infolist()) > MAX_BYTES:
-                        raise ValueError(f"it expands to more than {MAX_BYTES:,} bytes")
-                file.seek(0)
-                with np.load(file, allow_pickle=False) as stored:
-                    arrays = [stored[name].astype(np.int64) for name in ("always", "first", "pieces")]
-                    found = cls(str(stored["fingerprint"]), *arrays)
+            found = _read(path, path.stat())
         except DAMAGED as error:
             raise UserError(f"{key} is no shortlist, or a damaged one; {HOW_TO_MAKE}") from error
         if found.fingerprint != tokenizer.fingerprint:
@@ -108,6 +104,19 @@ class Shortlist:
         )
 
 
+@lru_cache(maxsize=1)
+def _read(path: Path, version: os.stat_result) -> Shortlist:
+    """Return what is in this version of a file; kept, since a long text asks for it block by block."""
+    with path.open("rb") as file:
+        with ZipFile(file) as archive:
+            if sum(part.file_size for part in archive.infolist()) > MAX_BYTES:
+                raise ValueError(f"it expands to more than {MAX_BYTES:,} bytes")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = [stored[name].astype(np.int64) for name in ("always", "first", "pieces")]
+            return Shortlist(str(stored["fingerprint"]), *arrays)
+
+
 def build_shortlist(
     chunks: Iterable[ParallelText], tokenizer: Tokenizer, *, translations: int, frequent: int
 ) -> Shortlist:
@@ -120,7 +129,8 @@ def build_shortlist(
     counts = np.zeros(tgt_size, np.int64)
     keys: PieceIds = np.empty(0, np.int64)
     sums: Any = np.empty(0)
-    for src, tgt in _parts(chunks, tokenizer):
+    for packed, tgt in _parts(chunks, tokenizer):
+        src = RaggedIds(np.asarray(packed.ids[:]) % src_size, packed.lengths)  # without source factors
         counts += np.bincount(np.asarray(tgt.ids[:]), minlength=tgt_size)
         lexicon = train_lexicon(src, tgt, src_size, tgt_size)
         keys, places = np.unique(np.concatenate([keys, lexicon.keys]), return_inverse=True)

@@ -53,6 +53,17 @@ class ExportConfig(RunConfig):
                 f"run names {len(self.runs)} runs, but an exported model is one model; export them one by "
                 "one, or distil the ensemble into one model first: nmt distil teacher=[A,B]"
             )
+        if self.ensemble.lm is not None:
+            raise UserError(
+                f"ensemble.lm={self.ensemble.lm} is a second model, but an exported model is one; "
+                "leave it out"
+            )
+        shortlist = getattr(self.decoding, "shortlist", None)  # without a run, decoding is still missing
+        if shortlist is not None:
+            raise UserError(
+                f"decoding.shortlist={shortlist} has no place in an exported model, which "
+                "predicts all pieces; add decoding.shortlist=null"
+            )
         if not self.output.strip():
             raise UserError("output must name a folder, but is empty")
         if self.quantization is Quantization.int8 and self.format in (Format.huggingface, Format.safetensors):

@@ -432,9 +432,9 @@ def require_files(source: Path, output: Path) -> None:
     if output.exists() and source.exists() and output.samefile(source):
         raise UserError(f"output: {output} is the input; {OTHER_OUTPUT}")
     _require_free(output)
-    require_file(source, "input")
-    if not source.is_file():
+    if source.exists() and not (source.is_file() or source.is_dir()):
         raise UserError(f"input: {source} is no regular file; leave out input and output to read a stream")
+    require_file(source, "input")
 
 
 def _require_free(output: Path) -> None:

@@ -20,6 +20,7 @@ from nmt.config.compose import Composed
 from nmt.config.roots import TrainConfig, in_updates, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
+from nmt.data.shortlist import Shortlist
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData
@@ -267,6 +268,8 @@ def validator(
 ) -> Callable[[int], dict[str, float]]:
     """Return a function that scores the model on the validation split, like the final evaluation."""
     cfg = trained.cfg
+    if cfg.decoding.shortlist is not None:  # a wrong one is told before the first update
+        Shortlist.load(Path(cfg.decoding.shortlist), trained.tokenizer)
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)

@@ -51,6 +51,14 @@ def test_translations_frequent_pieces_and_the_same_word_are_allowed(
     assert words(tok, in_parts, "s3 s7") == {"t3", "t7"} | own
 
 
+def test_the_factors_of_source_pieces_change_nothing_of_what_they_become() -> None:
+    cfg = TokenizerConfig(kind=TokenizerKind.word, vocab_size=100, source_factors=["position", "case"])
+    tok = Tokenizer.train(cfg, TEXT)
+    found = build_shortlist([TEXT], tok, translations=1, frequent=0)
+    assert max(tok.encode_src(["s3 S7"])[0]) >= tok.src_vocab_size
+    assert {"t3", "t7"} <= words(tok, found, "s3 s7") == words(tok, found, "s3 S7")
+
+
 def test_a_file_is_read_again_and_another_one_is_refused(tmp_path: Path) -> None:
     tok, file = tokenizer(joint=True), tmp_path / "folder" / "shortlist.npz"
     with pytest.raises(

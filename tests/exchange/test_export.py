@@ -221,6 +221,15 @@ def run(tmp_path: Path) -> Path:
             "run names 2 runs, but an exported model is one model; export them one by one, or distil the "
             "ensemble into one model first: nmt distil teacher=[A,B]",
         ),
+        (
+            "format=safetensors output=OUT ensemble.lm=RUN",
+            "ensemble.lm=RUN is a second model, but an exported model is one; leave it out",
+        ),
+        (
+            "format=safetensors output=OUT decoding.shortlist=a.npz",
+            "decoding.shortlist=a.npz has no place in an exported model, which predicts all pieces; add "
+            "decoding.shortlist=null",
+        ),
     ],
 )
 def test_settings_that_are_refused(

@@ -188,7 +188,6 @@ VARIATIONS: dict[str, dict[str, Callable[[], ModelConfig]]] = {
             encoder_sharing=[1, 1, 1],
             decoder_sharing=[1, 2, 1],
             positions=Positions.t5,
-            init=Init.depth_scaled,
         ),
         "layer_dropouts": partial(transformer, layer_drop=0.1, decoder_sharing=[1, 1]),
         "one_head": partial(transformer, num_heads=1, positions=Positions.alibi, embedding_norm=True),

@@ -120,7 +120,7 @@ def test_a_decay_without_an_end(schedule: str) -> None:
     ("kind", "fields", "message"),
     [
         (NoamConfig, {"factor": 0.0}, "schedule.factor must be positive, but is 0.0"),
-        (NoamConfig, {"warmup_steps": 0}, "schedule.warmup_steps must be positive, but is 0"),
+        (NoamConfig, {"warmup_steps": 0}, "schedule.warmup_steps must be at least 1, but is 0"),
         (ConstantConfig, {"peak_rate": 0.0}, "schedule.peak_rate must be positive, but is 0.0"),
         (ConstantConfig, {"warmup_steps": -1}, "schedule.warmup_steps must not be negative, but is -1"),
         (LinearConfig, {"final_rate": -1.0}, "schedule.final_rate must not be negative, but is -1.0"),
