@@ -78,6 +78,7 @@ OF_TEXT = (
     "moses_src",
     "moses_tgt",
     "right_to_left",
+    "source_factors",
 )
 """Keys of a tokenizer on which the ids of a text depend once its pieces are known."""
 
