@@ -490,21 +490,6 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             )
 
 
-def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
-    if cfg.objective.needs_attention and cfg.trainer.gradient_checkpointing:
-        yield (
-            f"objective={cfg.objective.name} keeps the weights of an attention, which "
-            "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
-        )
-    if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
-        yield (
-            f"objective={cfg.objective.name} translates with all weights in each process, but "
-            "runtime.parallel=fsdp splits them; set runtime.parallel=ddp"
-        )
-    if cfg.objective.needs_text and cfg.task is not Task.translation:
-        yield f"objective={cfg.objective.name} is for task=translation, but task={cfg.task.value}"
-
-
 def _misfits_of_lengths(cfg: TrainConfig) -> Iterator[str]:
     for key, text, length in lengths_with_units(cfg):
         if cfg.data.streaming and length.unit == "epoch" and cfg.trainer.epoch_steps is None:
