@@ -184,11 +184,7 @@ def test_a_file_of_the_user_is_told_the_new_names(tmp_path: Path, text: str, mes
 def test_what_was_stored_for_muon_alone_is_dropped_elsewhere(algorithm: str, kept: dict[str, Any]) -> None:
     plain = {"optimizer": {"schedule": "noam", "algorithm": algorithm, "muon_rms": 0.2, "warmup_steps": 9}}
     translate(plain)
-    assert plain == {
-        "optimizer": kept,
-        "schedule": {"name": "noam", "warmup_steps": 9},
-        "adapt": {"name": "none"},
-    }
+    assert plain == {"optimizer": kept, "schedule": {"name": "noam", "warmup_steps": 9}}
 
 
 def test_a_key_under_both_names_is_refused(tmp_path: Path) -> None:
