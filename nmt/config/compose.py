@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -494,10 +494,19 @@ def _known_runs(wanted: str = "") -> str:
     return suggest(wanted, found) or listed
 
 
-@functools.cache
-def _register_choice(part: str, name: str, cls: type) -> None:
-    """Give Hydra the schema of one choice."""
-    ConfigStore.instance().store(group=part, name=f"{SCHEMA_PREFIX}{name}", node=_with_open_mappings(cls))
+class _Choice(ConfigNode):
+    """The schema of one choice, made when Hydra reads it: a command reads a few of more than forty."""
+
+    def __init__(self, part: str, name: str, cls: type) -> None:
+        """Name the schema of the dataclass `cls`, without its attribute `node`."""
+        self.name, self.group, self.package, self.provider = name, part, None, None
+        self.cls = cls
+
+    def __getattr__(self, name: str) -> DictConfig:
+        """Make `node`, the one attribute that is missing until Hydra gives it to a copy."""
+        if name != "node":
+            raise AttributeError(name)
+        return _with_open_mappings(self.cls)
 
 
 def _register(verb: Verb, stored: TrainConfig | None) -> None:
@@ -537,8 +546,9 @@ def _with_open_mappings(component: object) -> DictConfig:
 def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
     """Set Hydra up for `verb` and the config of its run; turn the errors of Hydra into `UserError`."""
     for part, (_, classes) in VARIANTS.items():
+        schemas = ConfigStore.instance().repo.setdefault(part, {})
         for name, cls in classes.items():
-            _register_choice(part, name, cls)
+            schemas[f"{SCHEMA_PREFIX}{name}.yaml"] = _Choice(part, f"{SCHEMA_PREFIX}{name}.yaml", cls)
     _register(verb, stored)
     with explained(), hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"):
         yield GlobalHydra.instance().hydra

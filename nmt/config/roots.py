@@ -8,7 +8,7 @@ line, and no component ever sees a root config.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar, cast
@@ -304,6 +304,19 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
         made = root(**parts)
     problems.refuse()
     return made
+
+
+def with_values(part: Root, key: str, values: Mapping[str, Any]) -> Root:
+    """Return the component `part`, which configs name `key`, with other values.
+
+    Raises:
+        UserError: a name is unknown, or a value is not what the component takes.
+    """
+    with explained():
+        cfg = OmegaConf.create({key: OmegaConf.structured(part)}, flags={"struct": True})
+        for name, value in values.items():
+            OmegaConf.update(cfg, f"{key}.{name}", value, merge=True)
+        return cast(Root, OmegaConf.to_object(cfg[key]))
 
 
 def check(cfg: TrainConfig) -> None:

@@ -80,7 +80,7 @@ def _letters() -> _Letters:
         {lower: upper for upper, lower in pairs.items()},
         re.compile(f"(?<![{L}{N}{U}])[{L}{N}]*[{U}][{L}{N}{U}]*|{any_mark}"),
         re.compile(f"(?P<upper>[{U}][{X}]*[{U}][{U}{X}]*)|(?P<title>[{U}][{L}{N}]*)|(?P<rest>[{L}{N}]+)"),
-        re.compile(f"{ESCAPE}{any_mark}|(?P<word>[{L}{N}{U}]*)(?P<mark>[{TITLE}{UPPER}{BREAK}])"),
+        re.compile(f"{ESCAPE}{any_mark}?|(?P<word>[{L}{N}{U}]*)(?P<mark>[{TITLE}{UPPER}{BREAK}])"),
     )
 
 
@@ -143,7 +143,7 @@ def _restored(line: str) -> list[str]:
     for match in letters.mark.finditer(line):
         mark = match["mark"]
         if mark is None:
-            found[match.start()] = ""  # the escape
+            found[match.start()] = ""  # the escape, which a model may also write before nothing
             continue
         found[match.end() - 1] = ""
         first, last = match.span("word")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def translate(
             hypotheses = decode(searched, src, src_mask, cfg, asked.wishes(numbers), allowed)
             ranked = [_detokenised(best, tokenizer, cfg) for best in hypotheses]
             asked.complete(numbers, ranked, searched, device)
-            found.append([[asdict(one) for one in best] for best in ranked])
+            found.append([[vars(one) for one in best] for best in ranked])
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, several in zip(numbers, sentences, strict=True):
             translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])

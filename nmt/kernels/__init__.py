@@ -33,7 +33,10 @@ from nmt.files import sync
 
 FOLDER = Path(__file__).parent
 SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp", "step.cpp", "int8.cpp")
-HEADERS = ("lanes.h", "tiles.h", "packing.h", "products.h", "linear.h", "heads.h", "arguments.h", "dropout.h")
+HEADERS = (
+    *("lanes.h", "tiles.h", "packing.h", "products.h", "int8.h"),
+    *("linear.h", "heads.h", "arguments.h", "dropout.h"),
+)
 LIBRARY = "library.so"
 LONGEST_BUILD = 1800.0
 """Seconds that the compilers may take: about a minute of the processor, many times that beside other work."""
@@ -87,6 +90,11 @@ def usable_in_training(x: Tensor) -> bool:
     if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     return x.dtype in (torch.float32, torch.bfloat16) and load()
+
+
+def has_tiles() -> bool:
+    """Return whether the kernels multiply numbers of 16 bits on this processor."""
+    return load() and bool(torch.ops.nmt.has_tiles())
 
 
 def has_int8() -> bool:

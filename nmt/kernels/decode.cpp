@@ -135,7 +135,7 @@ Tensor attend(const Tensor& queries, at::TensorList keys, at::TensorList values,
   return out;
 }
 
-// ---- products with bfloat16 weights
+// ---- products with packed weights
 
 #ifdef NMT_TILES
 
@@ -147,10 +147,11 @@ Tensor pack_weights(const Tensor& weight) {
   return pack<true, InnerAxis::columns>(w, inputs, outputs, inputs).memory();
 }
 
-// x (M, I) times packed weights, plus bias (O), then relu where asked for: (M, O).
+#endif
+
+// x (M, I) times packed weights, of 16 or 8 bits, plus bias (O), then relu where asked for: (M, O).
 Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias, int64_t outputs,
                      bool relu) {
-  TORCH_CHECK(has_tiles(), "this machine has no tiles");
   const auto [rows, inputs] = sizes_of<2>("x", x);
   const Tensor in = x.contiguous();
   const float* numbers = data_of<float>("x", in, {rows, inputs});
@@ -161,8 +162,6 @@ Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<
   });
   return out;
 }
-
-#endif
 
 // ---- the best continuations
 
@@ -305,6 +304,7 @@ Continuations best_of_hidden(const Tensor& hidden, const Tensor& weight, const s
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("has_tiles() -> bool", &has_tiles);
+  m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
   m.def("attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor",
         &attend);
   m.def(
@@ -317,6 +317,5 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
       &best_of_hidden);
 #ifdef NMT_TILES
   m.def("pack_weights(Tensor weight) -> Tensor", &pack_weights);
-  m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
 #endif
 }

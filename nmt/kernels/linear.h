@@ -1,9 +1,10 @@
-// Linear maps of the rows of search: of many rows at once or of one, by float32 weights as they are, or by bfloat16
-// weights in tiles.
+// Linear maps of the rows of search: of many rows at once or of one, by float32 weights as they are, by bfloat16
+// weights in tiles, or by weights of 8 bits in panels.
 
 #pragma once
 
 #include "arguments.h"
+#include "int8.h"
 #include "lanes.h"
 #include "products.h"
 
@@ -39,16 +40,26 @@ inline Vec16 sums_of(Vec16 (&vectors)[LANES]) {
   return vectors[0];
 }
 
-// A weight (O, I), float32 or packed, with its bias, null if there is none.
+// A weight (O, I), float32 or packed in 16 or 8 bits, with its bias, null if there is none.
 class LinearMap {
  public:
   const int64_t outputs, inputs;
 
   LinearMap(const char* name, const at::Tensor& weight, const std::optional<at::Tensor>& bias, int64_t outputs,
             int64_t inputs)
-      : outputs(outputs), inputs(inputs), weight_(weight), bias_(data_of<float>(name, bias, {outputs})) {
-    if (weight.defined() && weight.scalar_type() == at::kFloat) {
+      : outputs(outputs),
+        inputs(inputs),
+        weight_(weight),
+        type_(weight.defined() ? weight.scalar_type() : at::kFloat),
+        bias_(data_of<float>(name, bias, {outputs})) {
+    if (type_ == at::kFloat) {
       rows_ = data_of<float>(name, weight, {outputs, inputs});
+    } else if (type_ == at::kChar) {
+#ifdef NMT_INT8
+      bytes_ = data_of<int8_t>(name, weight, {Int8Matrix(outputs, inputs).bytes()});
+#else
+      data_of<float>(name, weight, {outputs, inputs});
+#endif
     } else {
 #ifdef NMT_TILES
       TORCH_CHECK(has_tiles(), "this machine has no tiles");
@@ -66,8 +77,10 @@ class LinearMap {
     const auto whole = [&finish, bias](int64_t r, int64_t c, Vec16 sum, int64_t n) {
       return finish(r, c, bias == nullptr ? sum : sum + load(bias + c, n), n);
     };
-    if (rows_ != nullptr) {
+    if (type_ == at::kFloat) {
       multiply_float(x, M, out, whole);
+    } else if (type_ == at::kChar) {
+      multiply_int8(x, M, out, whole);
     } else {
       multiply_packed(x, M, out, whole);
     }
@@ -155,8 +168,24 @@ class LinearMap {
 
 #endif
 
+#ifdef NMT_INT8
+
+  template <typename F>
+  void multiply_int8(const float* x, int64_t M, float* out, const F& finish) const {
+    Int8Matrix(outputs, inputs).multiply(bytes_, x, M, out, finish);
+  }
+
+#else
+
+  template <typename F>
+  void multiply_int8(const float*, int64_t, float*, const F&) const {}  // refused by the constructor
+
+#endif
+
   const at::Tensor weight_;
+  const at::ScalarType type_;  // Float as it is, Char of 8 bits, else of 16
   const float *rows_ = nullptr, *bias_;
+  const int8_t* bytes_ = nullptr;
 };
 
 }  // namespace nmt

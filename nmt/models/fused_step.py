@@ -3,7 +3,7 @@
 `new_cache` decides that when a search starts: linear maps must be plain or packed, the parts of a layer those
 of `nmt.layers` and not hooked, and nobody may want to see attention weights. A search that is not so keeps
 one of the caches of `nmt.models.kv_cache`, and goes through the modules of its layers. Both give the same
-results, but that the kernel keeps keys and values in bf16 where the weights are packed, and so in bf16, too.
+results, but that the kernel keeps keys and values in bf16 where the weights are packed, in 16 or 8 bits.
 
 The kernel knows attention, and the SSRU in its place, of which it keeps the cells and no column.
 
@@ -206,5 +206,5 @@ def _is_special(module: nn.Module) -> bool:
 def _is_known(linear: nn.Module) -> bool:
     """Return whether the kernel multiplies by this: packed weights, or float32 as they are."""
     if isinstance(linear, LowPrecisionLinear):
-        return linear.tiles
+        return linear.is_packed
     return type(linear) is Linear and linear.weight.dtype is torch.float32 and linear.weight.is_contiguous()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
-from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint
+from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint, with_values
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
@@ -131,7 +131,7 @@ class Run(TrainedModel):
         `with_terms`; with `markup`, inline tags are put where the translated words are.
         """
         self.require_task(Task.translation)
-        search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
+        search = with_values(decoding or self.cfg.decoding, "decoding", settings)
         several = iter([lines] if isinstance(lines, str | Request) else lines)
         self.asking_for(tgt, [])  # an error is an error before the first line is there
         offer = functools.partial(
@@ -309,7 +309,7 @@ class Run(TrainedModel):
             raise UserError("run.evaluate takes as many sources as references, or a split and neither")
         else:
             text = ParallelText(list(self.asking_for(tgt, src)), list(refs))
-        search = dataclasses.replace(decoding or self.cfg.decoding, **settings)
+        search = with_values(decoding or self.cfg.decoding, "decoding", settings)
         return Evaluation(self, text, warn).scores(search, metrics or self.cfg.metrics)
 
     def attend(

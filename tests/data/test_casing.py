@@ -53,6 +53,13 @@ def test_marks_where_none_belong_are_no_error(text: str) -> None:
     assert restored_parts([text, ""]) == [line, ""]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"), [("␛ a", " a"), ("a␛", "a"), ("␛␛b", "␛b"), ("␛⇧b", "⇧b"), ("a⇧␛", "A")]
+)
+def test_no_mark_of_a_model_reaches_a_reader(line: str, expected: str) -> None:
+    assert restored(line) == expected
+
+
 @pytest.mark.parametrize("name", ["multi30k/val.jsonl", "multi30k_fr/val.jsonl", "wmt22/test.jsonl"])
 def test_real_text_comes_back(name: str) -> None:
     if not (SHARED / name).is_file():

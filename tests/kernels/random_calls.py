@@ -164,30 +164,33 @@ def _projected_nll(draw: Draw) -> Arguments:
 
 def _packed_linear(draw: Draw) -> Arguments:
     rows, inputs, outputs = draw.size(), draw.size(), draw.size()
-    packed = torch.ops.nmt.pack_weights(torch.randn(outputs, inputs))
     bias = draw.random.choice((None, torch.randn(outputs)))
-    return [torch.randn(rows, inputs), packed, bias, outputs, draw.random.choice((True, False))]
+    weight = _weight(draw, outputs, inputs)
+    return [torch.randn(rows, inputs), weight, bias, outputs, draw.random.choice((True, False))]
+
+
+def _weight(draw: Draw, outputs: int, inputs: int) -> Tensor:
+    """Return a weight as it is, or packed in one of the ways of this machine."""
+    kinds: list[Callable[[], Tensor]] = [lambda: torch.randn(outputs, inputs)]
+    if torch.ops.nmt.has_tiles():
+        kinds.append(lambda: torch.ops.nmt.pack_weights(torch.randn(outputs, inputs)))
+    if torch.ops.nmt.has_int8():
+        rounded = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+        kinds.append(lambda: torch.ops.nmt.pack_int8(rounded, torch.rand(outputs)))
+    return draw.random.choice(kinds)()
 
 
 def _best_of_hidden(draw: Draw) -> Arguments:
     num_sentences, num_beams, vocab_size, inputs = draw.size(), draw.few(), draw.size(1), draw.size()
-    packed = torch.randn(vocab_size, inputs)
-    if torch.ops.nmt.has_tiles() and draw.random.random() < 0.5:
-        packed = torch.ops.nmt.pack_weights(packed)
     bias = draw.random.choice((None, torch.randn(vocab_size)))
     hidden = torch.randn(num_sentences * num_beams, inputs)
-    return [hidden, packed, bias, vocab_size, *_choice(draw, num_sentences, num_beams, vocab_size)]
+    weight = _weight(draw, vocab_size, inputs)
+    return [hidden, weight, bias, vocab_size, *_choice(draw, num_sentences, num_beams, vocab_size)]
 
 
 def _pack_int8(draw: Draw) -> Arguments:
-    return [torch.randint(-127, 128, (draw.size(), draw.size()), dtype=torch.int8)]
-
-
-def _int8_linear(draw: Draw) -> Arguments:
-    rows, inputs, outputs = draw.size(), draw.size(), draw.size()
-    packed = torch.ops.nmt.pack_int8(torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8))
-    bias = draw.random.choice((None, torch.randn(outputs)))
-    return [torch.randn(rows, inputs), *packed, torch.rand(outputs), bias, draw.random.choice((True, False))]
+    outputs = draw.size()
+    return [torch.randint(-127, 128, (outputs, draw.size()), dtype=torch.int8), torch.rand(outputs)]
 
 
 def _decoder_step(draw: Draw) -> Arguments:
@@ -202,9 +205,9 @@ def _decoder_step(draw: Draw) -> Arguments:
         own = [(width,), (2 * width, width)]
     cross = [(width,), (heads * d_k, width), (width, heads * d_v)] if has_source else []
     shapes = [*own, *cross, (width,), (inner, width), (width, d_ff)] * num_layers
-    weights = [
-        x for shape in shapes for x in (torch.randn(shape), draw.random.choice((None, torch.randn(shape[0]))))
-    ]
+    several = [torch.randn(shape) if len(shape) == 1 else _weight(draw, *shape) for shape in shapes]
+    biases = [draw.random.choice((None, torch.randn(shape[0]))) for shape in shapes]
+    weights = [x for both in zip(several, biases, strict=True) for x in both]
     rounds, chunks = (
         draw.random.choice((True, False)),
         [(draw.few() + 1, draw.random.choice((1, 1, 9)))] * draw.few(),
@@ -252,6 +255,7 @@ ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "smoothed_nll_": _smoothed_nll,
     "attend": _attend,
     "best_of_logits": _best_of_logits,
+    "packed_linear": _packed_linear,
     "best_of_hidden": _best_of_hidden,
     "decoder_step": _decoder_step,
 }
@@ -260,10 +264,9 @@ ON_TILES: dict[str, Callable[[Draw], Arguments]] = {
     "linear": _linear,
     "linear_backward": _linear_backward,
     "projected_nll": _projected_nll,
-    "packed_linear": _packed_linear,
 }
 """Those of machines with AMX."""
-IN_8_BITS: dict[str, Callable[[Draw], Arguments]] = {"pack_int8": _pack_int8, "int8_linear": _int8_linear}
+IN_8_BITS: dict[str, Callable[[Draw], Arguments]] = {"pack_int8": _pack_int8}
 """Those of machines with VNNI."""
 
 

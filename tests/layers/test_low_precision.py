@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.layers.blocks import FeedForward
 from nmt.layers.choices import Activation
-from nmt.layers.low_precision import Int8Linear, in_low_precision
+from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
 from nmt.models.configs import EnsembleConfig
 from nmt.models.ensemble import Ensemble
 from nmt.runtime import search_precision
@@ -26,6 +26,7 @@ from tests.models.test_contract import build, every_family
 needs_kernel = pytest.mark.skipif(
     not (kernels.load() and torch.ops.nmt.has_int8()), reason="this machine has no kernel for 8 bits"
 )
+Make = Callable[[nn.Linear], LowPrecisionLinear]
 SHAPES = [(1, 1), (31, 33), (64, 64), (200, 16), (24, 203)]
 
 
@@ -35,9 +36,13 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
-def without_kernel(linear: nn.Linear) -> Int8Linear:
+def in_8_bits(linear: nn.Linear) -> LowPrecisionLinear:
+    return LowPrecisionLinear(linear, Precision.int8)
+
+
+def without_kernel(linear: nn.Linear) -> LowPrecisionLinear:
     with kernels.disabled():
-        return Int8Linear(linear)
+        return in_8_bits(linear)
 
 
 def by_hand(linear: nn.Linear, x: Tensor) -> Tensor:
@@ -49,12 +54,12 @@ def by_hand(linear: nn.Linear, x: Tensor) -> Tensor:
     return (rounded * row_unit * weight_unit[:, 0] + (0 if bias is None else bias)).float()
 
 
-@pytest.mark.parametrize("make", [without_kernel, pytest.param(Int8Linear, marks=needs_kernel)])
+@pytest.mark.parametrize("make", [without_kernel, pytest.param(in_8_bits, marks=needs_kernel)])
 @pytest.mark.parametrize("num_rows", [1, 5, 9, 100])
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_products_of_numbers_of_8_bits(
-    make: type[Int8Linear], num_rows: int, inputs: int, outputs: int, has_bias: bool
+    make: Make, num_rows: int, inputs: int, outputs: int, has_bias: bool
 ) -> None:
     linear, x = nn.Linear(inputs, outputs, bias=has_bias), torch.randn(num_rows, inputs)
     found = make(linear)(x[:, None])[:, 0]
@@ -68,15 +73,15 @@ def test_products_of_numbers_of_8_bits(
 def test_the_kernel_equals_plain_torch(inputs: int, outputs: int, relu: bool) -> None:
     linear, x = nn.Linear(inputs, outputs), 10 * torch.randn(37, inputs) * torch.rand(37, 1)
     x[3] = 0.0
-    fast, plain = Int8Linear(linear), without_kernel(linear)
+    fast, plain = in_8_bits(linear), without_kernel(linear)
     fast.relu = plain.relu = relu
     close = torch.isclose(fast(x), plain(x), atol=1e-5, rtol=1e-5)
     assert close[3].all()
     assert close.float().mean() > 0.98  # a tie may be rounded either way
 
 
-@pytest.mark.parametrize("make", [without_kernel, pytest.param(Int8Linear, marks=needs_kernel)])
-def test_a_row_has_one_result_whatever_is_beside_it(make: type[Int8Linear]) -> None:
+@pytest.mark.parametrize("make", [without_kernel, pytest.param(in_8_bits, marks=needs_kernel)])
+def test_a_row_has_one_result_whatever_is_beside_it(make: Make) -> None:
     linear, x = make(nn.Linear(40, 70)), torch.randn(20, 40)
     beside = torch.cat([x[3:4], 1000 * torch.randn(7, 40)])
     assert_close(linear(beside)[0], linear(x)[3], atol=1e-6, rtol=1e-6)
@@ -86,7 +91,7 @@ def test_a_row_has_one_result_whatever_is_beside_it(make: type[Int8Linear]) -> N
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("relu", [False, True])
 def test_what_is_not_finite_stays_so(number: float, relu: bool) -> None:
-    linear, x = Int8Linear(nn.Linear(20, 30)), torch.randn(4, 20)
+    linear, x = in_8_bits(nn.Linear(20, 30)), torch.randn(4, 20)
     linear.relu, x[1, 17] = relu, number
     found = linear(x)
     assert not found[1].isfinite().any()
@@ -95,10 +100,8 @@ def test_what_is_not_finite_stays_so(number: float, relu: bool) -> None:
 
 @needs_kernel
 def test_the_kernel_checks_its_arguments() -> None:
-    linear = Int8Linear(nn.Linear(20, 30))
-    with pytest.raises(
-        RuntimeError, match=r"panels must have shape \(1, 6, 64, 4\), but has \(1, 5, 64, 4\)"
-    ):
+    linear = in_8_bits(nn.Linear(20, 30))
+    with pytest.raises(RuntimeError, match=r"packed must have shape \(2048\), but has \(1792\)"):
         linear(torch.randn(3, 24))
     with pytest.raises(RuntimeError, match="x must be Float, but is Double"):
         linear(torch.randn(3, 20).double())
