@@ -38,6 +38,11 @@ ALIASES = {"HALFWIDTH": "KATAKANA", "FULLWIDTH": "LATIN"}
 """Beginnings of names of letters that are no scripts -> the scripts of these letters."""
 
 
+def language_of(name: str) -> str:
+    """Return the language of a name such as pt_BR or deu_Latn, in small letters, without what follows."""
+    return re.split("[-_]", name.lower())[0]
+
+
 def script_of(letter: str) -> str:
     """Return the script of a letter: the first word of its name, such as LATIN; "" for one without a name."""
     word = re.split("[ -]", unicodedata.name(letter, ""))[0]

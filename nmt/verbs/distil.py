@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import os
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import LineSplitting
 from nmt.disk_cache import cache_dir
-from nmt.errors import UserError, visible
+from nmt.errors import UserError, tell
 from nmt.files import digest
 from nmt.runs import synthetic
 from nmt.runs.configs import Side
@@ -52,11 +51,6 @@ from nmt.verbs.translate import SPEED, translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
-
-
-def log(text: str) -> None:
-    """Show a remark on standard error."""
-    print(visible(text), file=sys.stderr, flush=True)
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -159,13 +153,13 @@ class SyntheticCorpus:
                 found = self.text.made(self.write_text)
                 report = FilterReport(found["read"], found["dropped"])
             for together, stage in zip(self.groups, self.selection.translated, strict=True):
-                log(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
+                tell(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
                 stage.made(functools.partial(self._translate, cfg, together, stage))
             with StopRequest(cfg.runtime.grace_seconds):
                 pairs.made(self.selection.write)
         if self.splits:
             self.scored(cfg).made(synthetic.write_splits(self.splits, self.languages))
-        log(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
+        tell(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
 
     def _translate(
         self, cfg: DistilConfig, together: TranslateConfig, stage: Stage, folder: Path
