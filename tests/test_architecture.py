@@ -222,12 +222,12 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_every_training_in_the_docs_can_be_composed() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    commands = [
-        shlex.split(line, comments=True) for line in re.findall(r"^nmt train .*", text, flags=re.MULTILINE)
-    ]
-    assert len(commands) > 10
-    for _, _, *arguments in commands:
-        if "-m" in arguments:
-            assert plan(VERBS["train"], arguments).keys
+    lines = dict.fromkeys(re.findall(r"^nmt train .*", text, flags=re.MULTILINE))
+    assert len(lines) > 10
+    for line in lines:
+        _, _, *arguments = shlex.split(line, comments=True)
+        if "-m" in arguments:  # the first of the listed values will do
+            firsts = [re.sub(r"^([\w.]+=[\w.]+),.*", r"\1", argument) for argument in arguments]
+            assert plan(VERBS["train"], firsts).folder
         elif not {"--help", "..."} & {*arguments} and not any("init=" in one for one in arguments):
             assert compose(VERBS["train"], arguments)

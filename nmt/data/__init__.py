@@ -18,6 +18,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     draws               Random numbers that are hashes of a key and a counter.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     lexicon             Word translation probabilities, and the alignment of the words of a pair.
+    scripts             The scripts of letters and of languages.
     augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
     damage              Made-up misaligned pairs from true ones, with labels.
@@ -25,7 +26,6 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
     filters             The filters of training pairs, with a report.
-    scripts             The scripts of letters and of languages.
     pair_filters        The filters of the table: what each measures and accepts.
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     filtering           The filters of a corpus run once, and what they kept, cached.
