@@ -21,7 +21,7 @@ import numpy as np
 from nmt.attention_views.alignment import Weights
 from nmt.attention_views.maps import SentenceMaps
 from nmt.data.tokenizer import Piece
-from nmt.markup import page_with
+from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
 

@@ -15,7 +15,7 @@ from typing import Any
 from nmt.comparison.comparing import Comparison
 from nmt.comparison.differences import shown
 from nmt.comparison.summary import verdict
-from nmt.markup import page_with
+from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
 

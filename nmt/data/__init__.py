@@ -25,7 +25,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     testsets            Test sets of sacreBLEU by name.
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
-    filters             The filters of training pairs, with a report.
+    filters             The limits of training pairs, ahead of data.filters, and the report of all filters.
     pair_filters        The filters of the table: what each measures and accepts.
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     filtering           The filters of a corpus run once, and what they kept, cached.

@@ -18,7 +18,7 @@ from nmt.doctor.corpus import RATIO_DOUBLINGS, RATIO_STEPS, SideCounts, SplitRep
 from nmt.doctor.environment import Fact
 from nmt.doctor.findings import Finding
 from nmt.doctor.judging import numbers_of, usual_ratios
-from nmt.markup import page_with
+from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MAX_BARS = 60
