@@ -228,6 +228,6 @@ def test_every_training_in_the_docs_can_be_composed() -> None:
         _, _, *arguments = shlex.split(line, comments=True)
         if "-m" in arguments:  # the first of the listed values will do
             firsts = [re.sub(r"^([\w.]+=[\w.]+),.*", r"\1", argument) for argument in arguments]
-            assert plan(VERBS["train"], firsts).folder
+            assert plan(VERBS["train"], firsts).folder.name
         elif not {"--help", "..."} & {*arguments} and not any("init=" in one for one in arguments):
             assert compose(VERBS["train"], arguments)

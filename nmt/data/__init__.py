@@ -15,10 +15,10 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
+    scripts             The scripts of letters and of languages.
     draws               Random numbers that are hashes of a key and a counter.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     lexicon             Word translation probabilities, and the alignment of the words of a pair.
-    scripts             The scripts of letters and of languages.
     augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
     damage              Made-up misaligned pairs from true ones, with labels.

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import Ids, RaggedIds
 from nmt.data.pairs import ParallelText
+from nmt.data.scripts import NO_SPACES
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 1
@@ -34,8 +35,6 @@ NULL_PRIOR = 0.08
 """Prior of a word that translates no word, as in fast_align."""
 LEAST = 1e-3
 """Smallest probability that is kept, unless it is larger in the other direction."""
-NO_SPACES = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Scripts that put no spaces between words, as the inside of a class of characters."""
 WORD = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+(?:['’-][^\W{NO_SPACES}]+)*|[^\w\s]")
 
 Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from typing import Any
 
 from nmt.config import small_data
 from nmt.config.compose import Composed, load_run
-from nmt.config.overrides import quoted
+from nmt.config.overrides import spelled
 from nmt.config.roots import Task, TrainConfig, TranslateConfig, check
 from nmt.config.stored import load_config, refuse_difference, to_plain
 from nmt.data import sources
@@ -83,19 +83,8 @@ def as_overrides(data: DataConfig) -> list[str]:
     """Return what a mixture does not have by default, as arguments of `nmt train`."""
     by_default = to_plain(MixtureData)
     return [
-        f"data.{key}={_spelled(value)}" for key, value in to_plain(data).items() if value != by_default[key]
+        f"data.{key}={spelled(value)}" for key, value in to_plain(data).items() if value != by_default[key]
     ]
-
-
-def _spelled(value: Any) -> str:
-    """Return a plain value as Hydra reads it."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_spelled(x)}' for key, x in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_spelled, value))}]"
-    if isinstance(value, str):
-        return quoted(value)
-    return "null" if value is None else str(value).lower()
 
 
 def require_same_student(run_dir: Path, student: TrainConfig) -> None:
