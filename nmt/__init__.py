@@ -12,7 +12,7 @@ in import order, too; a test reads these lists and checks both:
     files                 Files and folders that appear whole.
     containment           Folders of strangers: no name in them leads out of them.
     temporary             Folders for the time of one block, also of killed processes.
-    markup                Text of strangers inside of HTML pages.
+    pages                 HTML pages, and text of strangers inside of them.
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     loading               The code that a table names, imported at its first use.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.

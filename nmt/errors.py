@@ -102,6 +102,18 @@ def warn(message: str) -> None:
     print(line, file=sys.stderr)
 
 
+def tell(line: str) -> None:
+    """Write a remark to standard error."""
+    print(visible(line), file=sys.stderr, flush=True)
+
+
+def first_of(names: Iterable[object], most: int = 5) -> str:
+    """Return the first names, and how many more there are, as a sentence lists them."""
+    listed = list(map(str, names))
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
+
 def suggest(name: str, choices: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the choice nearest to `name`, or nothing when none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

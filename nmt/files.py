@@ -18,7 +18,7 @@ import reprlib
 import shutil
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args, get_origin
 
@@ -138,6 +138,31 @@ def parse_json(data: bytes, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     return content
 
 
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, none where it is missing; raise `UserError` where it cannot be read."""
+    try:
+        with file.open("rb") as lines:
+            yield from lines
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def step_record(line: bytes) -> dict[str, Any]:
+    """Return a line of metrics.jsonl, which has a step; {} for one that is cut short."""
+    with contextlib.suppress(ValueError):
+        record = parse_json(line)
+        if type(record.get("step")) is int:
+            return record
+    return {}
+
+
+def step_records(file: Path, mark: bytes = b"") -> Iterator[dict[str, Any]]:
+    """Yield the records of metrics.jsonl in the lines with `mark`; numbers may be None."""
+    return filter(None, (step_record(line) for line in lines_of(file) if mark in line))
+
+
 def _depth(value: object) -> int:
     """Return how deep JSON is nested, without a recursion."""
     depth, level = 0, [value]
@@ -183,6 +208,11 @@ def digest(path: Path) -> str:
         while block := file.read(1 << 20):
             found.update(block)
     return found.hexdigest()
+
+
+def digest_of_lines(lines: Sequence[str]) -> str:
+    """Return the SHA-256 of a text, in hexadecimal digits."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def publish(draft: Path, final: Path) -> None:

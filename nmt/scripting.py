@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nmt.config.compose import compose
-from nmt.config.overrides import quoted
+from nmt.config.overrides import spelled
 from nmt.errors import Interrupted, UserError
 from nmt.runs.opened import Run, open_run
 from nmt.verbs import VERBS
@@ -50,21 +48,4 @@ def written(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping) and value:
             yield from written(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}={_literal(value)}"
-
-
-def _literal(value: object) -> str:
-    """Return a value as Hydra reads it back."""
-    if value is None:
-        return "null"
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    if isinstance(value, str | Path):
-        return quoted(str(value))
-    if isinstance(value, Sequence):
-        return f"[{','.join(map(_literal, value))}]"
-    if isinstance(value, Mapping):
-        return "{}"
-    raise UserError(f"{value!r} is no value of a config: text, a number, true, false, none or a list")
+            yield f"{prefix}{name}={spelled(value)}"

@@ -180,6 +180,19 @@ def _forget() -> None:
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_forget)
 
 
+@contextlib.contextmanager
+def without_interrupt() -> Iterator[None]:
+    """Let the processes that start in the block ignore Ctrl-C, which reaches every process of a terminal.
+
+    They inherit that; the process that starts them answers.
+    """
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def when_orphaned(end: Callable[[], object]) -> None:
     """Call `end`, in a thread, when the process that started this one with `multiprocessing` is gone."""
     parent = multiprocessing.parent_process()

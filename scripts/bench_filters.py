@@ -36,7 +36,7 @@ from nmt import open_run
 from nmt.data.damage import ALIGNED
 from nmt.data.filters import filter_pairs
 from nmt.data.pairs import DataConfig, ParallelText
-from nmt.runs.alignment import label_probabilities
+from nmt.runs.pair_classifier import label_probabilities
 
 ROW_OF_LINES = 20
 """Lines in a row whose targets are shifted by one."""

@@ -27,7 +27,7 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.exchange.configs import ExportConfig, Format, Quantization
 from nmt.exchange.export import export
-from nmt.exchange.shared import pieces_of
+from nmt.runs.agreement import pieces_of
 from nmt.runs.opened import Run, evaluation_text, open_run
 from nmt.runtime_config import RuntimeConfig
 

@@ -26,7 +26,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.evaluate import validation_loss
+from nmt.decoding.evaluate import validation_values
 from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
 from nmt.errors import Interrupted, UserError
@@ -147,7 +147,9 @@ def trainer(tmp_path: Path, pairs: EncodedPairs, tiny_model: Callable[..., Trans
 
         def validate(step: int) -> dict[str, float]:
             own = world.shard(batches)
-            return {"valid/loss": validation_loss(parallel_model.model, own, device=CPU, world=world)}
+            return {
+                "valid/loss": validation_values(parallel_model.model, own, device=CPU, world=world)["loss"]
+            }
 
         return Trainer(
             cfg,

@@ -12,7 +12,7 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import to_plain
-from nmt.errors import Problems, UserError, visible, warn
+from nmt.errors import Problems, UserError, first_of, visible, warn
 from nmt.verbs import VERBS
 
 CLEAR_SCREEN = "\x1b[2J"
@@ -82,3 +82,8 @@ def test_no_file_of_a_stranger_sends_escapes_to_the_terminal(
         shown = capsys.readouterr()
         assert r"\x1b[2J" in shown.err
         assert "\x1b" not in shown.err + shown.out
+
+
+def test_a_list_has_its_first_names_and_how_many_more_there_are() -> None:
+    assert first_of([1, 2, 3], most=3) == "1, 2, 3"
+    assert first_of(range(1_234), most=2) == "0, 1 and 1,232 more"

@@ -21,17 +21,14 @@ import numpy as np
 from nmt.attention_views.alignment import Weights
 from nmt.attention_views.maps import SentenceMaps
 from nmt.data.tokenizer import Piece
-from nmt.markup import script_json
+from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACEHOLDER = '{"here": "the data"}'
-"""Placeholder of the data in the template."""
 
 
 def page(title: str, sentences: Sequence[dict[str, Any]]) -> str:
     """Return the page with the sentences that `page_data` returned."""
-    template = TEMPLATE.read_text(encoding="utf-8")
-    return template.replace(PLACEHOLDER, script_json({"title": title, "sentences": list(sentences)}), 1)
+    return page_with(TEMPLATE, {"title": title, "sentences": list(sentences)})
 
 
 def page_data(sentence: SentenceMaps) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from typing import Any
 from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
-from nmt.comparison.differences import SEEDS, differing, flat_environment, short_names, shown, system_of
-from nmt.comparison.record import RunRecord, as_number, records_of, swept_values
+from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
+from nmt.comparison.record import RunRecord, as_number, swept_values
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
+from nmt.config.sweeps import short_names
 from nmt.decoding.metrics import METRICS
 from nmt.errors import Log, UserError
-from nmt.files import read_json
+from nmt.files import read_json, step_records
 
 MAX_POINTS = 400
 """Most points of a curve on the page."""
@@ -322,7 +323,7 @@ def _disagreements(found: Comparison, column: Column) -> Iterable[str]:
 
 def _cost(record: RunRecord) -> Cost:
     names = ("train/tflops_per_second", "train/tgt_tokens_per_second")
-    records = records_of(record.path / "metrics.jsonl")
+    records = step_records(record.path / "metrics.jsonl")
     measures = [[as_number(one.get(name)) for name in names] for one in records]
     shares = [tflops / speed for tflops, speed in measures if tflops and speed]
     per_token = sums.fmean(shares) * 1e12 if shares else None
@@ -348,7 +349,7 @@ def _curves(record: RunRecord) -> dict[str, list[Point]]:
     per_step = record.tokens / record.step if record.tokens and record.step else None
     curves: dict[str, list[Point]] = {}
     tokens, seconds = 0.0, 0.0
-    for one in records_of(record.path / "metrics.jsonl"):
+    for one in step_records(record.path / "metrics.jsonl"):
         step, before = int(one["step"]), tokens
         so_far = as_number(one.get("train/tokens", per_step * step if per_step else None))
         if so_far is not None and "train/nll" in one:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -35,13 +34,6 @@ def flat_environment(run: Path) -> dict[str, Any]:
     """Return the environment.json of a run as full keys with values; empty where there is none."""
     file = run / "environment.json"
     return dict(flat(read_json(file))) if file.is_file() else {}
-
-
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each key as its name, or as many parts as tell it from the others."""
-    names = {key: key.rpartition(".")[2] for key in keys}
-    counts = Counter(names.values())
-    return {key: name if counts[name] == 1 else key for key, name in names.items()}
 
 
 def system_of(config: Mapping[str, Any]) -> str:

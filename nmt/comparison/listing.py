@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from nmt.comparison.configs import RunsConfig, TableFormat
-from nmt.comparison.differences import REPORTING, differing, matches, short_names, shown
+from nmt.comparison.differences import REPORTING, differing, matches, shown
 from nmt.comparison.record import STATES, RunRecord, find_runs, read_run
-from nmt.decoding.metrics import METRICS, higher_is_better
+from nmt.config.sweeps import short_names
+from nmt.decoding.metrics import METRICS, higher_is_better, label_of
 from nmt.errors import Log, UserError, suggest, visible
 
 GAP = "  "
@@ -167,7 +168,7 @@ def _table(records: Sequence[RunRecord], differences: dict[str, list[Any]], fold
     if not records:
         return "no run fits; nmt runs without state= and match= lists all"
     metrics = {record.best_metric for record in records}
-    label = _label(metrics.pop()) if len(metrics) == 1 else "score"
+    label = label_of(metrics.pop()) if len(metrics) == 1 else "score"
     head = ["run", "state", "step", f"valid {label}", f"test {label}", "params", "time", "age"]
     cells = [_cells(record, folder, with_name=label == "score") for record in records]
     names = short_names(list(differences))
@@ -194,7 +195,7 @@ def _table(records: Sequence[RunRecord], differences: dict[str, list[Any]], fold
 def _cells(record: RunRecord, folder: Path, *, with_name: bool) -> list[str]:
     metric = record.best_metric
     test = next(iter(record.tests.values()), {})
-    name = f"{_label(metric)} " if with_name else ""
+    name = f"{label_of(metric)} " if with_name else ""
     scores = [
         f"{name}{values[metric]:.2f}" if metric in values else "-" for values in (record.validation, test)
     ]
@@ -208,10 +209,6 @@ def _cells(record: RunRecord, folder: Path, *, with_name: bool) -> list[str]:
         duration(record.seconds),
         duration(time.time() - record.changed, coarse=True),
     ]
-
-
-def _label(metric: str) -> str:
-    return METRICS[metric].label if metric in METRICS else metric
 
 
 def count(number: float | None) -> str:

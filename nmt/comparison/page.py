@@ -15,17 +15,14 @@ from typing import Any
 from nmt.comparison.comparing import Comparison
 from nmt.comparison.differences import shown
 from nmt.comparison.summary import verdict
-from nmt.markup import script_json
+from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACEHOLDER = '{"here": "the data"}'
-"""Placeholder of the data in the template."""
 
 
 def page(title: str, found: Comparison) -> str:
     """Return the page of a comparison."""
-    content = script_json(_finite(page_data(title, found)))
-    return TEMPLATE.read_text(encoding="utf-8").replace(PLACEHOLDER, content, 1)
+    return page_with(TEMPLATE, _finite(page_data(title, found)))
 
 
 def page_data(title: str, found: Comparison) -> dict[str, Any]:

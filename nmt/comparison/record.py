@@ -24,7 +24,7 @@ from nmt.containment import require_contained
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
 from nmt.exchange.configs import IMPORT_RECORD
-from nmt.files import MAX_JSON_BYTES, misfits, parse_json, read_json, require_unlocked
+from nmt.files import MAX_JSON_BYTES, lines_of, misfits, parse_json, read_json, require_unlocked, step_record
 
 MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 1_000_000, 8
 """Bounds of config.yaml."""
@@ -208,39 +208,14 @@ def flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def records_of(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of metrics.jsonl, without lines that are cut short; numbers may be None."""
-    return filter(None, map(_record, _lines(file)))
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, none where it is missing; raise `UserError` where it cannot be read."""
-    try:
-        with file.open("rb") as lines:
-            yield from lines
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    """Return a line of metrics.jsonl, which has a step; {} for one that is cut short."""
-    with suppress(ValueError):
-        record = parse_json(line)
-        if type(record.get("step")) is int:
-            return record
-    return {}
-
-
 def _validations(file: Path) -> tuple[dict[int, dict[str, float]], int]:
     """Return the validation scores by step, and the newest step, of metrics.jsonl."""
     found, line = dict[int, dict[str, float]](), b""
-    for line in _lines(file):
-        if b'"valid/' in line and (record := _record(line)):
+    for line in lines_of(file):
+        if b'"valid/' in line and (record := step_record(line)):
             scores = {key[6:]: value for key, value in record.items() if key.startswith("valid/")}
             found[record["step"]] = _numbers(scores)
-    return found, max([_integer(_record(line).get("step")), *map(_integer, found)])
+    return found, max([_integer(step_record(line).get("step")), *map(_integer, found)])
 
 
 def _best(validations: dict[int, dict[str, float]], metric: str) -> tuple[int | None, dict[str, float]]:

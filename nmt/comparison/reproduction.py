@@ -9,11 +9,11 @@ from typing import Any
 
 from nmt.comparison.differences import differing, flat_environment, shown
 from nmt.comparison.listing import aligned
-from nmt.comparison.record import RunRecord, read_run, records_of
+from nmt.comparison.record import RunRecord, read_run
 from nmt.comparison.translations import lines_of
 from nmt.decoding.metrics import METRICS
 from nmt.errors import NotReproduced, visible
-from nmt.files import digest
+from nmt.files import digest, step_records
 
 SPEEDS = ("tgt_tokens_per_second", "tflops_per_second", "mfu", "gpu_memory_gb", "train/seconds")
 """Last parts of the names of measures that differ from one repetition to the next."""
@@ -144,7 +144,7 @@ def _measures(file: Path) -> Mapping[tuple[int, str], Any]:
     """Return the measures of metrics.jsonl by step and name, without speeds."""
     return {
         (one["step"], name): value
-        for one in records_of(file)
+        for one in step_records(file)
         for name, value in one.items()
         if name != "step" and not name.endswith(SPEEDS)
     }

@@ -8,9 +8,10 @@ from textwrap import fill
 from typing import Any
 
 from nmt.comparison.comparing import TESTED_ALPHA, Column, Comparison
-from nmt.comparison.differences import short_names, shown
+from nmt.comparison.differences import shown
 from nmt.comparison.listing import aligned, count, cut, duration
 from nmt.comparison.significance import Tested
+from nmt.config.sweeps import short_names
 from nmt.errors import visible
 
 MAX_NAME = 34

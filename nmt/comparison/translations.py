@@ -6,7 +6,6 @@ references differ from those of the first is named and left out of every score; 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from nmt.comparison.differences import shown
 from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
 from nmt.errors import Log, UserError, suggest
-from nmt.files import NUMBER, read_json
+from nmt.files import NUMBER, digest_of_lines, read_json
 
 MAX_TEXT_BYTES = 1 << 28
 """Largest file of translations that is read."""
@@ -197,7 +196,7 @@ def _add_stored(entry: Entry, split: str) -> None:
         if record.path / found["hypotheses"] == file:
             entry.signatures = entry.signatures | found["signatures"]
             entry.stored |= {name: float(value) for name, value in found["scores"].items()}
-            is_known = found["sha256"].get("tgt") == _sha256(entry.references[0])
+            is_known = found["sha256"].get("tgt") == digest_of_lines(entry.references[0])
             if isinstance(changed := found.get("changed"), dict) and changed and ":" in entry.name:
                 settings = " ".join(
                     f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items()
@@ -205,11 +204,6 @@ def _add_stored(entry: Entry, split: str) -> None:
                 entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
     if not is_known:
         entry.problem = f"no file in evaluations/ says that {file.name} translates its {split} sentences"
-
-
-def _sha256(lines: Sequence[str]) -> str:
-    """Return the hash by which an evaluation says what it scored."""
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def lines_of(file: Path) -> list[str]:

@@ -15,7 +15,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -60,7 +59,7 @@ from nmt.config.sweeps import (
 )
 from nmt.config.verb import Verb
 from nmt.containment import require_contained
-from nmt.errors import Problems, UserError, suggest, visible
+from nmt.errors import Problems, UserError, first_of, suggest, tell
 
 WITHOUT = tuple(
     f"~hydra/{group}"
@@ -124,12 +123,12 @@ class Composed:
         cfg = to_config(_closed(training), TrainConfig)
         if missing == [small_data.VOCABULARY]:
             setting = small_data.vocabulary(cfg, training)
-            print(visible(self._defaults(setting, cfg.model.d_model)), file=sys.stderr, flush=True)
+            tell(self._defaults(setting, cfg.model.d_model))
             return [setting]
         census = small_data.counted(cfg)
         settings = small_data.settings_for(census, training)
         for line in small_data.remarks(census, training, settings):
-            print(visible(line), file=sys.stderr, flush=True)
+            tell(line)
         return [setting for setting in settings if setting.key in missing]
 
     def _defaults(self, vocabulary: Setting, width: int) -> str:
@@ -339,9 +338,7 @@ class Sweep:
 def _of_trials(wrong: Mapping[str, Sequence[str]], total: int) -> list[str]:
     """Return problems with the names of the trials that have them, unless all have."""
     return [
-        problem
-        if len(names) == total
-        else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {problem}"
+        problem if len(names) == total else f"{first_of(names, 3)}: {problem}"
         for problem, names in wrong.items()
     ]
 

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from enum import Enum
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -101,6 +102,21 @@ def quoted(text: str) -> str:
     text = re.sub(r"(\\*)(\$\{)", r"\1\1\\\2", text)  # no interpolation
     text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
     return f"'{text}'"
+
+
+def spelled(value: object) -> str:
+    """Return a plain value, or an Enum or a path, as Hydra reads it back."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, str | Path):
+        return quoted(str(value))
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(spelled, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {spelled(inner)}' for key, inner in value.items())}}}"
+    raise UserError(f"{value!r} is no value of a config: text, a number, true, false, none or a list")
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:

@@ -15,6 +15,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
+    scripts             The scripts of letters and of languages.
     draws               Random numbers that are hashes of a key and a counter.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     lexicon             Word translation probabilities, and the alignment of the words of a pair.
@@ -24,8 +25,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     testsets            Test sets of sacreBLEU by name.
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     excerpt             The first pairs of each split as files of their own.
-    filters             The filters of training pairs, with a report.
-    scripts             The scripts of letters and of languages.
+    filters             The limits of training pairs, ahead of data.filters, and the report of all filters.
     pair_filters        The filters of the table: what each measures and accepts.
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     filtering           The filters of a corpus run once, and what they kept, cached.

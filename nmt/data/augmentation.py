@@ -25,6 +25,7 @@ from nmt.data.draws import Draws, hashes
 from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
 from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.scripts import language_of
 from nmt.loading import loaded
 
 FIXED = r"<[^<>\s][^<>]*>|⟨[^⟨⟩]*⟩|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+|[\u10d0-\u10ff]+"
@@ -151,27 +152,22 @@ def _both(pair: Pair, change: Callable[[str, str], str]) -> Pair:
     return pair._replace(src=src, tgt=tgt)
 
 
-def _language(name: str) -> str:
-    """Return the language of a name such as pt_BR or deu_Latn, in small letters, without what follows."""
-    return re.split("[-_]", name.lower())[0]
-
-
 def in_capitals(text: str, language: str) -> str:
     """Return the text in upper case by the rules of its language."""
-    own = _language(language)
+    own = language_of(language)
     upper = (text.replace("i", "İ") if own in DOTTED else text).upper()
     return upper.translate(GREEK_CAPITALS) if own == "el" else upper
 
 
 def with_capitals(text: str, language: str) -> str:
     """Return the text with a capital at the beginning of each word; other letters stay."""
-    dotted = {"i": "İ"} if _language(language) in DOTTED else {}
+    dotted = {"i": "İ"} if language_of(language) in DOTTED else {}
     return WORD_START.sub(lambda found: dotted.get(found[0], found[0].title()), text)
 
 
 def without_capitals(text: str, language: str) -> str:
     """Return the text in lower case by the rules of its language."""
-    if _language(language) in DOTTED:
+    if language_of(language) in DOTTED:
         text = text.replace("İ", "i").replace("I", "ı")
     return text.lower()
 
@@ -215,7 +211,7 @@ def typos(cfg: TyposConfig, pair: Pair, draws: Draws) -> Pair:
     chosen = [word for word in words if draws.chance(cfg.words)]
     if words and not chosen:
         chosen = [draws.choice(words)]
-    neighbours = _neighbours(_language(pair.languages[0]))
+    neighbours = _neighbours(language_of(pair.languages[0]))
     for i, found in reversed(chosen):
         parts[i] = parts[i][: found.start()] + _slip(found[0], draws, neighbours) + parts[i][found.end() :]
     return pair._replace(src="".join(parts))

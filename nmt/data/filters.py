@@ -1,4 +1,4 @@
-"""The filters of training pairs, with a report, and the count of evaluation pairs among training pairs.
+"""The limits of training pairs, ahead of data.filters, with a report; evaluation pairs among training pairs.
 
 Evaluation splits are never filtered: a score counts every sentence. A report counts the dropped pairs by
 reason, so that kept plus dropped is always what was read. Tokenisation is unknown here.

@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.scripts import NO_SPACES
+
 Weights = NDArray[np.float64]
 Span = tuple[int, int]
 
@@ -48,10 +50,7 @@ BREAKS = frozenset(("br", "hr"))
 """Elements that part words even where no space does."""
 OPENING, CLOSING = frozenset(("bpt", "bx", "sc")), frozenset(("ept", "ex", "ec"))
 """Empty elements of XLIFF that begin and end something."""
-UNIT = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-    r"|(?:(?![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff])\w)+(?:[-'’.]\w+)*|[^\w\s]"
-)
+UNIT = re.compile(rf"[{NO_SPACES}]|(?:(?![{NO_SPACES}])\w)+(?:[-'’.]\w+)*|[^\w\s]")
 CLOSING_MARK = re.compile(r"[.,;:!?)\]}»…。、，！？]")
 FREE = 0.5
 """Share of the weight of a unit that has to lie between two tags so that the unit belongs between them."""

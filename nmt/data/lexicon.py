@@ -20,20 +20,21 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import Ids, RaggedIds
 from nmt.data.pairs import ParallelText
+from nmt.data.scripts import NO_SPACES
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 1
 MOST_CELLS = 1 << 24
 """Pairs of a word and a word of its translation that are held, at about 90 bytes each; of larger corpora
 sentence pairs are left out, at equal distances."""
+ITERATIONS = 5
+"""Steps of expectation maximisation."""
 DIAGONAL = 4.0
 """How fast the prior falls with the distance of two relative places; fast_align starts with this value."""
 NULL_PRIOR = 0.08
 """Prior of a word that translates no word, as in fast_align."""
 LEAST = 1e-3
 """Smallest probability that is kept, unless it is larger in the other direction."""
-NO_SPACES = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Scripts that put no spaces between words, as the inside of a class of characters."""
 WORD = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+(?:['’-][^\W{NO_SPACES}]+)*|[^\w\s]")
 
 Floats = NDArray[np.float64]
@@ -101,16 +102,14 @@ class _Cells(NamedTuple):
     """Of each cell: the preference of its places."""
 
 
-def train_lexicon(
-    src: RaggedIds, tgt: RaggedIds, src_size: int, tgt_size: int, iterations: int = 5
-) -> Lexicon:
+def train_lexicon(src: RaggedIds, tgt: RaggedIds, src_size: int, tgt_size: int) -> Lexicon:
     """Estimate the lexicon of sentence pairs, whose words are below `src_size` and `tgt_size`."""
     rows = _affordable(src, tgt)
     sources, targets = src.take(rows), tgt.take(rows)
     s, t = _flat(sources), _flat(targets)
     cells, keys = _cells(sources, targets, s, t, tgt_size)
     tables = [
-        _estimated(cells.entry, cells.weight, keys, own, place, iterations)
+        _estimated(cells.entry, cells.weight, keys, own, place)
         for own, place in (
             (_Side(keys // tgt_size, src_size, t, tgt_size), cells.tgt_place),
             (_Side(keys % tgt_size, tgt_size, s, src_size), cells.src_place),
@@ -168,12 +167,11 @@ def _estimated(
     keys: NDArray[np.int64],
     side: _Side,
     place: NDArray[np.int32],
-    iterations: int,
 ) -> tuple[Floats, Floats]:
     """Return the probability of each entry in a direction, and of each word given none."""
     table, null = np.ones(len(keys)), np.bincount(side.words, minlength=side.size) / max(len(side.words), 1)
     prior = (1 - NULL_PRIOR) * weight / np.bincount(place, weight, len(side.words))[place]
-    for iteration in range(iterations):
+    for iteration in range(ITERATIONS):
         found = prior * table[entry] / (side.size if not iteration else 1)
         of_null = NULL_PRIOR * null[side.words]
         total = np.bincount(place, found, len(side.words)) + of_null

@@ -49,7 +49,7 @@ from nmt.data.filter_table import (
 )
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import ParallelText
-from nmt.data.scripts import SCRIPTS_OF, script_of
+from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
 from nmt.errors import UserError
 
 MATCH_SECONDS = 5.0
@@ -221,15 +221,10 @@ class _Scripts(dict[str, str]):
 _SCRIPTS = _Scripts()
 
 
-def _language(name: str) -> str:
-    """Return the language of a name such as pt_BR, in small letters, without what follows."""
-    return re.split("[-_]", name.lower())[0]
-
-
 def _scripts_of(named: str | None, language: str, key: str) -> frozenset[str]:
     if named is None:
-        known = (names for names, languages in SCRIPTS_OF.items() if _language(language) in languages.split())
-        named = next(known, None)
+        own = language_of(language)
+        named = next((names for names, languages in SCRIPTS_OF.items() if own in languages.split()), None)
     if named is None:
         raise UserError(
             f"{key} must be set, such as LATIN: the script of the language {language!r} is not known here"
@@ -274,7 +269,7 @@ def language(cfg: LanguageConfig, context: Context) -> PairFilter:
     classes = list(identifier.nb_classes)
 
     def code(named: str | None, of_data: str, key: str) -> int:
-        wanted = named or _language(of_data)
+        wanted = named or language_of(of_data)
         if wanted not in classes:
             known = ", ".join(sorted(classes))
             raise UserError(f"{key} must be a language that is told apart, but is {wanted!r}; one of {known}")
@@ -304,11 +299,11 @@ def _loaded(load: Callable[..., Any], among: tuple[str, ...] | None) -> Any:
 
 # Comparison
 
-_NO_WORD = re.compile(r"[\W_]+")
+_NO_WORD = compile_pattern(r"[^\p{L}\p{M}\p{N}]+")
 
 
 def normalised(line: str) -> str:
-    """Return the letters and digits of a line in one case, or the whole line if there are none."""
+    """Return the letters, their marks and the digits of a line in one case; the whole line without any."""
     folded = unicodedata.normalize("NFKC", line).casefold()
     return _NO_WORD.sub("", folded) or folded
 

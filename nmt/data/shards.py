@@ -16,7 +16,6 @@ import itertools
 import multiprocessing
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -37,7 +36,7 @@ from nmt.disk_cache import Metadata, open_entry, write_entry
 from nmt.errors import TrainingStopped, UserError
 from nmt.progress import told
 from nmt.runtime import derive_seed
-from nmt.signals import when_orphaned
+from nmt.signals import when_orphaned, without_interrupt
 from nmt.temporary import temporary_folder
 
 SHARD_PAIRS = 1 << 17
@@ -293,12 +292,8 @@ def _pool(shards: Shards, workers: int) -> Iterator[Callable[[int, ParallelText]
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (shards,))
 
     def submit(number: int, text: ParallelText) -> Future[bool]:
-        # Ctrl-C reaches every process of a terminal. Workers ignore it, by inheritance; this process answers.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        with without_interrupt():
             return pool.submit(_write, number, text)
-        finally:
-            signal.signal(signal.SIGINT, handler)
 
     before = set(multiprocessing.active_children())
     try:

@@ -114,16 +114,6 @@ def score_text(
     return Scores(values, {name: signature for name, (_, signature) in found.items()}, list(hyps))
 
 
-def validation_loss(
-    model: TranslationModel, batches: Iterable[Batch], *, device: torch.device, world: World = ALONE
-) -> float:
-    """Return the mean negative log-likelihood in nats per target token, EOS counted, without smoothing.
-
-    `batches` are those of this rank, dealt by `World.shard`; the sum is that of one process, bit for bit.
-    """
-    return validation_values(model, batches, device=device, world=world)["loss"]
-
-
 def validation_values(
     model: TranslationModel,
     batches: Iterable[Batch],
@@ -132,10 +122,11 @@ def validation_values(
     world: World = ALONE,
     accuracy: bool = False,
 ) -> dict[str, float]:
-    """Return the `validation_loss` of the `batches` of all ranks and, if asked for, `token_accuracy`.
+    """Return the loss and, if asked for, `token_accuracy` of a model on the `batches` of all ranks.
 
-    That is the share of the target tokens, EOS counted, that the model finds more likely than any other, in
-    percent.
+    The loss is the mean negative log-likelihood in nats per target token, EOS counted, without smoothing. The
+    `batches` are those of this rank, dealt by `World.shard`; the sums are those of one process, bit for bit.
+    The accuracy is the share of these tokens that the model finds more likely than any other, in percent.
     """
     sums, counts, right = [torch.zeros(0, device=device)], [], [torch.zeros(0, device=device)]
     with evaluating(model):

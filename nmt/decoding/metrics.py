@@ -224,6 +224,11 @@ def higher_is_better(name: str) -> bool:
     return name in METRICS and METRICS[name].higher_is_better
 
 
+def label_of(name: str) -> str:
+    """Return the label of a metric; another name as it is."""
+    return METRICS[name].label if name in METRICS else name
+
+
 def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
     """Return "BLEU 38.12", "perplexity 5.20" and the like for the `values` of a split that have a label.
 

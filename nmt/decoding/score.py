@@ -26,7 +26,7 @@ from nmt.decoding.translate import (
     is_shortened,
     longest_source,
 )
-from nmt.errors import Log, warn
+from nmt.errors import Log, first_of, warn
 from nmt.models.base import TranslationModel
 
 UNSCORED = -math.inf
@@ -132,5 +132,4 @@ def score_ids(
 def _message(numbers: set[int], first_line: int, kind: str, reason: str) -> str:
     """Return the warning about pairs that are not scored."""
     lines = sorted(i + first_line for i in numbers)
-    shown = ", ".join(map(str, lines[:5])) + (f" and {len(lines) - 5} more" if len(lines) > 5 else "")
-    return f"line {shown}: {kind}, scored {UNSCORED}, because {reason}"
+    return f"line {first_of(lines)}: {kind}, scored {UNSCORED}, because {reason}"

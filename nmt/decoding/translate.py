@@ -31,7 +31,7 @@ from nmt.decoding.graph_search import forget
 from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.decoding.requests import Request, Wishes
 from nmt.distributed import ALONE, World
-from nmt.errors import Log, UserError, warn
+from nmt.errors import Log, UserError, first_of, warn
 from nmt.layers.half import can_be_half, in_half
 from nmt.layers.low_precision import in_low_precision
 from nmt.loading import loaded
@@ -309,17 +309,12 @@ def cut_message(
     reason = f"decoding.max_source_tokens={longest}"
     if longest < cfg.max_source_tokens:
         reason = f"the model has {longest} positions"
-    return f"only the first {size} {unit} of line {_shown(line_numbers)} are {done}, because {reason}"
+    return f"only the first {size} {unit} of line {first_of(line_numbers)} are {done}, because {reason}"
 
 
 def unmet_message(line_numbers: Sequence[int], num_lines: int) -> str:
     """Return the warning about translations that are not as their requests say."""
     return (
         f"{len(line_numbers):,} of {num_lines:,} translations lack a text that they must have, or have one "
-        f"that they must avoid: line {_shown(line_numbers)}"
+        f"that they must avoid: line {first_of(line_numbers)}"
     )
-
-
-def _shown(line_numbers: Sequence[int]) -> str:
-    more = f" and {len(line_numbers) - 5} more" if len(line_numbers) > 5 else ""
-    return ", ".join(map(str, line_numbers[:5])) + more

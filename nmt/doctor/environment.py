@@ -21,7 +21,7 @@ from nmt.disk_cache import cache_dir
 from nmt.doctor.findings import Finding, Severity
 from nmt.extras import EXTRAS
 from nmt.files import FULL
-from nmt.runs.directory import PACKAGES
+from nmt.runs.directory import PACKAGES, cpu_name
 
 CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 LITTLE_DISK, LITTLE_MEMORY = 5 << 30, 4 << 30
@@ -81,10 +81,9 @@ def _software() -> Iterator[Fact | Finding]:
 def _processor() -> Iterator[Fact | Finding]:
     file = Path("/proc/cpuinfo")
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
     flags = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
     known = set(flags[1].split()) if flags else set()
-    yield Fact("processor", model[1] if model else platform.processor() or platform.machine())
+    yield Fact("processor", cpu_name())
     if known:
         yield Fact(
             "instructions", ", ".join(flag for flag in CPU_FLAGS if flag in known) or "none that matter"

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.draws import hashes
+
 Hashes = NDArray[np.uint64]
 
 MAX_KEYS = 10_000_000
@@ -16,16 +18,12 @@ SEEN_BYTES = 1 << 24
 """Size of the table that tells, during the reading, which lines have probably been there before."""
 MAX_REMEMBERED = 5_000
 """Lines that have probably been there before whose text is kept until their number is known."""
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mixed(values: Hashes, seed: int = 0) -> Hashes:
-    """Return a hash of each number (splitmix64; Steele et al. 2014); a permutation of 64-bit numbers."""
+    """Return a hash of each number; a permutation of 64-bit numbers."""
     with np.errstate(over="ignore"):
-        x = values + _ODD * np.uint64(seed + 1)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        return hashes(values, np.full(1, seed, np.uint64))
 
 
 @functools.cache

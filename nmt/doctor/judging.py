@@ -13,7 +13,7 @@ from nmt.data.sources import has_split
 from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
-from nmt.doctor.corpus import LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of
+from nmt.doctor.corpus import FLAGS, LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of
 from nmt.doctor.findings import Example, Finding, Severity, visible_text
 from nmt.doctor.hashes import Group, Repetition
 from nmt.doctor.similar import SIMILAR
@@ -382,16 +382,10 @@ def _kinds(report: SplitReport) -> Iterator[Finding]:
 
 def _odd_characters(report: SplitReport, kind: str) -> str:
     """Return the characters that are found, with their numbers, the most first."""
-    bits = {
-        "control": characters.CONTROL,
-        "breaks": characters.BREAK,
-        "invisible": characters.INVISIBLE,
-        "private": characters.PRIVATE,
-    }
-    if kind not in bits:
+    if kind not in ("control", "breaks", "invisible", "private"):
         return ""
     both = report.src.characters + report.tgt.characters
-    codes = np.flatnonzero((characters.tables().flags & bits[kind] > 0) & (both > 0))
+    codes = np.flatnonzero((characters.tables().flags & FLAGS[kind] > 0) & (both > 0))
     ranked = codes[np.argsort(-both[codes], kind="stable")][:5].tolist()
     named = [f"U+{code:04X} {unicodedata.name(chr(code), '').lower()}".strip() for code in ranked]
     return ", ".join(f"{name} {int(both[code]):,}" for name, code in zip(named, ranked, strict=True))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from nmt.data.scripts import language_of
 
 MIN_LETTERS = 25
 """Characters from which the language of a line is told."""
@@ -38,7 +39,7 @@ class Languages:
 
 def languages_of(lines: list[str], language: str) -> Languages:
     """Tell the languages of `lines`, which should be in `language`, a name such as de or de_AT."""
-    expected = re.split("[-_]", language.lower())[0]
+    expected = language_of(language)
     try:
         model = _model()
     except ImportError:

@@ -18,18 +18,16 @@ from nmt.doctor.corpus import RATIO_DOUBLINGS, RATIO_STEPS, SideCounts, SplitRep
 from nmt.doctor.environment import Fact
 from nmt.doctor.findings import Finding
 from nmt.doctor.judging import numbers_of, usual_ratios
-from nmt.markup import script_json
+from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
-PLACEHOLDER = '{"here": "the data"}'
-"""Placeholder of the data in the template."""
 MAX_BARS = 60
 """Bars of a histogram of lengths."""
 
 
 def page(data: dict[str, Any]) -> str:
     """Return the page of a report, from its data."""
-    return TEMPLATE.read_text(encoding="utf-8").replace(PLACEHOLDER, script_json(data), 1)
+    return page_with(TEMPLATE, data)
 
 
 def report_data(

@@ -14,7 +14,7 @@ from typing import Any
 from nmt import __version__
 from nmt.config.stored import to_plain
 from nmt.data.pairs import one_line
-from nmt.decoding.metrics import METRICS
+from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import IMPORT_RECORD, ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
 from nmt.files import read_json
@@ -85,18 +85,14 @@ def _scores(run: Run, cfg: ExportConfig) -> str:
         return "None recorded: the run has no finished training of its own."
     splits = [split for split in ("validation", "test") if results.get(split)]
     names = dict.fromkeys(name for split in splits for name in results[split])
-    rows = [[_label(name), *(_number(results[split].get(name)) for split in splits)] for name in names]
+    rows = [[label_of(name), *(_number(results[split].get(name)) for split in splits)] for name in names]
     lines = [_table(["", *splits], rows)]
     exported, final = (identify_checkpoint(str(cfg.run), name) for name in (cfg.checkpoint, "final"))
     if exported != final:
         lines.append(f"These are the scores of checkpoint {final[0]}; exported is {exported[0]}.")
     lines.append("They were computed before the export, by `nmt` itself. Signatures of sacreBLEU:")
-    lines.append("\n".join(f"- {_label(name)}: `{text}`" for name, text in results["signatures"].items()))
+    lines.append("\n".join(f"- {label_of(name)}: `{text}`" for name, text in results["signatures"].items()))
     return "\n\n".join(lines)
-
-
-def _label(name: str) -> str:
-    return METRICS[name].label if name in METRICS else name
 
 
 def _number(value: Any) -> str:

@@ -8,7 +8,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-import sentencepiece
 import torch
 from torch import Tensor
 
@@ -78,12 +77,6 @@ def library(name: str, target: Format) -> ModuleType:
             f"format={target.value} needs the package {name}, which is not installed: "
             "pip install 'nmt[export]'"
         ) from error
-
-
-def pieces_of(model: bytes) -> list[str]:
-    """Return the spellings of all pieces of a SentencePiece model, in the order of their ids."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
 
 
 def position_table(embedding: Embedding, num_positions: int) -> Tensor:

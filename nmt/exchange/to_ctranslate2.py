@@ -30,7 +30,6 @@ from nmt.exchange.shared import (
     ANY_MODEL,
     library,
     misfits,
-    pieces_of,
     position_table,
     refuse,
     transformer_of,
@@ -42,6 +41,7 @@ from nmt.layers.relative_positions import ClippedPositions
 from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding
 from nmt.models.transformer import DecoderLayer, Transformer
+from nmt.runs.agreement import pieces_of
 from nmt.runs.opened import Run
 
 Array = NDArray[np.float32]

@@ -30,7 +30,6 @@ from nmt.exchange.shared import (
     beam_search_of,
     library,
     misfits,
-    pieces_of,
     position_table,
     refuse,
     transformer_of,
@@ -39,6 +38,7 @@ from nmt.files import write_json
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.models.configs import TransformerConfig, Tying
 from nmt.models.transformer import Transformer
+from nmt.runs.agreement import pieces_of
 from nmt.runs.opened import Run
 
 WAY_OUT = "format=ctranslate2 holds more variants, format=safetensors any model"

@@ -39,15 +39,7 @@ class ModelConfig:
     """Width of the vector of each factor, for factor_combine=concat."""
 
     def __post_init__(self) -> None:
-        self.require_positive("d_model", "factor_width")
-
-    def require_positive(self, *keys: str) -> None:
-        """Raise `UserError` unless the sizes `keys` are at least 1, or null: derived from other sizes."""
-        at_least(self, "model", 1, *keys)
-
-    def require_rates(self, *keys: str) -> None:
-        """Raise `UserError` unless the dropout rates `keys` are in [0, 1)."""
-        within(self, "model", "[0, 1)", *keys)
+        at_least(self, "model", 1, "d_model", "factor_width")
 
     @property
     def shares_vocabulary(self) -> bool:
@@ -188,10 +180,9 @@ class StackConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive(
-            "d_ff", "num_heads", "d_k", "d_v", "num_kv_heads", "max_positions", "max_distance"
-        )
-        self.require_rates("dropout", "attention_dropout", "activation_dropout")
+        at_least(self, "model", 1, "d_ff", "num_heads", "d_k", "d_v", "num_kv_heads")
+        at_least(self, "model", 1, "max_positions", "max_distance")
+        within(self, "model", "[0, 1)", "dropout", "attention_dropout", "activation_dropout")
         positive(self, "model", "norm_eps")
         _check_heads(self)
         _check_buckets(self)
@@ -291,9 +282,9 @@ class TransformerConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("encoder_layers", "decoder_layers")
-        self.require_positive("decoder_d_model", "decoder_d_ff", "decoder_num_heads")
-        self.require_rates("layer_drop")
+        at_least(self, "model", 1, "encoder_layers", "decoder_layers")
+        at_least(self, "model", 1, "decoder_d_model", "decoder_d_ff", "decoder_num_heads")
+        within(self, "model", "[0, 1)", "layer_drop")
         _check_heads(self.decoder_stack, "decoder_")
         _check_sharing("encoder", self.encoder_sharing, self.encoder_layers)
         _check_sharing("decoder", self.decoder_sharing, self.decoder_layers)
@@ -420,8 +411,8 @@ class RnnConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("encoder_layers", "decoder_layers")
-        self.require_rates("dropout")
+        at_least(self, "model", 1, "encoder_layers", "decoder_layers")
+        within(self, "model", "[0, 1)", "dropout")
         if self.bidirectional and self.d_model % 2:
             raise UserError(
                 f"model.d_model must be even with model.bidirectional=true, but is {self.d_model}; "
@@ -465,8 +456,8 @@ class ConvolutionalConfig(ModelConfig):
                 f"model.positions must be learned or sinusoidal in a convolutional model, "
                 f"but is {self.positions.value}"
             )
-        self.require_positive("encoder_layers", "decoder_layers", "kernel_size", "max_positions")
-        self.require_rates("dropout")
+        at_least(self, "model", 1, "encoder_layers", "decoder_layers", "kernel_size", "max_positions")
+        within(self, "model", "[0, 1)", "dropout")
         if self.kernel_size % 2 == 0:
             raise UserError(
                 "model.kernel_size must be odd, so that the encoder sees as far to the left as to the right, "
@@ -518,7 +509,7 @@ class DecoderOnlyConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("num_layers")
+        at_least(self, "model", 1, "num_layers")
         if self.tying not in (Tying.all, Tying.src_tgt):
             raise UserError(
                 "model.tying must be all or src_tgt in a decoder-only model, where source and target are "
@@ -581,7 +572,7 @@ class EncoderConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("encoder_layers")
+        at_least(self, "model", 1, "encoder_layers")
 
     @property
     def finds_labels_alone(self) -> bool:

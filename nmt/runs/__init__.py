@@ -14,7 +14,7 @@ Knows files and models together; refuses to know the command line. The modules i
     shown               A run as a table for a notebook.
     markup              Inline tags taken out of lines, and put into their translations.
     opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
-    alignment           The probability of a label of pairs under a classifier, for a filter.
+    pair_classifier     The probability of a label of pairs under a classifier, for a filter.
     requirements        What a training needs, asked for before anything is prepared.
     start               The start of a training from the model of another run.
     scorers             The models of filters of training pairs, which score pairs.

@@ -57,7 +57,7 @@ def _token_differences(a: str, first: Tokenizer, b: str, other: Tokenizer) -> It
         ("target", first.tgt_model, other.tgt_model),
         ("source", first.src_model, other.src_model),
     ):
-        pieces, others = _pieces(of_first), _pieces(of_other)
+        pieces, others = pieces_of(of_first), pieces_of(of_other)
         if len(pieces) != len(others):
             yield (
                 f"their {side} vocabularies differ: {len(pieces):,} pieces in {a}, but {len(others):,} in "
@@ -77,8 +77,7 @@ def _token_differences(a: str, first: Tokenizer, b: str, other: Tokenizer) -> It
     )
 
 
-def _pieces(model: bytes) -> list[str]:
-    """Return the pieces of a SentencePiece model, in the order of their ids."""
+def pieces_of(model: bytes) -> list[str]:
+    """Return the spellings of all pieces of a SentencePiece model, in the order of their ids."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    pieces: list[str] = processor.id_to_piece(list(range(processor.get_piece_size())))
-    return pieces
+    return [str(piece) for piece in processor.id_to_piece(list(range(processor.get_piece_size())))]

@@ -167,7 +167,7 @@ class RunDirectory:
             "device": torch.cuda.get_device_name(device)
             if device.type == "cuda"
             else platform.processor() or "cpu",
-            "cpu": _cpu_name(),
+            "cpu": cpu_name(),
             "kernels": kernels.status() if device.type == "cpu" else "",
             "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "threads": torch.get_num_threads(),
@@ -274,7 +274,7 @@ def scores_by_split(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     """Return the name of the processor, as far as the system tells."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -18,7 +18,7 @@ from nmt.attention_views.maps import SentenceMaps, attend_tokens
 from nmt.data.inline_tags import TaggedLine, Weights, by_position, unit_weights, units
 from nmt.decoding.requests import Request
 from nmt.decoding.translate import Translation, beginnings, longest_source
-from nmt.errors import Log
+from nmt.errors import Log, first_of
 from nmt.models.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def _diagonal(blocks: Sequence[Weights]) -> Weights:
 
 
 def _message(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
     return (
-        f"the tags of line {shown} are not well-formed (one has no partner, or pairs cross); each is put "
-        "where the words beside it are"
+        f"the tags of line {first_of(numbers)} are not well-formed (one has no partner, or pairs cross); "
+        "each is put where the words beside it are"
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data import pair_filters
 from nmt.data.filters import FilterReport
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import DataConfig, ParallelText, Split
@@ -281,9 +281,8 @@ def _by_text(translation: str, line: str, reference: str | None) -> int:
 def best_share(verdicts: NDArray[np.uint8], scores: NDArray[np.float64], share: float) -> NDArray[np.uint8]:
     """Return the verdicts with only a share of the kept translations left, those with the best scores."""
     kept = np.flatnonzero(verdicts == KEPT)
-    ranked = kept[np.argsort(-scores[kept], kind="stable")]
     found = verdicts.copy()
-    found[ranked[math.ceil(share * len(kept)) :]] = NOT_BEST
+    found[kept[~pair_filters.best_share(share, scores[kept])]] = NOT_BEST
     return found
 
 

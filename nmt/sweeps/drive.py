@@ -24,7 +24,7 @@ from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.data.pairs import Split
 from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import METRICS, default_best
-from nmt.errors import Interrupted, UserError, suggest, visible
+from nmt.errors import Interrupted, UserError, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
@@ -141,7 +141,7 @@ class _Drive:
             loaded(plan.verb.code)  # once, not in each process
             runner = Processes(slots, action, report, signals, plan.folder / "logs")
             if slots > 1:
-                print(f"output of the trials: {plan.folder / 'logs'}", file=sys.stderr)
+                tell(f"output of the trials: {plan.folder / 'logs'}")
         self.runner = signals.runner = runner
         self.search = _search(plan, ranking, slots) if plan.space else None
         self.total = self.search.total() if self.search else len(plan.trials)
@@ -257,7 +257,7 @@ class _Drive:
 
     def _say(self, record: Record, text: str) -> None:
         number = self.numbers.setdefault(record.name, [*self.records.trials].index(record.name) + 1)
-        print(visible(f"[{number}/{self.total}] {record.name} {text}"), file=sys.stderr, flush=True)
+        tell(f"[{number}/{self.total}] {record.name} {text}")
 
 
 def _require_own_outputs(plan: Sweep) -> None:
@@ -378,9 +378,7 @@ def _alone(folder: Path, signals: Signals) -> Iterator[None]:
                 yield
                 return
         if not told:
-            print(
-                "waiting for the trials of a sweep that was killed, which save", file=sys.stderr, flush=True
-            )
+            tell("waiting for the trials of a sweep that was killed, which save")
         told = True
         time.sleep(0.5)
 

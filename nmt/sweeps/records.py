@@ -22,14 +22,13 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nmt.config.sweeps import Direction
 from nmt.errors import UserError
-from nmt.files import misfits, parse_json, read_json, write_atomically, write_json
+from nmt.files import misfits, read_json, step_records, write_atomically, write_json
 from nmt.runs.directory import scores_by_split
 
 VERSION = 1
@@ -272,11 +271,5 @@ def infinite(results: dict[str, Any]) -> str:
 
 def curve(run: Path, name: str) -> dict[int, float]:
     """Return the values of `name` in metrics.jsonl of a run directory by step; none that is not finite."""
-    found, mark = dict[int, float](), json.dumps(name).encode()
-    with suppress(OSError):
-        for line in (run / "metrics.jsonl").read_bytes().split(b"\n"):
-            with suppress(ValueError):  # is being written
-                row = parse_json(line) if mark in line else {}
-                if type(row.get("step")) is int and type(row.get(name)) in (int, float):
-                    found[row["step"]] = float(row[name])
-    return found
+    rows = step_records(run / "metrics.jsonl", json.dumps(name).encode())
+    return {row["step"]: float(row[name]) for row in rows if type(row.get(name)) in (int, float)}

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmt import extras
 from nmt.config.sweeps import Dimension, Direction, Pruner, Sampler, SweepConfig, trial_name
 from nmt.errors import UserError
 
@@ -217,10 +218,9 @@ class Search:
 
 def _imported() -> Any:
     """Return the library; raise `UserError` where it is not installed."""
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise UserError("a search needs Optuna: pip install 'nmt[search]'") from error
+    extras.require("search", "a search")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

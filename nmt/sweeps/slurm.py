@@ -12,9 +12,11 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmt import extras
 from nmt.config.sweeps import SlurmConfig
 from nmt.errors import UserError, warn
 from nmt.files import read_json, write_json
@@ -68,7 +70,8 @@ class SlurmJobs:
         """
         self.slots, self._cfg, self._verb, self._report = slots, cfg, verb, report
         self._folder, self._at_once = folder / "slurm", at_once
-        self._submitit = _imported()
+        extras.require("slurm", "sweep.launcher=slurm")
+        self._submitit: Any = import_module("submitit")
         self._jobs: dict[str, Any] = {}
         self._gone: dict[str, float] = {}
         self._asked: set[str] = set()
@@ -190,12 +193,3 @@ def _cancelled(job: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
-
-
-def _imported() -> Any:
-    """Return the library; raise `UserError` where it is not installed."""
-    try:
-        import submitit
-    except ModuleNotFoundError as error:
-        raise UserError("jobs of Slurm need submitit: pip install 'nmt[slurm]'") from error
-    return submitit

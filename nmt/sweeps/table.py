@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmt.config.sweeps import short_names
-from nmt.decoding.metrics import METRICS
+from nmt.decoding.metrics import METRICS, label_of
 from nmt.errors import visible
 from nmt.sweeps.records import SEED, Group, Record, Records
 
@@ -36,7 +36,7 @@ def show(records: Records) -> None:
 def label(metric: str) -> str:
     """Return the name of a score in tables: BLEU for validation.bleu, news BLEU for validation-news.bleu."""
     split, _, name = metric.rpartition(".")
-    known = METRICS[name].label if name in METRICS else name
+    known = label_of(name)
     split = split.removeprefix(VALIDATION).removeprefix("-")
     return f"{split} {known}" if split else known
 

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from nmt import extras
 from nmt.errors import warn
-from nmt.files import load_json, write_json
+from nmt.files import load_json, step_records, write_json
 from nmt.training.configs import TrackingConfig
-from nmt.training.tracking import Rows, Sink, TrackedRun, flat, markdown_table, records
+from nmt.training.tracking import Rows, Sink, TrackedRun, flat, markdown_table
 
 MAX_PENDING = 10_000
 """Calls that may wait for a server before it counts as one that does not answer."""
@@ -64,7 +64,7 @@ class Remote(Sink):
         self._thread = threading.Thread(target=self._work, name=f"nmt-{self.name}", daemon=True)
         self._thread.start()
         self._call(self.start)
-        for record in records(run.directory / "metrics.jsonl") if run.resume_step else ():
+        for record in step_records(run.directory / "metrics.jsonl") if run.resume_step else ():
             if record["step"] <= run.resume_step:
                 step = record.pop("step")
                 self.log(step, {name: value for name, value in record.items() if value is not None})

@@ -34,7 +34,7 @@ import yaml
 from numpy.typing import NDArray
 
 from nmt.errors import Interrupted, NmtError, TrainingStopped, warn, witnessed
-from nmt.files import parse_json, require_space, write_lines
+from nmt.files import require_space, step_records, write_lines
 from nmt.loading import loaded
 from nmt.progress import Work, heard_by
 from nmt.training.configs import SINKS, TrackingConfig
@@ -430,29 +430,14 @@ class Tracker:
             ) from error
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of metrics.jsonl, without a line that was cut short; none if there is no file."""
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
-    return [record for line in lines if (record := _parse(line)) is not None]
-
-
 def rewind(path: Path, step: int) -> None:
     """Cut the JSON lines of `path` back to those of the first `step` steps, atomically.
 
     Step 0 keeps nothing. A line that was cut short because the process was killed is removed, too.
     """
     if path.exists():
-        kept = records(path) if step else []
+        kept = list(step_records(path)) if step else []
         write_lines(path, (json.dumps(record) for record in kept if record["step"] <= step))
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """Return the record in a line, or None when the line holds none."""
-    try:
-        record = parse_json(line.encode())
-    except ValueError:
-        return None
-    return record if isinstance(record.get("step"), int) else None
 
 
 def _appending(path: Path) -> TextIO:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from nmt.comparison.configs import CompareConfig
 from nmt.comparison.page import page
 from nmt.comparison.summary import summary
 from nmt.config.compose import Composed
-from nmt.errors import UserError, warn
+from nmt.errors import UserError, tell, warn
 from nmt.files import write_atomically
 
 
@@ -23,17 +22,13 @@ def run(trial: Composed) -> dict[str, Any]:
     if not names or not all(map(str.strip, names)):
         raise UserError("run must name runs to compare: nmt compare A B, or a folder of runs")
     words = _training_words(names[0]) if cfg.read_corpus else None
-    found = compared(cfg, names, words, log=_log, warn=warn)
+    found = compared(cfg, names, words, log=tell, warn=warn)
     print(summary(found))
     file = Path(cfg.output) if cfg.output is not None else _folder(found) / "comparison.html"
     title = f"Comparison of {len(found.entries)} runs on {cfg.split}"
     write_atomically(file, page(title, found).encode())
     print(f"\nwritten     {file}")
     return {}
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _folder(found: Comparison) -> Path:

@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import os
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 from nmt.config import small_data
 from nmt.config.compose import Composed, load_run
-from nmt.config.overrides import quoted
+from nmt.config.overrides import spelled
 from nmt.config.roots import Task, TrainConfig, TranslateConfig, check
 from nmt.config.stored import load_config, refuse_difference, to_plain
 from nmt.data import sources
@@ -35,7 +34,7 @@ from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import LineSplitting
 from nmt.disk_cache import cache_dir
-from nmt.errors import UserError, visible
+from nmt.errors import UserError, tell
 from nmt.files import digest
 from nmt.runs import synthetic
 from nmt.runs.configs import Side
@@ -52,11 +51,6 @@ from nmt.verbs.translate import SPEED, translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
-
-
-def log(text: str) -> None:
-    """Show a remark on standard error."""
-    print(visible(text), file=sys.stderr, flush=True)
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -89,19 +83,8 @@ def as_overrides(data: DataConfig) -> list[str]:
     """Return what a mixture does not have by default, as arguments of `nmt train`."""
     by_default = to_plain(MixtureData)
     return [
-        f"data.{key}={_spelled(value)}" for key, value in to_plain(data).items() if value != by_default[key]
+        f"data.{key}={spelled(value)}" for key, value in to_plain(data).items() if value != by_default[key]
     ]
-
-
-def _spelled(value: Any) -> str:
-    """Return a plain value as Hydra reads it."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_spelled(x)}' for key, x in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_spelled, value))}]"
-    if isinstance(value, str):
-        return quoted(value)
-    return "null" if value is None else str(value).lower()
 
 
 def require_same_student(run_dir: Path, student: TrainConfig) -> None:
@@ -159,13 +142,13 @@ class SyntheticCorpus:
                 found = self.text.made(self.write_text)
                 report = FilterReport(found["read"], found["dropped"])
             for together, stage in zip(self.groups, self.selection.translated, strict=True):
-                log(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
+                tell(f"{self.name}: {report.kept:,} lines by {' and '.join(together.runs)}: {stage.folder}")
                 stage.made(functools.partial(self._translate, cfg, together, stage))
             with StopRequest(cfg.runtime.grace_seconds):
                 pairs.made(self.selection.write)
         if self.splits:
             self.scored(cfg).made(synthetic.write_splits(self.splits, self.languages))
-        log(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
+        tell(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
 
     def _translate(
         self, cfg: DistilConfig, together: TranslateConfig, stage: Stage, folder: Path

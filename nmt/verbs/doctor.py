@@ -15,7 +15,7 @@ from nmt.doctor.findings import Severity
 from nmt.doctor.judging import judged
 from nmt.doctor.page import page, report_data
 from nmt.doctor.summary import summary
-from nmt.errors import UserError, visible
+from nmt.errors import UserError, tell
 from nmt.files import write_atomically, write_json
 
 
@@ -32,7 +32,7 @@ def run(trial: Composed) -> dict[str, Any]:
     else:
         name = f"{cfg.data.name} ({cfg.data.src}-{cfg.data.tgt})" if cfg.data.has_source else cfg.data.name
         title, facts = f"nmt doctor: {name}", list[Fact]()
-        reports, unreadable = examined(cfg.data, cfg.doctor, _log)
+        reports, unreadable = examined(cfg.data, cfg.doctor, tell)
         findings = judged(cfg.data, reports, unreadable)
     print(summary(title, findings, reports, facts))
     content = report_data(title, findings, reports, facts)
@@ -48,7 +48,3 @@ def run(trial: Composed) -> dict[str, Any]:
         told = "; ".join(f"{finding.where}: {finding.text}" for finding in broken)
         raise UserError(f"training would fail, or learn nothing, until this is mended: {told}")
     return {}
-
-
-def _log(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
-from nmt.files import write_json, write_lines
+from nmt.files import digest_of_lines, write_json, write_lines
 from nmt.runs.opened import Run, evaluation_text, open_runs, score_line, with_fixed_checkpoints
 from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
@@ -159,16 +159,12 @@ def _record(
         **({"details": scores.details} if scores.details else {}),
         "sentences": len(part.text),
         "num_references": 1 + len(part.text.references),
-        "sha256": {side: _sha256(getattr(part.text, side)) for side in ("src", "tgt")},
+        "sha256": {side: digest_of_lines(getattr(part.text, side)) for side in ("src", "tgt")},
         "hypotheses": file,
         "seconds": round(seconds, 1),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "nmt": __version__,
     }
-
-
-def _sha256(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _report_confidence(

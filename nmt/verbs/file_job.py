@@ -53,7 +53,7 @@ from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.opened import with_fixed_checkpoints
 from nmt.runtime import resolve_device
-from nmt.signals import StopRequest, when_orphaned
+from nmt.signals import StopRequest, when_orphaned, without_interrupt
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
 
@@ -183,12 +183,8 @@ def _workers(
     """Yield a pool of one process per config, each at work on its first block; end all with the block."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(len(settings), context, _begin, (settings, work, context.Value("i", 0)))
-    # Ctrl-C reaches every process of a terminal. Workers ignore it, by inheritance; this process answers.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with without_interrupt():
         pending = {pool.submit(_answer_block, block) for block in first}
-    finally:
-        signal.signal(signal.SIGINT, handler)
     processes = multiprocessing.active_children()
     try:
         yield pool, pending

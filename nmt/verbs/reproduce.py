@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from nmt.config.compose import Composed, load_run
 from nmt.config.roots import TrainConfig, check
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.training_split import TrainingText
-from nmt.errors import UserError
+from nmt.errors import UserError, tell
 from nmt.runs.directory import RunDirectory
 from nmt.runs.training_data import prepare
 from nmt.runtime_config import Precision
@@ -84,5 +83,5 @@ def repetition(stored: TrainConfig, then: RunDirectory, now: Path) -> TrainConfi
 
 def _require_same_data(cfg: TrainConfig, run: RunDirectory) -> None:
     """Raise `UserError` unless the data that `cfg` names is that of `run`; what is read is cached."""
-    print(f"comparing the data with that of {run.path}", file=sys.stderr, flush=True)
+    tell(f"comparing the data with that of {run.path}")
     prepare(cfg, _StoredData(run), log=lambda line: None)

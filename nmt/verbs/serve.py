@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
+from nmt import extras
 from nmt.config.compose import Composed
 from nmt.config.roots import Task
-from nmt.errors import UserError
 from nmt.runs.opened import open_runs
 from nmt.verbs.configs import ServeConfig
-
-NEEDED = ("fastapi", "uvicorn")
 
 
 def run(trial: Composed) -> dict[str, Any]:
     """Serve until a signal."""
     cfg = trial.to_config(ServeConfig)
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        names = " ".join(missing)
-        raise UserError(f"nmt serve needs its extra: pip install 'nmt[serve]', or pip install {names}")
+    extras.require("serve", "nmt serve")
     opened = open_runs(cfg)
     opened.require_task(Task.translation)
     opened.asking_for(cfg.tgt, [])  # an error is an error before the first request is there

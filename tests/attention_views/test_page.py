@@ -17,7 +17,7 @@ from nmt.attention_views.alignment import Weights
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.page import TEMPLATE, page, page_data
 from nmt.data.tokenizer import EOS, Piece
-from nmt.markup import script_json
+from nmt.pages import script_json
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",

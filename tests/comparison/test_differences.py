@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nmt.comparison.differences import differing, short_names, shown, system_of
+from nmt.comparison.differences import differing, shown, system_of
 
 
 def test_only_keys_that_differ_are_told() -> None:
@@ -14,11 +14,6 @@ def test_only_keys_that_differ_are_told() -> None:
 
 def test_true_is_not_one() -> None:
     assert differing([{"a": True}, {"a": 1}]) == {"a": [True, 1]}
-
-
-def test_names_are_as_short_as_they_can_be() -> None:
-    keys = ["model.dropout", "model.name", "data.name"]
-    assert list(short_names(keys).values()) == ["dropout", "model.name", "data.name"]
 
 
 def test_runs_of_a_system_differ_in_the_seed_alone() -> None:

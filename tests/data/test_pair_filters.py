@@ -50,6 +50,7 @@ CASES: list[tuple[dict[str, Any], Pairs, list[int]]] = [
         [("A dog.", "b"), ("a  dog", "B!"), ("?", "!"), ("!", "!")],
         [0, 2, 3],
     ),
+    ({"name": "duplicates", "normalise": True}, [("कि", "e\u0301"), ("की", "é"), ("की!", "É")], [0, 1]),
 ]
 
 

@@ -15,7 +15,7 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_loss
+from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_values
 from nmt.decoding.metrics import METRICS, Metric, ScoredText
 from nmt.decoding.translate import translate
 from nmt.errors import UserError
@@ -40,7 +40,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
     return Batch(src, src_mask, tgt_in, tgt_out, rows=(tgt_out != PAD_ID).flatten().nonzero()[:, 0])
 
 
-def test_validation_loss_is_the_mean_over_tokens_whatever_the_batches() -> None:
+def test_the_loss_is_the_mean_over_tokens_whatever_the_batches() -> None:
     model = transformer(vocab_size=12)
     generator = torch.Generator().manual_seed(1)
 
@@ -60,7 +60,7 @@ def test_validation_loss_is_the_mean_over_tokens_whatever_the_batches() -> None:
     for split in ([5], [2, 3], [1, 1, 1, 1, 1]):
         parts = iter(pairs)
         batches = [batch_of([next(parts) for _ in range(size)]) for size in split]
-        loss = validation_loss(model, iter(batches), device=CPU)
+        loss = validation_values(model, iter(batches), device=CPU)["loss"]
         assert loss == pytest.approx(expected / num_tokens, rel=1e-6)
     assert model.training
     assert perplexity(loss) == pytest.approx(math.exp(expected / num_tokens), rel=1e-6)

@@ -18,7 +18,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import decode, forcing
 from nmt.decoding.configs import BeamConfig, SamplingConfig
-from nmt.decoding.evaluate import validation_loss
+from nmt.decoding.evaluate import validation_values
 from nmt.decoding.score import PairScore, score, score_ids
 from nmt.layers.choices import Positions
 from nmt.layers.loss import smoothed_nll
@@ -86,7 +86,7 @@ def test_the_sum_over_a_split_is_its_loss() -> None:
     model = transformer()
     pairs, _ = encode_pairs(TEXT, TOKENIZER)
     batch = collate(pairs, range(len(pairs)))
-    loss = validation_loss(model, [batch], device=CPU)
+    loss = validation_values(model, [batch], device=CPU)["loss"]
     scores = score(TEXT.src, TEXT.tgt, model, TOKENIZER, CFG, device=CPU)
     assert_close(-sum(found.log_prob for found in scores) / batch.num_tokens, loss, atol=1e-5, rtol=1e-5)
 

@@ -20,7 +20,7 @@ from nmt.data.special_ids import BOS_ID
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder
-from nmt.exchange.shared import pieces_of
+from nmt.runs.agreement import pieces_of
 from tests.exchange.agreement import require_agreement
 
 transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")

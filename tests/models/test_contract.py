@@ -478,7 +478,7 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
         tgt_out = tgt_out[:, 1:2]  # a label
     src_mask = torch.ones_like(src, dtype=torch.bool)
     tgt_in = torch.cat([torch.full((8, 1), BOS_ID), tgt_out[:, :-1]], dim=1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(120):
         optimizer.zero_grad()
         logits = logits_of(model, src, src_mask, tgt_in).flatten(0, 1)

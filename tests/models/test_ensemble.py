@@ -19,7 +19,7 @@ from nmt.config.roots import RunConfig
 from nmt.data.batching import Batch
 from nmt.decoding import decode
 from nmt.decoding.configs import BeamConfig, DecodingConfig, SamplingConfig
-from nmt.decoding.evaluate import validation_loss
+from nmt.decoding.evaluate import validation_values
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.decoding.sampling import continuation
 from nmt.errors import UserError
@@ -162,9 +162,9 @@ def test_the_loss_of_an_ensemble_is_that_of_its_predictions(
     model = together(first, second)
     log_probs = logits_of(model, src, src_mask, tgt_in).log_softmax(-1).gather(2, tgt_out[:, :, None])
     expected = -float(log_probs[mask].sum()) / int(mask.sum())
-    assert validation_loss(model, [batch], device=CPU) == pytest.approx(expected, rel=1e-5)
-    copies = validation_loss(together(first, first), [batch], device=CPU)
-    assert copies == pytest.approx(validation_loss(first, [batch], device=CPU), rel=1e-5)
+    assert validation_values(model, [batch], device=CPU)["loss"] == pytest.approx(expected, rel=1e-5)
+    copies = validation_values(together(first, first), [batch], device=CPU)["loss"]
+    assert copies == pytest.approx(validation_values(first, [batch], device=CPU)["loss"], rel=1e-5)
 
 
 def test_the_shortest_positions_of_all_members_count() -> None:

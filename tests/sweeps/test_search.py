@@ -129,7 +129,7 @@ def test_without_optuna_there_is_one_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError) as refused:
         opened(tmp_path)
-    assert str(refused.value) == "a search needs Optuna: pip install 'nmt[search]'"
+    assert str(refused.value) == "a search needs optuna: pip install 'nmt[search]'"
 
 
 @functools.cache

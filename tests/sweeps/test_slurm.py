@@ -121,7 +121,7 @@ def test_without_slurm_there_is_one_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError) as refused:
         SlurmJobs(cfg, "train", report, tmp_path, 1, 1)
-    assert str(refused.value) == "jobs of Slurm need submitit: pip install 'nmt[slurm]'"
+    assert str(refused.value) == "sweep.launcher=slurm needs submitit: pip install 'nmt[slurm]'"
 
 
 @pytest.mark.parametrize(("scancel", "signals"), [("echo no controller >&2; exit 1", 1), ("true", 2)])

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.verbs import serve
 from tests.runs.untrained import GPT, untrained
 
 
 def test_without_its_extra_the_command_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
     assert main(["serve", f"run={untrained(tmp_path / 'run')}"]) == 2
-    words = "nmt serve needs its extra: pip install 'nmt[serve]', or pip install fastapi uvicorn"
-    assert words in capsys.readouterr().err
+    assert "nmt serve needs fastapi and uvicorn: pip install 'nmt[serve]'" in capsys.readouterr().err
 
 
 def test_a_language_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
