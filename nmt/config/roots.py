@@ -447,15 +447,16 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         )
     yield from _misfits_of_lengths(cfg)
     problems = Problems()
-    with problems.gathered():
-        if not isinstance(cfg.trainer.max_steps, str) or not cfg.data.stages_follow_limit:
+    limits_with_units = [text for key, text, _ in lengths_with_units(cfg) if key == "trainer.max_steps"]
+    if limits_with_units and cfg.data.stages_follow_limit:
+        yield (
+            "data.stages end at shares of trainer.max_steps, which must then be a number of updates, but is "
+            f"{limits_with_units[0]!r}; give that number, or the update where each stage ends"
+        )
+    else:
+        with problems.gathered():
             cfg.data.last_updates(cfg.trainer.max_steps)
     yield from problems
-    if isinstance(cfg.trainer.max_steps, str) and cfg.data.stages_follow_limit:
-        yield (
-            "the stages of the data end at shares of trainer.max_steps, which must then be a number of "
-            f"updates, but is {cfg.trainer.max_steps!r}; give it, or the update where each stage ends"
-        )
     if cfg.trainer.is_to_be_found and cfg.runtime.parallel is Parallel.fsdp:
         yield (
             f"trainer.batch_tokens={AUTO} cannot be found with runtime.parallel=fsdp; set it "

@@ -182,7 +182,7 @@ def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -
             f"optimizer={stored.optimizer.name}; choose that one, or init.optimizer=fresh"
         )
     limit = cfg.trainer.max_steps
-    if are_counted(limit) and limit <= int(checkpoint):
+    if limit is not None and are_counted(limit) and limit <= int(checkpoint):
         raise UserError(
             f"{key} goes on after step {checkpoint}, but trainer.max_steps={limit} ends before; raise it"
         )
