@@ -173,7 +173,7 @@ def seed_everything(*parts: int | str, rank: int = 0) -> None:
 class MixedPrecisionStep:
     """One optimizer update in mixed precision: `backward` for each micro-batch, then `clip`, then `step`.
 
-    `precision` is one that `resolve_precision` returned; a `clip_norm` of 0 turns clipping off.
+    `precision` is one that `resolve_precision` returned; a `clip_norm` or `clip_value` of 0 turns that off.
     """
 
     def __init__(
@@ -183,11 +183,13 @@ class MixedPrecisionStep:
         device: torch.device,
         precision: Precision,
         clip_norm: float,
+        clip_value: float = 0.0,
     ):
         self.optimizer = optimizer
         self.device = device
         self.precision = precision
         self.clip_norm = clip_norm
+        self.clip_value = clip_value
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.fp16)
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -203,9 +205,15 @@ class MixedPrecisionStep:
         self.scaler.scale(loss).backward()
 
     def clip(self) -> Tensor:
-        """Unscale the gradients, clip their global norm and return the norm before clipping."""
+        """Unscale the gradients, clip their values, then their global norm; return the norm before both."""
         self.scaler.unscale_(self.optimizer)
-        return whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
+        if not self.clip_value:
+            return whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
+        norm = nn.utils.get_total_norm([x.grad for x in self.parameters if x.grad is not None])
+        nn.utils.clip_grad_value_(self.parameters, self.clip_value)
+        if self.clip_norm:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        return whole(norm)
 
     def step(self, learning_rate: float, unusable: Tensor) -> None:
         """Update the weights, except where `unusable` (a scalar) is 1.0, and clear the gradients.

@@ -228,11 +228,11 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train trainer.max_steps=1e5",
-            "trainer.max_steps must be a whole number or null, but is 100000.0; write 100000",
+            "trainer.max_steps must be a whole number, but is 100000.0; write 100000",
         ),
         (
-            "train trainer.max_steps=1.5k",
-            "trainer.max_steps must be a whole number or null, but is '1.5k'; write 1500",
+            "train trainer.max_epochs=1.5k",
+            "trainer.max_epochs must be a whole number or null, but is '1.5k'; write 1500",
         ),
         (
             "train trainer.max_minutes=8h",

@@ -210,11 +210,15 @@ def test_seed_everything_seeds_everything() -> None:
 
 
 def sgd(
-    parameters: list[nn.Parameter], precision: Precision = Precision.fp32, clip_norm: float = 1.0
+    parameters: list[nn.Parameter],
+    precision: Precision = Precision.fp32,
+    clip_norm: float = 1.0,
+    clip_value: float = 0.0,
 ) -> MixedPrecisionStep:
     """Return a step whose update is minus the gradient; Adam would hide the scale of the gradient."""
     optimizer = torch.optim.SGD(parameters, lr=0.0)
-    return MixedPrecisionStep(optimizer, device=CPU, precision=precision, clip_norm=clip_norm)
+    limits = {"clip_norm": clip_norm, "clip_value": clip_value}
+    return MixedPrecisionStep(optimizer, device=CPU, precision=precision, **limits)
 
 
 def update_of(amp_step: MixedPrecisionStep, weight: nn.Parameter, gradient: Tensor) -> tuple[float, Tensor]:
@@ -238,6 +242,23 @@ def test_gradients_are_clipped_after_unscaling(scale: float, clip_norm: float, f
     norm, update = update_of(amp_step, weight, gradient)
     assert norm == pytest.approx(5.0)
     assert_close(update, -factor * gradient)
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "expected"), [(0.0, [3.0, -3.5]), (1.0, [3.0 / 21.25**0.5, -3.5 / 21.25**0.5])]
+)
+def test_values_are_clipped_before_their_norm(clip_norm: float, expected: list[float]) -> None:
+    weight, gradient = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, -4.0])
+    amp_step = sgd([weight], Precision.fp16, clip_norm, clip_value=3.5)
+    norm, update = update_of(amp_step, weight, gradient)
+    assert norm == pytest.approx(5.0)
+    assert_close(update, -torch.tensor(expected))
+
+
+def test_a_gradient_without_a_finite_value_is_seen_before_values_are_clipped() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    norm, _ = update_of(sgd([weight], clip_value=1.0), weight, torch.tensor([1.0, torch.inf]))
+    assert norm == torch.inf
 
 
 def test_the_norm_is_that_of_all_parameters() -> None:

@@ -34,6 +34,7 @@ from nmt.training.configs import (
     AUTO,
     WEIGHING,
     AdafactorConfig,
+    ConstantConfig,
     DecayConfig,
     MuonConfig,
     ObjectiveConfig,
@@ -123,6 +124,11 @@ class TrainConfig:
         if self.trainer.best_metric == "auto":
             best = default_best([] if self.task is Task.language_model else self.metrics)
             self.trainer = dataclasses.replace(self.trainer, best_metric=best)
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether checkpoints hold an average of the weights, and beside it those that learn."""
+        return self.trainer.ema_decay > 0.0 or self.optimizer.averages
 
 
 @dataclass
@@ -454,8 +460,15 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         )
     yield from _misfits_of_lengths(cfg)
     problems = Problems()
-    with problems.gathered():
-        cfg.data.last_updates(cfg.trainer.max_steps)
+    limits_with_units = [text for key, text, _ in lengths_with_units(cfg) if key == "trainer.max_steps"]
+    if limits_with_units and cfg.data.stages_follow_limit:
+        yield (
+            "data.stages end at shares of trainer.max_steps, which must then be a number of updates, but is "
+            f"{limits_with_units[0]!r}; give that number, or the update where each stage ends"
+        )
+    else:
+        with problems.gathered():
+            cfg.data.last_updates(cfg.trainer.max_steps)
     yield from problems
     if cfg.trainer.is_to_be_found and cfg.runtime.parallel is Parallel.fsdp:
         yield (
@@ -473,11 +486,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "trainer.gradient_checkpointing=true is for layers as they are, but runtime.compile=true makes "
             "other code of them; set one of the two to false"
         )
-    if isinstance(cfg.optimizer, MuonConfig | AdafactorConfig) and cfg.runtime.parallel is Parallel.fsdp:
-        yield (
-            f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "
-            "set runtime.parallel=ddp, or optimizer=adamw"
-        )
+    yield from _misfits_of_optimizer(cfg)
     if cfg.objective.needs_average and not cfg.trainer.ema_decay:
         yield (
             "objective.teacher=ema is the moving average of the weights, but trainer.ema_decay is 0; "
@@ -489,6 +498,28 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "splits them; set runtime.parallel=ddp, or objective.teacher=self"
         )
     yield from _misfits_of_objective(cfg)
+    yield from _misfits_of_decay(cfg)
+
+
+def _misfits_of_optimizer(cfg: TrainConfig) -> Iterator[str]:
+    if isinstance(cfg.optimizer, MuonConfig | AdafactorConfig) and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer=adamw"
+        )
+    if cfg.optimizer.averages and cfg.trainer.ema_decay:
+        yield (
+            f"optimizer={cfg.optimizer.name} averages the weights itself, but trainer.ema_decay is "
+            f"{cfg.trainer.ema_decay:g}; set it to 0"
+        )
+    if cfg.optimizer.averages and not isinstance(cfg.schedule, ConstantConfig):
+        yield (
+            f"optimizer={cfg.optimizer.name} averages the weights in place of a decay, but "
+            f"schedule={cfg.schedule.name} has one; set schedule=constant, with its warm-up"
+        )
+
+
+def _misfits_of_decay(cfg: TrainConfig) -> Iterator[str]:
     if decay_follows_limit(cfg):
         decay = cast(DecayConfig, cfg.schedule)
         if cfg.trainer.max_steps is None:
@@ -496,7 +527,9 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
                 f"schedule={decay.name} must know where its decay ends; "
                 "set trainer.max_steps or schedule.decay_steps"
             )
-        elif are_counted(decay.warmup_steps) and cfg.trainer.max_steps <= decay.warmup_steps:
+        elif are_counted(decay.warmup_steps, cfg.trainer.max_steps) and (
+            cfg.trainer.max_steps <= decay.warmup_steps
+        ):
             yield (
                 f"schedule={decay.name} decays until trainer.max_steps={cfg.trainer.max_steps}, which "
                 f"must be above schedule.warmup_steps={decay.warmup_steps}; lower schedule.warmup_steps"

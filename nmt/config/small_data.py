@@ -224,7 +224,8 @@ def _length(words: int, share: float, known: Mapping[str, Any]) -> Iterator[Sett
     passes = steps * per_update * FILLED / a_pass
     why = f"about {_rounded(passes)} passes: fewer words are seen more often; an hour or less on two cores"
     yield Setting("trainer.max_steps", steps, why)
-    steps = known.get("trainer.max_steps") or steps
+    limit = known.get("trainer.max_steps")
+    steps = limit if isinstance(limit, int) else steps
     every = max(math.ceil(steps / VALIDATIONS), 1)
     yield Setting("trainer.eval_every_steps", every, f"{VALIDATIONS} validations")
     yield Setting("trainer.save_every_steps", every, "a checkpoint for each validation")

@@ -61,6 +61,7 @@ RESULTS = {
     "averaged_steps": list[int] | None,
     "compared": dict[str, NUMBER] | None,
     "details": dict[str, dict[str, Any]] | None,
+    **dict.fromkeys(("parameters", "learnt_parameters"), int | None),
     "sets": dict[str, dict[str, dict[str, float | str]]] | None,
 }
 """Fields of results.json with their types; None: may be missing."""

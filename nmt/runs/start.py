@@ -28,6 +28,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, identify_checkpoint, open_run
 from nmt.training.checkpoint import AVERAGE, Checkpoint
 from nmt.training.freezing import matching
+from nmt.training.lengths import are_counted
 from nmt.training.parallel_model import OF_OBJECTIVE, OF_TRAINED
 from nmt.training.train_state import TrainState
 
@@ -132,7 +133,7 @@ class Start:
             for key, x in stored.items()
             if not key.startswith((OF_OBJECTIVE, OF_TRAINED)) and key.rpartition("/")[0] in chosen
         }
-        for name, x in model.named_parameters() if self.cfg.trainer.ema_decay else ():
+        for name, x in model.named_parameters() if self.cfg.keeps_average else ():
             theirs = stored.get(OF_TRAINED + name) if name in self._chosen() else None
             state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
         return Checkpoint(step, weights, state, TrainState(step=step).to_store())
@@ -181,7 +182,7 @@ def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -
             f"optimizer={stored.optimizer.name}; choose that one, or init.optimizer=fresh"
         )
     limit = cfg.trainer.max_steps
-    if limit is not None and limit <= int(checkpoint):
+    if limit is not None and are_counted(limit) and limit <= int(checkpoint):
         raise UserError(
             f"{key} goes on after step {checkpoint}, but trainer.max_steps={limit} ends before; raise it"
         )

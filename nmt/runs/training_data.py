@@ -12,7 +12,7 @@ from nmt.runs.scorers import RunScorers
 from nmt.runs.start import Start
 from nmt.runs.tasks import TASKS
 from nmt.training.gradients import num_tokens_of
-from nmt.training.lengths import EpochSize
+from nmt.training.lengths import EpochSize, are_counted
 
 
 def prepare(
@@ -29,7 +29,7 @@ def prepare(
         run,
         seed=cfg.seed,
         log=log,
-        max_steps=cfg.trainer.max_steps,
+        max_steps=cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None,
         inherited=start.inherited if start else None,
         scorers=RunScorers(cfg.runtime),
     )

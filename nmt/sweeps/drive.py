@@ -281,11 +281,13 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
             f"sweep.pruner={plan.cfg.pruner.name} reads metrics.jsonl, which "
             "tracking.sinks leaves out; add jsonl"
         )
-    if plan.cfg.pruner is not Pruner.none and isinstance(cfg.trainer.eval_every_steps, str):
-        raise UserError(
-            f"sweep.pruner={plan.cfg.pruner.name} must know when the first validation comes, but "
-            f"trainer.eval_every_steps is {cfg.trainer.eval_every_steps!r}; set it to a number of updates"
-        )
+    for name, what in (("eval_every_steps", "first validation"), ("max_steps", "end")):
+        value = getattr(cfg.trainer, name) if plan.cfg.pruner is not Pruner.none else None
+        if isinstance(value, str):
+            raise UserError(
+                f"sweep.pruner={plan.cfg.pruner.name} must know when the {what} comes, but "
+                f"trainer.{name} is {value!r}; set it to a number of updates"
+            )
     first, last = (
         (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
     )

@@ -79,8 +79,9 @@ class Change:
 class TrainerConfig:
     """Limits of a training, its batches, and checkpoints to keep. A step is one update of the weights."""
 
-    max_steps: int | None = 20_000
-    """Stop after this many updates; null: no limit."""
+    max_steps: Steps | None = 20_000
+    """Stop after this many updates, or epochs or target tokens such as '30 epochs' or '1B tokens', counted in
+    updates once, so that a schedule knows its end; null: no limit."""
     max_epochs: int | None = None
     """Stop after this many passes over the training split; null: no limit."""
     max_tokens: int | None = None
@@ -158,8 +159,11 @@ class TrainerConfig:
             raise UserError(
                 f"trainer.changes must be in ascending order of their steps, but these are {steps}"
             )
-        limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
+        limits = ["max_epochs", "max_tokens", "max_minutes"]
+        if isinstance(self.max_steps, int):
+            limits.append("max_steps")
         positive(self, "trainer", *limits, hint="; use null for no limit")
+        require_lengths(self, "trainer", 1, "max_steps")
         not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
         finite(self, "trainer", "divergence_ratio")
         within(self, "trainer", "[0, 1)", "ema_decay")
@@ -193,6 +197,12 @@ class TrainerConfig:
             updates += 1
             batches -= self.accumulate_at(updates)
         return updates
+
+    def num_batches(self, updates: int) -> int:
+        """Return the number of batches of the first `updates` of a training."""
+        if not self.changes:
+            return updates * self.accumulate
+        return sum(map(self.accumulate_at, range(1, updates + 1)))
 
     def dropout_factor_at(self, step: int) -> float:
         """Return the factor on all dropout rates in update `step`."""
@@ -270,13 +280,20 @@ class OptimizerConfig:
     """Weight decay of matrices only: never of biases, norms or embeddings."""
     clip_norm: float = 1.0
     """Global L2 norm that gradients are scaled down to; 0 turns clipping off."""
+    clip_value: float = 0.0
+    """Absolute value that every entry of the gradients is cut down to, before their norm is; 0: none."""
     groups: list[Any] = field(default_factory=list)
     """Weights with a rate or decay of their own, such as [{weights: [encoder.*], rate: 0.1}, {weights:
     [*embedding*], weight_decay: 0.01}]; rate is a factor. A weight belongs to the first group it matches."""
 
     def __post_init__(self) -> None:
-        not_negative(self, "optimizer", "weight_decay", "clip_norm")
+        not_negative(self, "optimizer", "weight_decay", "clip_norm", "clip_value")
         self.own_groups()
+
+    @property
+    def averages(self) -> bool:
+        """Whether the model is an average of the weights that the optimizer updates, by its own rule."""
+        return False
 
     def own_groups(self) -> list[WeightGroup]:
         """Return `groups`, checked."""
@@ -338,6 +355,23 @@ class MuonConfig(MomentsConfig):
 
 
 @dataclass
+class ScheduleFreeConfig(MomentsConfig):
+    """AdamW whose average of all iterates takes the place of a decay (Defazio et al. 2024)."""
+
+    name: str = "schedule_free"
+    beta1: float = 0.9
+    """Share of the average in the weights whose gradients are taken; the rest is that of the iterate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, "optimizer", "(0, 1)", "beta1")
+
+    @property
+    def averages(self) -> bool:
+        return True
+
+
+@dataclass
 class AdafactorConfig(OptimizerConfig):
     """Second moments as an outer product of two vectors a matrix, and updates as shares of the weights."""
 
@@ -377,6 +411,7 @@ OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
     "adam": (AdamConfig, "nmt.training.optimizer.build_adam"),
     "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
     "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
+    "schedule_free": (ScheduleFreeConfig, "nmt.training.schedule_free.build_schedule_free"),
     "adafactor": (AdafactorConfig, "nmt.training.optimizer.build_adafactor"),
     "sgd": (SgdConfig, "nmt.training.optimizer.build_sgd"),
 }

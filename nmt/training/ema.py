@@ -7,7 +7,8 @@ Valpola 2017). Knows tensors by name; knows no model and no loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,8 +34,9 @@ class MovingAverage:
         """Set `tensors`, which belong to the average from now on, to `weights`."""
         self.tensors = tensors
         self._weights = weights
-        self._decay = decay
-        self._parts = [_part(x) for x in tensors.values()]
+        self.decay_at: Callable[[int], float] = partial(decay_at, decay=decay)
+        """The share of the average that an update, by its number, keeps."""
+        self._parts = [part_of_process(x) for x in tensors.values()]
         # A step of p - lr * (p - w) is one pass over the memory, which a GPU leaves out by itself.
         self._towards = torch.optim.SGD(self._parts, lr=0.0, weight_decay=1.0, maximize=True, fused=True)
         with torch.no_grad():
@@ -47,14 +49,14 @@ class MovingAverage:
         The host does not wait for a GPU.
         """
         for group in self._towards.param_groups:
-            group["lr"] = 1.0 - decay_at(number, self._decay)
+            group["lr"] = 1.0 - self.decay_at(number)
         for part, name in zip(self._parts, self.tensors, strict=True):
-            part.grad = _part(self._weights[name])
+            part.grad = part_of_process(self._weights[name])
         step_unless(self._towards, unusable)
         self._towards.zero_grad(set_to_none=True)
 
 
-def _part(tensor: Tensor) -> Tensor:
+def part_of_process(tensor: Tensor) -> Tensor:
     """Return the part of `tensor` that this process holds, without a copy."""
     of_process = getattr(tensor.detach(), "to_local", None)
     return tensor.detach() if of_process is None else of_process()

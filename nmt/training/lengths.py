@@ -68,6 +68,8 @@ def require_lengths(cfg: object, part: str, least: int, *names: str) -> None:
     """Raise `UserError` unless these fields are None or lengths, those in updates of `least` or more."""
     for name in names:
         value: object = getattr(cfg, name)
+        if isinstance(value, float) and value.is_integer():
+            raise UserError(f"{part}.{name} must be a whole number, but is {value}; write {value:.0f}")
         if value is not None and type(value) is not int:
             parsed(f"{part}.{name}", str(value))
         elif value is not None and value < least:

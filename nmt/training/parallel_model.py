@@ -35,7 +35,7 @@ weights that the optimizer updates where those of the checkpoint are their movin
 class ParallelModel:
     """A model and its objective, called for the loss of a batch; the optimizer updates `trained`.
 
-    `trained` is `model` itself, with two exceptions. With an `ema_decay`, `model` is the moving average of
+    `trained` is `model` itself, with two exceptions. With an average, `model` is the moving average of
     `trained`. With FSDP, `trained` holds a part of the weights, and `model` is a whole copy for evaluation,
     of them or of their average, that `refresh` brings up to date.
     """
@@ -49,17 +49,22 @@ class ParallelModel:
         world: World = ALONE,
         device: torch.device | None = None,
         ema_decay: float = 0.0,
+        averages: bool = False,
         recompute: bool = False,
     ):
-        """Wrap the model; with `recompute` its layers are computed again in backward."""
+        """Wrap the model; with `recompute` its layers are computed again in backward.
+
+        With `averages` there is an average as with an `ema_decay`, whose `decay_at` the optimizer sets.
+        """
+        averages |= ema_decay > 0.0
         cfg, device = cfg or RuntimeConfig(), device or torch.device("cpu")
         self.is_sharded = world.size > 1 and cfg.parallel is Parallel.fsdp
         self.model = model
         self.objective = objective
-        self.trained = copy.deepcopy(model) if self.is_sharded or ema_decay else model
+        self.trained = copy.deepcopy(model) if self.is_sharded or averages else model
         if recompute:
             recompute_layers(self.trained)
-        average = model if ema_decay else None
+        average = model if averages else None
         self.module: nn.Module = LossModule(self.trained, objective, compiled=cfg.compile, average=average)
         if self.is_sharded:
             _shard(self.module, world, device, resolve_precision(cfg, device))
@@ -68,7 +73,7 @@ class ParallelModel:
             tables = [name for name, _ in self.module.named_buffers()]  # each rank extends its own positions
             ddp._set_params_and_buffers_to_ignore_for_model(self.module, tables)
             self.module = ddp(self.module, device_ids=ids, gradient_as_bucket_view=True)
-        self.average = self._average(ema_decay) if ema_decay else None
+        self.average = self._average(ema_decay) if averages else None
 
     def __call__(self, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the summed loss of `batch` in update `step`, and the named sums of the objective."""

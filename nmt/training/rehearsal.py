@@ -20,6 +20,7 @@ from nmt.data.batching import Indices, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import seed_everything
+from nmt.training.adaptation import num_learning
 from nmt.training.checkpoint import num_bytes
 from nmt.training.gradients import count_of
 from nmt.training.trainer import Trainer
@@ -88,24 +89,33 @@ def overfit(trainer: Trainer, pairs: EncodedPairs, indices: Indices, most_steps:
     """
     trainer.parallel_model.module.train()
     losses: list[float] = []
+    advice = _advice(*num_learning(trainer.parallel_model.trained))
     for step in range(1, most_steps + 1):
         losses.append(update(trainer, pairs, indices, step))
         if not math.isfinite(losses[-1]):
-            raise TrainingStopped(f"overfit: the loss of update {step} is {losses[-1]}; {_ADVICE}")
+            raise TrainingStopped(f"overfit: the loss of update {step} is {losses[-1]}; {advice}")
         if losses[-1] < SOLVED:
             return Learnt(losses[0], losses[-1], step)
     lowest = min(losses)
     raise TrainingStopped(
         f"overfit: the loss of one batch of {len(indices)} pairs went from {losses[0]:.3f} to "
         f"{losses[-1]:.3f} nats per token in {most_steps} updates, but not below {SOLVED}; "
-        f"the lowest, {lowest:.3f}, was that of update {losses.index(lowest) + 1}. {_ADVICE}"
+        f"the lowest, {lowest:.3f}, was that of update {losses.index(lowest) + 1}. {advice}"
     )
 
 
-_ADVICE = (
-    "A model that cannot learn one batch by heart learns nothing: try another peak of the learning rate "
-    "(schedule=...), then look for a mistake in the model or the objective"
-)
+def _advice(learning: int, total: int) -> str:
+    """Return what to do about a model that does not learn a batch, and of which so many weights learn."""
+    if learning < total:
+        return (
+            f"Only {learning:,} of {total:,} weights learn, which may be too few for that: a higher peak of "
+            "the learning rate (schedule=...) or more of them (adapt.rank, adapt.size, adapt.train, or less "
+            "in trainer.freeze) show whether they learn at all; without adapt and trainer.freeze all learn"
+        )
+    return (
+        "A model that cannot learn one batch by heart learns nothing: try another peak of the learning rate "
+        "(schedule=...), then look for a mistake in the model or the objective"
+    )
 
 
 def timed(trainer: Trainer, pairs: EncodedPairs, batches: Sequence[Indices]) -> Phases:

@@ -63,9 +63,10 @@ from nmt.training.configs import (
     DistillationConfig,
     GuidedAlignmentConfig,
     ObjectiveConfig,
+    TrainerConfig,
 )
 from nmt.training.freezing import freeze
-from nmt.training.lengths import EpochSize, typed_lengths
+from nmt.training.lengths import EpochSize, in_steps, typed_lengths
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
 from nmt.verbs import train
@@ -228,7 +229,7 @@ def dry_run(cfg: TrainConfig, folder: Path) -> None:
             f"parameters  {sum(parts.values()):,}: "
             + ", ".join(f"{name} {size:,}" for name, size in parts.items()),
             *_lines_on_memory(memory, cfg),
-            *_lines_on_time(session, found, seconds, cfg),
+            *_lines_on_time(session, found, seconds, typed.trainer),
             *_lines_on_lengths(session, found, typed),
         ]
     print("\n".join(["dry run, estimated; nothing was kept", *lines]))
@@ -260,32 +261,38 @@ def _lines_on_memory(memory: rehearsal.Memory, cfg: TrainConfig) -> Iterator[str
     yield f"disk        {_size(checkpoint)} for a checkpoint, {of_all}"
 
 
-def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: TrainConfig) -> Iterator[str]:
-    seconds *= cfg.trainer.accumulate
-    tokens = session.pairs.tgt_lengths.sum() / len(session.plan) * cfg.trainer.accumulate
-    yield f"time        {seconds:.3f} s an update, {tokens / seconds:,.0f} target tokens per second"
-    per_epoch = len(session.plan) / cfg.trainer.accumulate
-    epoch = (
-        f"{per_epoch:,.0f} updates"
-        if found.is_whole
-        else f"{per_epoch:,.0f} updates for every {found.num_pairs:,} pairs"
-    )
-    yield f"epoch       {epoch}"
-    steps = [cfg.trainer.max_steps] if cfg.trainer.max_steps else []
-    if cfg.trainer.max_epochs and found.is_whole:
-        steps.append(round(cfg.trainer.max_epochs * per_epoch))
-    if cfg.trainer.max_tokens:
-        steps.append(round(cfg.trainer.max_tokens / tokens))
+def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: TrainerConfig) -> Iterator[str]:
+    """Yield the times of an update, of an epoch and of the training; `seconds` are those of a batch."""
+    size, tokens = len(session.plan), session.pairs.tgt_lengths.sum() / len(session.plan)
+    of_update = seconds * cfg.accumulate
+    later = ", at first" if any(change.accumulate for change in cfg.all_changes()) else ""
+    yield f"time        {of_update:.3f} s an update{later}, {tokens / seconds:,.0f} target tokens per second"
+    more = "" if found.is_whole else f" for every {found.num_pairs:,} pairs"
+    yield f"epoch       {cfg.num_updates(size):,} updates{more}"
+    steps = _limits_in_updates(cfg, size, tokens, is_whole=found.is_whole)
     if not steps:
         return
-    passes = f" ({min(steps) / per_epoch:,.1f} epochs)" if found.is_whole else ""
-    limit = (
-        f"; trainer.max_minutes={cfg.trainer.max_minutes:g} may end it before"
-        if cfg.trainer.max_minutes
-        else ""
-    )
-    needed = _duration(min(steps) * seconds)
+    batches = cfg.num_batches(min(steps))
+    passes = f" ({batches / size:,.1f} epochs)" if found.is_whole else ""
+    limit = f"; trainer.max_minutes={cfg.max_minutes:g} may end it before" if cfg.max_minutes else ""
+    needed = _duration(batches * seconds)
     yield f"training    {min(steps):,} updates{passes}: {needed}, and validations{limit}"
+
+
+def _limits_in_updates(cfg: TrainerConfig, size: int, tokens: float, *, is_whole: bool) -> list[int]:
+    """Return the limits of a training in updates, but those in epochs of data that is not known whole.
+
+    An epoch has `size` batches of `tokens` target tokens each, in the mean.
+    """
+    steps: list[int] = [cfg.max_steps] if isinstance(cfg.max_steps, int) else []
+    typed = [length for name, _, length in typed_lengths("trainer", cfg) if name == "max_steps"]
+    counted = EpochSize(cfg.num_updates(size), max(1, round(tokens * cfg.accumulate)))
+    steps += [length.steps(counted) for length in typed if is_whole or length.unit == "token"]
+    if cfg.max_epochs and is_whole:
+        steps.append(cfg.num_updates(cfg.max_epochs * size))
+    if cfg.max_tokens:
+        steps.append(cfg.num_updates(round(cfg.max_tokens / tokens)))
+    return steps
 
 
 def _lines_on_lengths(session: Session, found: Excerpt, cfg: TrainConfig) -> Iterator[str]:
@@ -335,7 +342,8 @@ def _roughly_counted(cfg: TrainConfig) -> TrainConfig:
             name: length.steps(size) for name, _, length in typed_lengths("schedule", schedule)
         }
         warmup = counted.get("warmup_steps", schedule.warmup_steps)
-        end = counted.get("decay_steps", schedule.decay_steps or cfg.trainer.max_steps)
+        end = counted.get("decay_steps", schedule.decay_steps)
+        end = end or in_steps("trainer", cfg.trainer, size).max_steps
         if counted:  # of numbers alone it is known already
             counted["decay_steps"] = max(end or 0, warmup + 1)
         cfg = dataclasses.replace(cfg, schedule=dataclasses.replace(schedule, **counted))

@@ -49,11 +49,12 @@ from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.configs import AverageOf, TrackingConfig
 from nmt.training.freezing import freeze
-from nmt.training.lengths import EpochSize
+from nmt.training.lengths import EpochSize, are_counted
 from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
+from nmt.training.schedule_free import ScheduleFree
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
@@ -112,7 +113,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         run.write_environment(device, settled.precision.value)
     resume_step = checkpoint.step if checkpoint else 0
     start = None if checkpoint else opened_start(cfg)
-    tracked = TrackedRun(run.path, resume_step, cfg.trainer.max_steps, cfg.trainer.best_metric, to_plain(cfg))
+    limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
+    tracked = TrackedRun(run.path, resume_step, limit, cfg.trainer.best_metric, to_plain(cfg))
     with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
         with world.main_first():
             data = prepare(cfg, run, tracker.message, start)
@@ -132,6 +134,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             tracker.message(_learning_line(cfg, trained))
             if world.is_main and not checkpoint:
                 run.checkpoints.save_base(trained.model.state_dict(), frozen_names(trained.model))
+        learning, size = num_learning(trained.model)
         begun = start.continued(trained.model, data.tokenizer) if start else None
         trainer = _trainer(trained, data, run, validator(trained, run, tracker))
         if begun:
@@ -140,10 +143,11 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
-        size, rate = sum(p.numel() for p in trained.model.parameters()), peak(cfg.schedule, trainer.schedule)
+        rate = peak(cfg.schedule, trainer.schedule)
+        few = f", of which {learning:,} learn," if learning < size else ""
         where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
         code = settled.precision.value + (f", {kernels.status()}" if device.type == "cpu" else "")
-        tracker.message(f"{cfg.model.name} with {size:,} parameters on {where} in {code}")
+        tracker.message(f"{cfg.model.name} with {size:,} parameters{few} on {where} in {code}")
         tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(typed)
@@ -151,6 +155,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")
         results = conclude(trained, run, train_state, tracker.message)
+        results |= {"parameters": size, "learnt_parameters": learning}
         tracker.conclude(results["step"], scores_by_split(results))
         tracker.shown(summary(cfg, results, run))
         return results
@@ -214,26 +219,30 @@ def _trainer(
     cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
     of_text = functions_of_text(cfg, data)
     objective = build_objective(cfg.objective, opener(cfg, data.tokenizer), of_text)
-    decay = cfg.trainer.ema_decay
     parallel_model = ParallelModel(
         model,
         objective,
         cfg.runtime,
         world=world,
         device=device,
-        ema_decay=decay,
+        ema_decay=cfg.trainer.ema_decay,
+        averages=cfg.optimizer.averages,
         recompute=cfg.trainer.gradient_checkpointing,
     )
+    optimizer = build_optimizer(cfg.optimizer, parallel_model.trained, world)
+    if parallel_model.average and isinstance(optimizer, ScheduleFree):
+        parallel_model.average.decay_at = optimizer.decay_of_average
     return Trainer(
         cfg.trainer,
         cfg.schedule,
         ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps),
         parallel_model=parallel_model,
         amp_step=runtime.MixedPrecisionStep(
-            build_optimizer(cfg.optimizer, parallel_model.trained, world),
+            optimizer,
             device=device,
             precision=runtime.precision_of_training(cfg.runtime, device),
             clip_norm=cfg.optimizer.clip_norm,
+            clip_value=cfg.optimizer.clip_value,
         ),
         pairs_of_epoch=data.pairs_of_epoch,
         stage_ends=cfg.data.last_updates(cfg.trainer.max_steps),
@@ -391,9 +400,11 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         weights += f"; validation {cfg.trainer.best_metric} {values}"
     languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
     tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
+    size, learnt = results.get("parameters"), results.get("learnt_parameters")  # earlier versions: none
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",
+        *([f"parameters  {learnt:,} of {size:,} have learnt"] if size != learnt else []),
         *(score_line(name, scores) for name, scores in scores_by_split(results).items()),
         *confusion_lines(results.get("details", {}).get(cfg.data.scored_split.value, {})),
         *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),

@@ -51,6 +51,7 @@ NEEDED = {
     "experiment=misaligned_pairs": ("data.corpus={train: train, validation: dev}", "task=classification"),
     "data=text": ("data.train=train.txt", "task=language_model", "model=gpt"),
     "adapt=lora": ("init.run=OLD",),
+    "optimizer=schedule_free": ("schedule=constant",),
     "adapt=adapters": ("init.run=OLD",),
     "objective=distillation": ("objective.teachers=[outputs/teacher]",),
 }

@@ -30,7 +30,7 @@ def weights(run: Path, step: int) -> bytes:
 def test_a_run_counts_once_and_goes_on_by_the_same_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, whole, plain = (tmp_path / name for name in ("run", "whole", "plain"))
+    run, whole, plain, ended = (tmp_path / name for name in ("run", "whole", "plain", "ended"))
     assert cli.main([*COMMAND, *UNITS, f"run={whole}"]) == 0
     assert (
         "schedule.decay_steps='4 epochs' is about 12 updates of 3 an epoch"
@@ -44,6 +44,10 @@ def test_a_run_counts_once_and_goes_on_by_the_same_numbers(
     assert cli.main([*COMMAND, *UNITS, f"run={run}", "trainer.max_epochs=2"]) == 0
     assert cli.main([*COMMAND, *UNITS, f"run={run}"]) == 0
     assert weights(run, 12) == weights(whole, 12)
+
+    limit = ["schedule.decay_steps=null", "trainer.max_steps=4 epochs", "trainer.max_epochs=null"]
+    assert cli.main([*COMMAND, *UNITS, *limit, f"run={ended}"]) == 0  # the decay follows the limit
+    assert weights(ended, 12) == weights(whole, 12)
 
     same = ["schedule.warmup_steps=2", "schedule.decay_steps=12"]
     every = ["trainer.eval_every_steps=6", "trainer.save_every_steps=3"]

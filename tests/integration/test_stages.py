@@ -12,6 +12,7 @@ from nmt.config.compose import compose
 from nmt.config.stored import load_config
 from nmt.data.pairs import Split
 from nmt.data.tokenizer import Tokenizer
+from nmt.errors import UserError
 from nmt.verbs import VERBS
 from tests.integration.conftest import Command
 from tests.integration.test_resume import killed_and_resumed, outcome
@@ -163,3 +164,10 @@ def test_a_run_that_is_killed_around_the_end_of_a_stage_goes_on(
     assert straight.returncode == 0, straight.stderr
     run = killed_and_resumed(nmt, options, environment, tmp_path / "run", step)
     assert outcome(run, 20) == outcome(tmp_path / "straight", 20)
+
+
+def test_stages_at_shares_of_a_limit_with_a_unit_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"data\.stages end at shares of trainer\.max_steps, .* but is '4 epochs'; give that"
+    ):
+        compose(VERBS["train"], [*BOTH_WAYS, *MODEL, "trainer.max_steps='4 epochs'"])

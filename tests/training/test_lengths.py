@@ -43,15 +43,20 @@ def test_another_text_is_refused_with_what_is_understood(text: str) -> None:
 def test_fractions_of_updates_are_refused() -> None:
     with pytest.raises(UserError, match=r"schedule.decay_steps must be a number of updates .* but is '1.5'"):
         LinearConfig(decay_steps=1.5)  # type: ignore[arg-type]
+    with pytest.raises(
+        UserError, match=r"trainer.max_steps must be a whole number, but is 100000.0; write 100000"
+    ):
+        TrainerConfig(max_steps=1e5)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"trainer.eval_every_steps must be at least 1, but is 0"):
         TrainerConfig(eval_every_steps=0)
 
 
 def test_a_config_is_counted_whole_and_checked_again() -> None:
     typed: object = "2 epochs"
-    trainer = TrainerConfig(eval_every_steps=typed, save_every_steps=70)  # type: ignore[arg-type]
+    trainer = TrainerConfig(eval_every_steps=typed, save_every_steps=70, max_steps=typed)  # type: ignore[arg-type]
     counted = in_steps("trainer", trainer, SIZE)
     assert (counted.eval_every_steps, counted.save_every_steps, counted.log_every_steps) == (920, 70, 50)
+    assert counted.max_steps == 920
     exponential = ExponentialConfig(interval_steps=typed, warmup_steps=typed)  # type: ignore[arg-type]
     assert in_steps("schedule", exponential, SIZE).interval_steps == 920
     assert in_steps("schedule", NoamConfig(warmup_steps=typed), SIZE).warmup_steps == 920  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from nmt.training.configs import (
     AdamWConfig,
     MuonConfig,
     OptimizerConfig,
+    ScheduleFreeConfig,
     SgdConfig,
 )
 from nmt.training.optimizer import (
@@ -40,6 +41,8 @@ from nmt.training.optimizer import (
         (AdamConfig, {"eps": 0.0}, "optimizer.eps must be positive, but is 0.0"),
         (AdamConfig, {"weight_decay": -1.0}, "optimizer.weight_decay must not be negative, but is -1.0"),
         (AdamConfig, {"clip_norm": -1.0}, "optimizer.clip_norm must not be negative, but is -1.0"),
+        (AdamConfig, {"clip_value": -1.0}, "optimizer.clip_value must not be negative, but is -1.0"),
+        (ScheduleFreeConfig, {"beta1": 0.0}, "optimizer.beta1 must be in (0, 1), but is 0.0"),
         (MuonConfig, {"momentum": 1.0}, "optimizer.momentum must be in [0, 1), but is 1.0"),
         (MuonConfig, {"rms": 0.0}, "optimizer.rms must be positive, but is 0.0"),
         (MuonConfig, {"iterations": 0}, "optimizer.iterations must be positive, but is 0"),
@@ -182,6 +185,7 @@ STATES = {
     ("adafactor", 1): ("step", "variance"),
     ("sgd", 2): ("momentum_buffer",),
     ("sgd", 1): ("momentum_buffer",),
+    **{("schedule_free", n): ("step", "weight_sum", "iterate", "exp_avg_sq") for n in (1, 2)},
 }
 """What an optimizer keeps of a parameter, by the number of its axes, where that is not what Adam keeps."""
 

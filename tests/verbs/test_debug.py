@@ -111,6 +111,29 @@ def test_overfit_that_fails_is_a_training_that_stopped(
     )
 
 
+def test_overfit_of_few_weights_says_that_they_are_few(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(debug, "BY_HEART_STEPS", 2)
+    assert main([*TINY, "debug=overfit", "schedule.peak_rate=1e-9", "trainer.freeze=[encoder.*]"]) == 4
+    assert re.search(
+        r"that of update \d\. Only [\d,]+ of [\d,]+ weights learn, which may be too few for that: a ",
+        capsys.readouterr().err,
+    )
+
+
+def test_a_dry_run_counts_what_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = "trainer.changes=[{step: 31, accumulate: 3}]"
+    assert main([*TINY, "dry_run=true", "trainer.max_steps=40 epochs", changes]) == 0
+    lines = dict(re.findall(r"^(\w+) +(.*)$", capsys.readouterr().out, re.M))
+    assert ", at first, " in lines["time"]
+    batches = int(re.match(r"(\d+) updates", lines["epoch"])[1])  # type: ignore[index]
+    updates = int(re.match(r"([\d,]+) updates", lines["training"])[1])  # type: ignore[index]
+    epochs = float(re.search(r"\(([\d.]+) epochs\)", lines["training"])[1])  # type: ignore[index]
+    assert updates == 40 * batches
+    assert epochs == pytest.approx((30 + 3 * (updates - 30)) / batches, abs=0.06)
+
+
 def test_nothing_keeps_overfit_from_learning() -> None:
     arguments = ["objective=simcut", "objective.word_dropout=0.1", "model.dropout=0.3", "tokenizer=unigram"]
     (trial,) = compose(VERBS["train"], [*arguments, "tokenizer.sampling_alpha=0.2"])
