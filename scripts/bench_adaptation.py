@@ -1,11 +1,12 @@
-"""Adaptation without harm, measured on real data: what fine-tuning costs the old domain, and what tags lose.
+"""Adaptation without harm, measured on real data: what fine-tuning costs the old domain, casing, tags, terms.
 
     python scripts/bench_adaptation.py outputs/multi30k /tmp/adaptation --data FOLDER
 
-The old domain are the captions of Multi30k (FOLDER has train.jsonl, val.jsonl and test.jsonl) and a run that
-was trained with them. The new domain is a register made by rule from other lines of the same corpus: captions
+The old domain is the captions of Multi30k (FOLDER has train.jsonl, val.jsonl and test.jsonl), with a run that
+was trained with them. The new domain is a register made by rule from lines of the same corpus: captions
 become numbered figures without a stop, and some nouns have other translations. So it shows how much a run
-keeps while it learns a house style, and nothing about text of another kind.
+keeps while it learns a house style, and nothing about text of another kind. All but the first figures are
+those of the mean of the weights before and after, of which --share are those after (1: no mean).
 
 Writes one line of JSON with all figures to OUTPUT/adaptation.json, and a table with the bounds to stdout.
 """
@@ -19,13 +20,17 @@ import re
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
-from nmt import Run, open_run
+from nmt import Run, ensemble_of, open_run
 from nmt.data.inline_tags import TAG
+from nmt.data.lexicon import WORD, WordLexicon
+from nmt.data.pairs import ParallelText
+from nmt.decoding.configs import GlossaryUse
+from nmt.decoding.requests import Request
+from nmt.models.configs import EnsembleConfig, Mean
 
 STYLE = {
     "Mann": "Herr",
@@ -46,6 +51,8 @@ RECIPE = (
     "trainer.batch_tokens=2048",
     "runtime.threads=1",
 )
+TERM_LINES = 300
+"""Lines that terms are measured on."""
 Pair = tuple[str, str]
 
 
@@ -56,26 +63,31 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="a folder for the new run and the results")
     parser.add_argument("--data", type=Path, required=True, help="folder of the captions")
     parser.add_argument("--segments", type=int, default=2000, help="segments of the new domain")
-    parser.add_argument("--updates", type=int, default=120)
-    parser.add_argument("--rate", type=float, default=2e-4, help="peak learning rate")
+    parser.add_argument("--updates", type=int, default=400)
+    parser.add_argument("--rate", type=float, default=5e-4, help="peak learning rate")
     parser.add_argument("--old-weight", type=float, default=3.0, help="share of old pairs; of new ones: 1")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the tuned weights in the mean")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lines", type=int, default=1014, help="lines of each measurement")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     old, new = write_domains(args.data, args.output, args.segments, args.lines)
     seconds = fine_tune(args)
-    before, after = open_run(args.run), open_run(args.output / "run")
+    before, tuned = open_run(args.run), open_run(args.output / "run")
     figures = {"core minutes": seconds / 60}
-    figures |= {f"{name} before": bleu(before, pairs) for name, pairs in (("old", old), ("new", new))}
-    figures |= {f"{name} after": bleu(after, pairs) for name, pairs in (("old", old), ("new", new))}
-    figures["old lost"] = figures["old before"] - figures["old after"]
+    models = {"before": before, "fine-tuned": tuned}
+    if args.share < 1:
+        rule = EnsembleConfig(Mean.weights, [1 - args.share, args.share])
+        models["mean of both"] = ensemble_of([before, tuned], rule)
+    for model, run in models.items():
+        figures |= {f"{name}, {model}": bleu(run, pairs) for name, pairs in (("old", old), ("new", new))}
+    model, run = models.popitem()
+    kept = figures[f"old, {model}"]
+    figures["old lost"] = figures["old, before"] - kept
     for name, damage in DAMAGES.items():
-        damaged = [(damage(src), ref) for src, ref in old]
-        figures[f"{name} cost"] = figures["old after"] - bleu(after, damaged)
-    figures |= tag_figures(after, [src for src, _ in old])
-    average(after, before)
-    figures |= {f"{name} averaged": bleu(after, pairs) for name, pairs in (("old", old), ("new", new))}
-    figures["old lost, averaged"] = figures["old before"] - figures["old averaged"]
+        figures[f"{name} cost"] = kept - bleu(run, [(damage(src), ref) for src, ref in old])
+    figures |= tag_figures(run, [src for src, _ in old])
+    figures |= term_figures(run, old, read(args.data / "train.jsonl"))
     (args.output / "adaptation.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(table(figures))
 
@@ -122,7 +134,7 @@ def fine_tune(args: argparse.Namespace) -> float:
     corpora = f"data.corpora={{new: {new}, old: {old}, weight: {args.old_weight}}}}}"
     steps = (f"trainer.{key}={args.updates}" for key in ("max_steps", "eval_every_steps", "save_every_steps"))
     mixture = ("data=mixture", "data.temperature=null", "data.scored=[new]", "data.src=en", "data.tgt=de")
-    keys = [*mixture, corpora, *RECIPE, *steps, f"schedule.peak_rate={args.rate}"]
+    keys = [*mixture, corpora, *RECIPE, *steps, f"schedule.peak_rate={args.rate}", f"seed={args.seed}"]
     command = [sys.executable, "-m", "nmt", "train", f"init={args.run}", f"run={place}/run", *keys]
     begun = cpu_seconds()
     subprocess.run(command, check=True)
@@ -133,16 +145,6 @@ def cpu_seconds() -> float:
     """Return the seconds of CPU of all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def average(run: Run, other: Run) -> None:
-    """Give a run, in memory, the mean of its weights and those of another (Wortsman et al. 2022)."""
-    theirs = other.model.state_dict()
-    with torch.no_grad():
-        for name, weight in run.model.state_dict().items():
-            if weight.is_floating_point():
-                weight.lerp_(theirs[name], 0.5)
-    run._copies.clear()
 
 
 def bleu(run: Run, pairs: Sequence[Pair]) -> float:
@@ -197,6 +199,30 @@ def tag_figures(run: Run, sources: Sequence[str]) -> dict[str, float]:
     return {name: 100 * sum(values) / len(values) for name, values in parts.items()}
 
 
+def term_figures(run: Run, pairs: Sequence[Pair], train: Sequence[Pair]) -> dict[str, float]:
+    """Return the percentage of terms that are used: nouns that neither source nor reference asks for."""
+    lexicon = WordLexicon.of(ParallelText(*map(list, zip(*train, strict=True))))
+    counts = Counter(word for _, tgt in train for word in WORD.findall(tgt))
+    nouns = [word for word, n in sorted(counts.items()) if n >= 20 and word.istitle() and len(word) > 3]
+    requests = []
+    for src, ref in pairs[:TERM_LINES]:
+        words = WORD.findall(src), WORD.findall(ref)
+        due = {words[0][i] for i, j in lexicon.align(*words) if words[1][j] in nouns}
+        rng = random.Random(src)
+        others = sorted(set(nouns) - {*words[1]})
+        requests.append(Request(src, terms={word: rng.choice(others) for word in sorted(due)[:1]}))
+    uses = {"terms used": GlossaryUse.auto}
+    if run.knows_terms:
+        uses["terms used, offered alone"] = GlossaryUse.annotate
+    figures = {}
+    for name, use in uses.items():
+        texts = [one.text for one in run.translate(requests, glossary_use=use)]
+        both = zip(requests, texts, strict=True)
+        found = [term in WORD.findall(text) for one, text in both for term in one.terms.values()]
+        figures[name] = 100 * sum(found) / len(found)
+    return figures
+
+
 def tags_of(line: str) -> list[str]:
     """Return the tags of a line."""
     return [found[0] for found in TAG.finditer(line)]
@@ -215,11 +241,11 @@ def balanced(line: str) -> bool:
 
 BOUNDS = {
     "old lost": ("at most", 0.3),
-    "old lost, averaged": ("at most", 0.3),
     "core minutes": ("at most", 10.0),
     **{f"{name} cost": ("at most", 2.0) for name in DAMAGES},
     "tags kept": ("at least", 99.0),
     "tags balanced": ("at least", 99.0),
+    "terms used": ("at least", 95.0),
 }
 """What is asked for: 5 minutes on two cores are 10 core minutes."""
 
@@ -232,7 +258,7 @@ def table(figures: dict[str, float]) -> str:
         met = {"at most": value <= bound, "at least": value >= bound, "": None}[word]
         verdict = {True: "met", False: "MISSED", None: ""}[met]
         rows.append(f"| {name} | {value:.2f} | {f'{word} {bound:g}' if word else ''} | {verdict} |")
-    return "\n".join([*rows, "| terms used | not measured here | at least 95 | |"])
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +86,11 @@ class Augmentation:
         """Return the modifiers that `cfg.augment` says; without `languages`, for those of `cfg`."""
         rows = modifiers.parsed(f"{cfg.key_prefix}.augment", cfg.augment)
         return cls(tuple(rows), languages or (cfg.src, cfg.tgt), tuple(cfg.symbols), cfg.has_labels)
+
+    @property
+    def without_lexicon(self) -> Augmentation:
+        """The modifiers that need no lexicon: those of a text that a tokenizer is trained on."""
+        return replace(self, modifiers=tuple(row for row in self.modifiers if not row.needs_lexicon))
 
     def __bool__(self) -> bool:
         return any(modifier.rate for modifier in self.modifiers)

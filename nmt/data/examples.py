@@ -19,7 +19,6 @@ from nmt.data.encode import Encoder, EncodingOptions, encode_pairs, encode_strea
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
-from nmt.data.modifiers import TermsConfig
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
@@ -64,7 +63,7 @@ class SentencePairs(Examples):
 
     def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the pairs of an epoch."""
-        if any(isinstance(row, TermsConfig) for row in Augmentation.of(self.cfg).modifiers):
+        if any(row.needs_lexicon for row in Augmentation.of(self.cfg).modifiers):
             self.lexicon = self._learnt(text, log)
         if isinstance(text, StreamedText):
             encode = functools.partial(self._encode_buffer, tokenizer, log)

@@ -7,6 +7,7 @@ knows words as integers; a `WordLexicon` knows text. Subword tokenizers and mode
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import Counter
@@ -195,6 +196,11 @@ class WordLexicon:
         return self.lexicon.align(
             *(_numbers(words, own) for words, own in ((src, self.src), (tgt, self.tgt)))
         )
+
+    @functools.cached_property
+    def tgt_words(self) -> list[str]:
+        """The words of the targets, without signs and numbers, in small letters, the most frequent first."""
+        return [word for word in self.tgt if word.isalpha()]
 
     def rank(self, word: str) -> int:
         """Return how many source words are more frequent; for an unknown word, the number of all."""

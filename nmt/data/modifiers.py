@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from nmt.checks import at_least, within
 from nmt.data import rows
@@ -25,6 +25,9 @@ TERM_MARKS = ("<term>", "</term>")
 @dataclass(frozen=True)
 class ModifierConfig(Row):
     """The key that all modifiers have."""
+
+    needs_lexicon: ClassVar[bool] = False
+    """Whether the words of a pair must be aligned: by a lexicon, which is of the training pairs."""
 
     rate: float = 0.05
     """Share of the pairs that are modified, each by chance; the others stay as they are."""
@@ -95,13 +98,20 @@ class TermsConfig(ModifierConfig):
     terms that it is offered. The last modifier of a list: others would change the terms.
     """
 
+    needs_lexicon: ClassVar[bool] = True
+
     rate: float = 0.5
     most: int = 3
     """Largest number of terms that are offered in a sentence."""
+    replaced: float = 0.0
+    """Share of the terms that are another word, drawn from those of the targets, in the source and in the
+    target alike, so that copying it is the only way to be right; without any, a model that translates well
+    already need not read what it is offered."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, self.key_prefix, 1, "most")
+        within(self, self.key_prefix, "[0, 1]", "replaced")
 
     @property
     def symbols(self) -> list[str]:

@@ -1,8 +1,9 @@
 """Terms offered inside of sources: a source word, and after it, between two marks, its translation.
 
 In training they are words of the pair itself, chosen at random among those that the word lexicon aligns, so
-that the model learns to use what it is offered, whatever it is (Dinu et al. 2019). At translation they are
-those of a glossary. Knows no glossary; see `nmt.decoding.requests`.
+that the model learns to use what it is offered, whatever it is (Dinu et al. 2019). A share of them may be
+replaced on both sides by other words, which nothing but the offer predicts. At translation they are those of
+a glossary. Knows no glossary; see `nmt.decoding.requests`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from nmt.data.augmentation import FIXED, Pair
 from nmt.data.draws import Draws
-from nmt.data.lexicon import WORD, Links
+from nmt.data.lexicon import WORD, Links, WordLexicon
 from nmt.data.modifiers import TERM_MARKS, ModifierConfig, TermsConfig
 from nmt.errors import UserError
 
@@ -52,16 +53,34 @@ def terms(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
     src, tgt = sides
     links = [(i, j) for i, j in links if src[i][0][0].isalnum() and tgt[j][0][0].isalnum()]
     free = [(i, j) for i, j in links if pair.lexicon.rank(src[i][0]) >= COMMON_WORDS]
-    chosen, spans = set[int](), list[Span]()
+    chosen, said, spans, others = set[int](), set[int](), list[Span](), list[Span]()
     for _ in range(min(1 + draws.below(cfg.most), len(free))):
         i, j = free[draws.below(len(free))]
         first, last, low, high = _phrase(i, j, links, draws)
-        if chosen.isdisjoint(range(first, last + 1)):
-            chosen.update(range(first, last + 1))
-            spans.append(
-                Span(src[first].start(), src[last].end(), pair.tgt[tgt[low].start() : tgt[high].end()])
-            )
-    return pair._replace(src=annotated(pair.src, spans))
+        if not (chosen.isdisjoint(range(first, last + 1)) and said.isdisjoint(range(low, high + 1))):
+            continue
+        chosen.update(range(first, last + 1))
+        said.update(range(low, high + 1))
+        start, end = tgt[low].start(), tgt[high].end()
+        term = pair.tgt[start:end]
+        if cfg.replaced and draws.chance(cfg.replaced):
+            term = _other(term, pair.lexicon, draws)
+            others.append(Span(start, end, term))
+        spans.append(Span(src[first].start(), src[last].end(), term))
+    return pair._replace(src=annotated(pair.src, spans), tgt=_with_others(pair.tgt, others))
+
+
+def _other(term: str, lexicon: WordLexicon, draws: Draws) -> str:
+    """Return any word of the targets, with a capital where `term` begins with one."""
+    word = draws.choice(lexicon.tgt_words)
+    return word[:1].upper() + word[1:] if term[:1].isupper() else word
+
+
+def _with_others(tgt: str, others: Iterable[Span]) -> str:
+    """Return a target in which places, which do not overlap, have other words."""
+    for span in sorted(others, reverse=True):
+        tgt = f"{tgt[: span.start]}{span.translation}{tgt[span.end :]}"
+    return tgt
 
 
 def _phrase(i: int, j: int, links: Links, draws: Draws) -> tuple[int, int, int, int]:

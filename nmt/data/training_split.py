@@ -242,7 +242,7 @@ def prepare(
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
     if not Tokenizer.exists(run.path):
-        augmentation = Augmentation.of(cfg)
+        augmentation = Augmentation.of(cfg).without_lexicon
         if inherited is None:
             log(f"training a {tokenizer.kind.value} tokenizer")
             made = train_tokenizer(

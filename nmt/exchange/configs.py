@@ -10,6 +10,7 @@ from omegaconf import MISSING
 
 from nmt.config.roots import RunConfig
 from nmt.errors import UserError
+from nmt.models.configs import Mean
 
 IMPORT_RECORD = "import.json"
 """File of an imported run that says which folder its model is from."""
@@ -48,10 +49,11 @@ class ExportConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.runs) > 1:
+        if len(self.runs) > 1 and self.ensemble.mean is not Mean.weights:
             raise UserError(
                 f"run names {len(self.runs)} runs, but an exported model is one model; export them one by "
-                "one, or distil the ensemble into one model first: nmt distil teacher=[A,B]"
+                "one, or distil the ensemble into one model first: nmt distil teacher=[A,B]; "
+                "ensemble.mean=weights makes one model of a run and those that started from it"
             )
         if self.ensemble.lm is not None:
             raise UserError(

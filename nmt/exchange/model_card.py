@@ -28,9 +28,9 @@ LICENSE = "LICENSE-PLACEHOLDER"
 def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
     """Return the card; `program` uses the folder, whose positions allow `longest` tokens."""
     languages = " and ".join(f"{src} to {tgt}" for src, tgt in run.cfg.data.languages)
-    about = f"A model that translates {languages}, {_origin(run)}."
+    about = f"A model that translates {languages}, {_origin(run)}.{_mean(cfg)}"
     parts = {
-        f"{Path(cfg.run).name}: {languages}": about,
+        f"{Path(cfg.runs[0]).name}: {languages}": about,
         "Use": f"In this folder ({_requirements(cfg)}):\n\n```python\n{program}```",
         "Scores": _scores(run, cfg),
         "Model": _model(run, cfg),
@@ -43,6 +43,15 @@ def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
     (title, text), *rest = parts.items()
     sections = "".join(f"\n## {name}\n\n{content}\n" for name, content in rest)
     return f"{_front_matter(run, cfg)}\n# {title}\n\n{text}\n{sections}"
+
+
+def _mean(cfg: ExportConfig) -> str:
+    """Return what is said of a model whose weights are the mean of those of several runs."""
+    if len(cfg.runs) == 1:
+        return ""
+    shares = zip(cfg.ensemble.normalised(len(cfg.runs)), cfg.runs, strict=True)
+    named = ", ".join(f"{share:.3g} of {Path(run).name}" for share, run in shares)
+    return f" Its weights are the mean of several runs' ({named}); what follows is recorded of the first."
 
 
 def _front_matter(run: Run, cfg: ExportConfig) -> str:
@@ -81,13 +90,15 @@ def _origin(run: Run) -> str:
 def _scores(run: Run, cfg: ExportConfig) -> str:
     """Return a table of the recorded scores and their signatures, or why there is none."""
     results = run.directory.results()
+    if len(cfg.runs) > 1:
+        return "None recorded: the mean of several runs has no results of its own."
     if results is None:
         return "None recorded: the run has no finished training of its own."
     splits = [split for split in ("validation", "test") if results.get(split)]
     names = dict.fromkeys(name for split in splits for name in results[split])
     rows = [[label_of(name), *(_number(results[split].get(name)) for split in splits)] for name in names]
     lines = [_table(["", *splits], rows)]
-    exported, final = (identify_checkpoint(str(cfg.run), name) for name in (cfg.checkpoint, "final"))
+    exported, final = (identify_checkpoint(cfg.runs[0], name) for name in (cfg.checkpoints[0], "final"))
     if exported != final:
         lines.append(f"These are the scores of checkpoint {final[0]}; exported is {exported[0]}.")
     lines.append("They were computed before the export, by `nmt` itself. Signatures of sacreBLEU:")
@@ -108,7 +119,7 @@ def _model(run: Run, cfg: ExportConfig) -> str:
         "parameters": f"{parameters:,}",
         "pieces": f"{sizes[0]:,} ({shared})" if len(set(sizes)) == 1 else f"{sizes[0]:,} and {sizes[1]:,}",
         "tokenizer": f"SentencePiece, {run.cfg.tokenizer.kind.value}",
-        "checkpoint": identify_checkpoint(str(cfg.run), str(cfg.checkpoint))[0],
+        "checkpoint": identify_checkpoint(cfg.runs[0], cfg.checkpoints[0])[0],
         "number format of the weights": cfg.quantization.value,
     }
     return _table(["", ""], [*_rows(facts), *_rows(to_plain(run.cfg.model))])

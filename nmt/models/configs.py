@@ -586,12 +586,14 @@ class EncoderConfig(StackConfig):
 
 
 class Mean(Enum):
-    """The mean that an ensemble predicts with."""
+    """The mean of several models."""
 
     probabilities = "probabilities"
     """The arithmetic mean: a token is likely if some model finds it likely."""
     log_probabilities = "log_probabilities"
     """The geometric mean, normalised: a token is likely if no model finds it unlikely."""
+    weights = "weights"
+    """The mean of the weights, not of the predictions: one model, of one model's cost."""
 
 
 @dataclass
@@ -599,7 +601,8 @@ class EnsembleConfig:
     """Rule by which several models predict as one."""
 
     mean: Mean = Mean.probabilities
-    """probabilities, or log_probabilities: the mean of the models' predictions."""
+    """probabilities, or log_probabilities: the mean of the models' predictions; weights: one model with the
+    mean of their weights, for a run and those that started from it (Wortsman et al. 2022)."""
     weights: list[float] | None = None
     """One positive weight for each run, divided by their sum; null: all are equal."""
     lm: str | None = None

@@ -7,6 +7,8 @@ probabilities already: `log_softmax` leaves them as they are.
 
 Knows token ids; knows no text, so that whoever builds an ensemble makes sure that the ids mean the same.
 
+The mean of the weights of several models is no ensemble but one model, which `mean_of_weights` makes.
+
 Ensembles of translation models: Sutskever et al. 2014, section 3.6. The mean of log probabilities, a
 geometric mean, is a product of experts (Hinton 2002) with one exponent for each model.
 
@@ -32,6 +34,20 @@ from nmt.models.configs import EnsembleConfig, Mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def mean_of_weights(models: Sequence[TranslationModel], shares: Sequence[float]) -> TranslationModel:
+    """Return a copy of the first model with the weighted mean of the weights of all (Wortsman et al. 2022).
+
+    All have weights of the same names and shapes. The sum is in float64, so that equal weights stay equal.
+    """
+    result, states = copy.deepcopy(models[0]), [model.state_dict() for model in models]
+    for name, x in states[0].items():
+        if x.is_floating_point():
+            parts = (share * state[name].double() for share, state in zip(shares, states, strict=True))
+            states[0][name] = sum(parts, torch.zeros_like(x, dtype=torch.float64)).to(x.dtype)
+    result.load_state_dict(states[0])
+    return result
 
 
 class Ensemble(TranslationModel):

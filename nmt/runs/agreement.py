@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
 import sentencepiece
+from torch import Tensor
 
 from nmt.config.roots import Task
 from nmt.data.tokenizer import Tokenizer
-from nmt.errors import UserError
+from nmt.errors import UserError, warn
 from nmt.runs.task import TrainedModel
 
 ADVICE = "train both on the same data with the same tokenizer=..."
+UNRELATED = 0.5
+"""Cosine of the weights of two models below which neither has started from the other."""
 
 
 def require_agreement(runs: Sequence[tuple[Path, TrainedModel]]) -> None:
@@ -23,6 +26,41 @@ def require_agreement(runs: Sequence[tuple[Path, TrainedModel]]) -> None:
     for name, other in runs[1:]:
         for problem in _differences(str(first_name), first, str(name), other):
             raise UserError(f"run=[{first_name},{name}] cannot predict together: {problem}")
+
+
+def require_equal_shapes(runs: Sequence[tuple[Path, TrainedModel]]) -> None:
+    """Raise `UserError` unless the weights of all runs can be averaged; warn where the mean makes no sense.
+
+    Models from random weights of their own do not have the same thing at the same place.
+    """
+    (first_name, first), *others = runs
+    own = first.model.state_dict()
+    for name, other in others:
+        theirs, pair = other.model.state_dict(), f"run=[{first_name},{name}] ensemble.mean=weights"
+        differing = [
+            key
+            for key in {**own, **theirs}
+            if key not in own or key not in theirs or own[key].shape != theirs[key].shape
+        ]
+        if type(first.model) is not type(other.model) or differing:
+            what = f": {', '.join(differing[:3])}" if differing else ""
+            raise UserError(
+                f"{pair}: the models are not of one family and size, so that their weights have no mean"
+                f"{what}; leave out ensemble.mean, then their predictions are averaged"
+            )
+        if (cosine := _cosine(own, theirs)) < UNRELATED:
+            warn(
+                f"{pair}: the weights have a cosine of {cosine:.2f}, as those of trainings from other random "
+                "weights; their mean translates nothing unless one run started from the other (init=RUN)"
+            )
+
+
+def _cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Return the cosine of all matrices of two models; norms and biases are alike in any."""
+    pairs = [(x.double(), b[key].double()) for key, x in a.items() if x.ndim > 1 and x.is_floating_point()]
+    dots = sum(float((x * y).sum()) for x, y in pairs)
+    lengths = [sum(float(side.square().sum()) for side in sides) for sides in zip(*pairs, strict=True)]
+    return dots / max((lengths[0] * lengths[1]) ** 0.5, 1e-30) if lengths else 1.0
 
 
 def _differences(a: str, first: TrainedModel, b: str, other: TrainedModel) -> Iterator[str]:

@@ -42,11 +42,11 @@ from nmt.decoding.translate import (
 from nmt.errors import Log, UserError, suggest, warn
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.configs import EnsembleConfig
-from nmt.models.ensemble import Ensemble
+from nmt.models.configs import EnsembleConfig, Mean
+from nmt.models.ensemble import Ensemble, mean_of_weights
 from nmt.models.fusion import Fusion
 from nmt.models.vocabulary import add_factors
-from nmt.runs.agreement import require_agreement
+from nmt.runs.agreement import require_agreement, require_equal_shapes
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
 from nmt.runs.markup import Markup, Part
@@ -498,11 +498,16 @@ def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
     """Return several opened runs as one, whose config, tokenizer and directory are those of the first.
 
     Raises:
-        UserError: the runs have other vocabularies, languages or tasks, or `cfg` another number of weights.
+        UserError: the runs have other vocabularies, languages or tasks, or `cfg` another number of weights;
+            or the mean of the weights is asked for of models that differ in their names and shapes.
     """
-    require_agreement([(run.directory.path, run) for run in runs])
-    model = Ensemble([run.model for run in runs], cfg or EnsembleConfig()).eval()
-    return dataclasses.replace(runs[0], model=model)
+    cfg, named = cfg or EnsembleConfig(), [(run.directory.path, run) for run in runs]
+    require_agreement(named)
+    models = [run.model for run in runs]
+    if cfg.mean is not Mean.weights:
+        return dataclasses.replace(runs[0], model=Ensemble(models, cfg).eval())
+    require_equal_shapes(named)
+    return dataclasses.replace(runs[0], model=mean_of_weights(models, cfg.normalised(len(runs))).eval())
 
 
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:

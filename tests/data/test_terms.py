@@ -51,8 +51,28 @@ def test_terms_are_words_of_the_pair_and_a_pure_function_of_it(monkeypatch: pyte
     assert modify(tagged, seed=4).src != found.src
 
 
+def test_a_replaced_term_is_the_same_other_word_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
+    monkeypatch.setattr("nmt.data.terms.PHRASE_RATE", 0.0)
+    lexicon, known = WordLexicon.of(TEXT), dict(NOUNS)
+    cfg = TermsConfig(name="terms", rate=1.0, most=2, replaced=0.5)
+    found = Augmentation((cfg,), ("en", "de"), lexicon=lexicon)(TEXT, seed=3)
+    offered = others = 0
+    for src, tgt in zip(found.src, found.tgt, strict=True):
+        first, second = re.findall(r"(noun\d+)(?: <term> (\w+) </term>)?", src)
+        said = [translation or known[term] for term, translation in (first, second)]
+        assert tgt == f"das {said[0]} sieht <b>ein</b> {said[1]}."
+        own = [translation == known[term] for term, translation in (first, second) if translation]
+        offered, others = offered + len(own), others + own.count(False)
+    assert offered > len(TEXT)
+    assert 0.4 * offered < others < 0.6 * offered
+    assert {*lexicon.tgt_words} == {"das", "sieht", "b", "ein"}  # neither signs nor numbers
+
+
 def test_terms_need_the_words_of_a_corpus_and_a_number_of_terms() -> None:
     with pytest.raises(UserError, match=r"name=terms is for data\.augment, where words can be aligned"):
         Augmentation((TermsConfig(name="terms", rate=1.0, key_prefix="data.augment[0]"),))(TEXT, seed=1)
     with pytest.raises(UserError, match=r"data.augment\[0\].most must be at least 1, but is 0"):
         parsed("data.augment", [{"name": "terms", "most": 0}])
+    with pytest.raises(UserError, match=r"data.augment\[0\].replaced must be in \[0, 1\], but is 2"):
+        parsed("data.augment", [{"name": "terms", "replaced": 2}])

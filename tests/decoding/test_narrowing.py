@@ -89,7 +89,7 @@ def test_low_precision_rounds_the_rows_that_are_left_as_those_of_all(precision: 
         assert {*ids} <= {*own.tolist()}
 
 
-@pytest.mark.parametrize("mean", list(Mean))
+@pytest.mark.parametrize("mean", [Mean.probabilities, Mean.log_probabilities])
 def test_an_ensemble_with_a_language_model_is_narrowed_in_all_its_models(mean: Mean) -> None:
     pair = Ensemble([model(), build(transformer()).eval()], EnsembleConfig(mean))
     net = Fusion(pair, build(decoder_only()).eval(), 0.3).eval()

@@ -219,7 +219,8 @@ def run(tmp_path: Path) -> Path:
         (
             "run=[RUN,RUN] format=ctranslate2 output=OUT",
             "run names 2 runs, but an exported model is one model; export them one by one, or distil the "
-            "ensemble into one model first: nmt distil teacher=[A,B]",
+            "ensemble into one model first: nmt distil teacher=[A,B]; ensemble.mean=weights makes one model "
+            "of a run and those that started from it",
         ),
         (
             "format=safetensors output=OUT ensemble.lm=RUN",
@@ -286,6 +287,19 @@ def test_the_checkpoint_that_is_named(run: Path, monkeypatch: pytest.MonkeyPatch
     assert "These are the scores of checkpoint 9; exported is 7." in (older / "README.md").read_text("utf-8")
     stored = load_file(older / "model.safetensors")
     assert all(torch.equal(tensor, first.model[name]) for name, tensor in stored.items())
+
+
+def test_the_mean_of_the_weights_of_runs_is_exported_as_one_model(run: Path) -> None:
+    other = untrained(run.with_name("other"), "seed=2")
+    folder = run.with_name("mean")
+    keys = ["ensemble.mean=weights", "ensemble.weights=[1,3]", "runtime.device=cpu", f"output={folder}"]
+    assert main(["export", f"run=[{run},{other}]", "format=safetensors", *keys]) == 0
+    first, second = (open_run(path, runtime_cfg=CPU).model.state_dict() for path in (run, other))
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        torch.testing.assert_close(tensor, 0.25 * first[name] + 0.75 * second[name])
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "Its weights are the mean of several runs' (0.25 of run, 0.75 of other)" in card
+    assert "None recorded: the mean of several runs has no results of its own." in card
 
 
 def test_the_card_says_what_is_recorded(run: Path) -> None:

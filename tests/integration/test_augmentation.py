@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt import open_run
 from nmt.cli import main
 from nmt.data.augmented import USUAL
 from nmt.files import written_lines
@@ -55,6 +56,17 @@ def test_a_resumed_run_sees_the_modified_pairs_of_one_left_alone(
         if "modified for epoch" in line
     ]
     assert more or len(done) == len(set(done)) > 1
+
+
+def test_a_run_learns_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokenizer is trained before the words of the training pairs are aligned."""
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    terms = "data.augment=[{name: upper_case, rate: 0.2}, {name: terms, rate: 1.0, replaced: 0.5}]"
+    short = ["data.max_tokens=256", "trainer.batch_tokens=300", "trainer.max_steps=1"]
+    assert (
+        main(["train", f"run={tmp_path / 'run'}", *TOY[:-1], "trainer.best_metric=loss", *short, terms]) == 0
+    )
+    assert open_run(tmp_path / "run").knows_terms
 
 
 def test_augmented_sets_are_scored_beside_the_plain_ones(

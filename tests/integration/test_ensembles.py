@@ -167,6 +167,7 @@ def test_language_models_go_on_together(nmt: Command, tmp_path: Path) -> None:
         ),
         ("translate run=[a,b] ensemble.weights=[1,0]", "ensemble.weights must be positive, but one is 0.0"),
         ("translate run=[a,b] ensemble.mean=median", "ensemble.mean"),
+        ("translate run=[a,b] ensemble.mean=weights", "the models are not of one family and size"),
         ("attention run=[a,b]", "attention weights belong to one model, but this is an ensemble of 2"),
     ],
 )

@@ -28,7 +28,7 @@ from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
 from nmt.models import ensemble as module
 from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig, Mean, ModelConfig
-from nmt.models.ensemble import Ensemble
+from nmt.models.ensemble import Ensemble, mean_of_weights
 from nmt.runtime_config import Precision
 from tests.models.test_contract import (
     VOCAB_SIZE,
@@ -47,6 +47,7 @@ SEARCHES = [
     SamplingConfig(n_best=2, max_length_ratio=1.0, max_length_offset=4),
 ]
 CPU = torch.device("cpu")
+OF_PREDICTIONS = [Mean.probabilities, Mean.log_probabilities]
 
 
 def together(
@@ -67,7 +68,7 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
             )
 
 
-@pytest.mark.parametrize("mean", Mean)
+@pytest.mark.parametrize("mean", OF_PREDICTIONS)
 @pytest.mark.parametrize("cfg", every_family(), ids=lambda cfg: f"{cfg.name}-{cfg.d_model}")
 @torch.inference_mode()
 def test_copies_of_a_model_translate_as_the_model(cfg: ModelConfig, mean: Mean, sentences: Sentences) -> None:
@@ -105,7 +106,7 @@ def by_hand(
     return (product / product.sum(-1, keepdim=True)).log()
 
 
-@pytest.mark.parametrize("mean", Mean)
+@pytest.mark.parametrize("mean", OF_PREDICTIONS)
 def test_the_mean_is_that_of_the_definition(mean: Mean, sentences: Sentences) -> None:
     models = [build(cfg).eval() for cfg in every_family()]
     batch = sentences(3, 5, 4)
@@ -117,6 +118,22 @@ def test_the_mean_is_that_of_the_definition(mean: Mean, sentences: Sentences) ->
     assert_close(logits.double(), by_hand(models, [w / 10.0 for w in raw], mean, batch), atol=1e-5, rtol=0)
     equal = logits_of(together(*models, mean=mean), *batch)
     assert_close(equal.double(), by_hand(models, [0.2] * 5, mean, batch), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cfg", every_family(), ids=lambda cfg: f"{cfg.name}-{cfg.d_model}")
+def test_the_mean_of_weights_counts_a_matrix_with_several_names_once(cfg: ModelConfig) -> None:
+    """In a family with tied embeddings these have two or three names."""
+    models = [build(cfg).eval(), build(cfg).eval()]
+    with torch.no_grad():
+        for parameter in models[1].parameters():
+            parameter.add_(1.0)
+    before, mean = copy.deepcopy(models[0].state_dict()), mean_of_weights(models, [0.75, 0.25])
+    for name, x in mean.state_dict().items():
+        expected = 0.75 * before[name] + 0.25 * models[1].state_dict()[name]
+        assert_close(x, expected, atol=1e-6, rtol=0)
+        assert torch.equal(models[0].state_dict()[name], before[name])
+    alone = mean_of_weights([models[0], models[0]], [0.3, 0.7])
+    assert all(torch.equal(x, before[name]) for name, x in alone.state_dict().items())
 
 
 def constant(*logits: float) -> TranslationModel:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 from nmt import ensemble_of
 from nmt.config.roots import RunConfig, Task
@@ -34,10 +36,10 @@ def opened(path: Path) -> Run:
     return open_run(path, runtime_cfg=CPU)
 
 
-def refusal(*runs: Run) -> str:
+def refusal(*runs: Run, cfg: EnsembleConfig | None = None) -> str:
     """Return the error, without the folder that the runs are in."""
     with pytest.raises(UserError) as caught:
-        ensemble_of(runs)
+        ensemble_of(runs, cfg)
     return (
         str(caught.value)
         .replace(f"{runs[-1].directory.path.parent}/", "")
@@ -75,6 +77,36 @@ def test_an_ensemble_of_one_run_twice_translates_as_the_run(folder: Path) -> Non
     for one, two in zip(run.translate(WORDS[:9]), twice.translate(WORDS[:9]), strict=True):
         assert (one.text, one.ids) == (two.text, two.ids)
         assert one.score == pytest.approx(two.score, abs=1e-4)
+
+
+OF_WEIGHTS = EnsembleConfig(Mean.weights, weights=[1.0, 3.0])
+
+
+def test_the_mean_of_weights_is_one_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = opened(folder / "a"), opened(folder / "a")
+    before = first.model.state_dict()["encoder.0.feed_forward.block.inner.weight"].clone()
+    with torch.no_grad():
+        second.model.state_dict()["encoder.0.feed_forward.block.inner.weight"].add_(0.1)
+    run = ensemble_of([first, second], OF_WEIGHTS)
+    assert type(run.model) is type(first.model)
+    assert_close(run.model.state_dict()["encoder.0.feed_forward.block.inner.weight"], before + 0.075)
+    assert not run.model.training
+    assert run.path == folder / "a"
+    assert capsys.readouterr().err == ""
+
+
+def test_models_whose_weights_have_no_mean(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = opened(folder / "a")
+    assert refusal(first, opened(folder / "b"), cfg=OF_WEIGHTS).startswith(
+        "run=[a,b] ensemble.mean=weights: the models are not of one family and size, so that their weights "
+        "have no mean: "
+    )
+    ensemble_of([first, opened(untrained(tmp_path / "other", "seed=2"))], OF_WEIGHTS)
+    assert (
+        "the weights have a cosine of 0.0" in capsys.readouterr().err
+    )  # of trainings that do not start from each other
 
 
 def test_another_number_of_pieces(folder: Path, tmp_path: Path) -> None:
