@@ -13,6 +13,7 @@ from nmt import extras
 from nmt.config.roots import Task, TrainConfig
 from nmt.data import filter_table
 from nmt.data.compression import require_zstandard
+from nmt.data.files import FilesData
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import require_moses
@@ -53,7 +54,12 @@ def _filters(data: DataConfig) -> Iterator[filter_table.FilterConfig]:
 
 
 def _zstandard_files(data: DataConfig) -> Iterator[Path]:
-    """Yield the files of a corpus whose names end in .zst; one of another name is told when it is read."""
+    """Yield the files of a corpus, and of its weights, whose names end in .zst; others are told when read."""
+    for part in data.parts(Split.train).values():
+        if isinstance(part, FilesData) and part.weights is not None:
+            file = Path(os.path.expanduser(part.weights))
+            if file.suffix == ".zst" and file.is_file():
+                yield file
     for split in Split:
         for part in data.parts(split).values():
             place = os.path.expanduser(part.place(split) or "")

@@ -50,3 +50,12 @@ def test_all_that_is_missing_is_one_error(tmp_path: Path, monkeypatch: pytest.Mo
         f"{tmp_path}/a.en.zst is compressed by Zstandard (or decompress it: zstd -d), which needs "
         "backports.zstd: pip install 'nmt[zst]'"
     )
+
+
+def test_compressed_weights_are_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
+    weights = tmp_path / "weights.zst"
+    weights.touch()
+    files = [f"data.{split}={tmp_path}/a" for split in ("train", "validation", "test")]
+    with pytest.raises(UserError, match=f"^{weights} is compressed by Zstandard"):
+        require_all(config("data=files", *files, f"data.weights={weights}"))
