@@ -107,6 +107,18 @@ def test_the_second_command_installs_and_prints_nothing(clone: Path) -> None:
     assert installed(clone) == ["venv", *packages(clone)]
 
 
+@pytest.mark.parametrize("script", ["nmt", "test"])
+def test_what_python_compiles_is_kept_below_the_environment_where_it_may_not_lie_elsewhere(
+    clone: Path, script: str
+) -> None:
+    tool = clone.parent / "tool"
+    tool.write_text('#!/usr/bin/env bash\necho "${PYTHONDONTWRITEBYTECODE-}:${PYTHONPYCACHEPREFIX-}"\n')
+    _, forbidden, _ = call(clone, script, PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX="")
+    assert forbidden.splitlines()[-1] == f":{clone}/.venv/pycache"
+    _, usual, _ = call(clone, script, PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX="")
+    assert usual.splitlines()[-1] == ":"
+
+
 def test_the_command_works_through_symbolic_links(clone: Path, tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(clone / "scripts" / "nmt")
     (clone / "scripts" / "two").symlink_to("../../one")
