@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import TransformerConfig
 from nmt.runs.opened import Run, open_run, with_fixed_checkpoints
-from nmt.runtime_config import RuntimeConfig
+from nmt.runtime_config import Precision, RuntimeConfig
 from tests.runs.untrained import RNN, TRANSFORMER, WORDS, untrained
 
 
@@ -35,8 +36,23 @@ def test_keys_of_the_search_are_keywords(run: Run) -> None:
     (found,) = run.translate(WORDS[0], beam_size=4, n_best=3)
     assert len(found.alternatives) == 2
     assert run.cfg.decoding.n_best == 1
-    with pytest.raises(TypeError, match="colour"):
-        run.translate(WORDS[0], colour="red")
+    assert list(run.translate(WORDS[0], precision="bf16", beam_size="2")) == list(
+        run.translate(WORDS[0], precision=Precision.bf16, beam_size=2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("beam", 5, "unknown key decoding.beam; did you mean decoding.beam_size?"),
+        ("beam_size", "many", "decoding.beam_size must be a whole number, but is 'many'"),
+        ("beam_size", 0, "decoding.beam_size must be at least 1, but is 0"),
+        ("precision", "int9", "decoding.precision must be one of auto, bf16, fp16, fp32, int8 or null, but is"),
+    ],
+)
+def test_a_keyword_that_is_wrong_is_one_error(run: Run, key: str, value: object, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        run.translate(WORDS[0], **{key: value})
 
 
 def test_pairs_of_ones_own_are_scored_as_those_of_the_run(run: Run) -> None:
