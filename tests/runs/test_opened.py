@@ -47,7 +47,7 @@ def test_keys_of_the_search_are_keywords(run: Run) -> None:
         ("beam", 5, "unknown key decoding.beam; did you mean decoding.beam_size?"),
         ("beam_size", "many", "decoding.beam_size must be a whole number, but is 'many'"),
         ("beam_size", 0, "decoding.beam_size must be at least 1, but is 0"),
-        ("precision", "int9", "decoding.precision must be one of auto, bf16, fp16, fp32, int8 or null, but is"),
+        ("precision", "int9", "decoding.precision must be one of auto, bf16, fp16, fp32, int8 or null"),
     ],
 )
 def test_a_keyword_that_is_wrong_is_one_error(run: Run, key: str, value: object, message: str) -> None:
