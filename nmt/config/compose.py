@@ -45,7 +45,7 @@ from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import Root, Task, TrainConfig, check, to_config
 from nmt.config.small_data import Setting
-from nmt.config.starting import VocabularyUse, following
+from nmt.config.starting import VocabularyUse, following, kept
 from nmt.config.stored import fingerprint, load_config, to_plain
 from nmt.config.sweeps import (
     PREFIX,
@@ -426,6 +426,9 @@ def _followed(verb: Verb, lines: Sequence[str]) -> list[str]:
     stored = load_run(own[0]) if is_gone and own and Path(own[0], "config.yaml").is_file() else None
     if stored is None or stored.init.run != str(Path(init[0])):
         stored = load_run(init[0], "init")
+        encoder, decoder = (typed.get(f"init.{side}_layers") for side in ("encoder", "decoder"))
+        layers = encoder and encoder.value(), decoder and decoder.value()
+        stored = dataclasses.replace(stored, model=kept(stored.model, layers))
     use = typed.get("init.vocabulary")
     keeps = use is None or use.value() != VocabularyUse.remap.value
     return following(to_plain(stored), list(typed), keeps_tokenizer=keeps)

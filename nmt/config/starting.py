@@ -15,6 +15,7 @@ from typing import Any
 
 from nmt.checks import at_least
 from nmt.errors import UserError
+from nmt.models.configs import ModelConfig
 from nmt.training.adaptation_table import ADAPTATIONS
 
 
@@ -44,6 +45,10 @@ class InitConfig:
     weights: list[str] = field(default_factory=lambda: ["*"])
     """Patterns of the names of weights to take, such as encoder.* and src_embedding.*; others begin anew.
     Without a pattern the tokenizer alone is taken, for a model of any kind and task."""
+    encoder_layers: list[int] | None = None
+    """Layers of the encoder to take, counted from 1, such as [1,3,5]: the model has no others; null: all."""
+    decoder_layers: list[int] | None = None
+    """The same for the decoder."""
     vocabulary: VocabularyUse = VocabularyUse.keep
     """keep: the tokenizer of the run; extend: with more pieces behind its own, learnt from the training
     pairs; remap: a new tokenizer, whose pieces begin from those of the run that spell the same."""
@@ -57,6 +62,16 @@ class InitConfig:
         if self.run is not None and not self.run.strip():
             raise UserError("init.run must name a run directory, but is empty; null starts without one")
         self.run = None if self.run is None else str(Path(self.run))
+        if self.optimizer is OptimizerUse.keep and self.layers != (None, None):
+            raise UserError(
+                "init.optimizer=keep goes on with every weight of the run, but init.encoder_layers or "
+                "init.decoder_layers leaves some out; leave them out, or the optimizer is fresh"
+            )
+
+    @property
+    def layers(self) -> tuple[list[int] | None, list[int] | None]:
+        """Those of the encoder and of the decoder to take; None takes all."""
+        return self.encoder_layers, self.decoder_layers
 
     @property
     def is_whole(self) -> bool:
@@ -81,6 +96,16 @@ OF_TEXT = (
     "source_factors",
 )
 """Keys of a tokenizer on which the ids of a text depend once its pieces are known."""
+
+
+def kept(model: ModelConfig, layers: tuple[list[int] | None, list[int] | None]) -> ModelConfig:
+    """Return the config of the model of a run with the layers alone that `init` takes."""
+    if layers == (None, None):
+        return model
+    try:
+        return model.keeping(*layers)
+    except UserError as error:
+        raise UserError(f"init.{error}") from None
 
 
 def following(stored: dict[str, Any], typed: Sequence[str], *, keeps_tokenizer: bool) -> list[str]:

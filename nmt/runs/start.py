@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmt.config.roots import Task, TrainConfig
-from nmt.config.starting import OptimizerUse, VocabularyUse, refuse_contradictions
+from nmt.config.starting import OptimizerUse, VocabularyUse, kept, refuse_contradictions
 from nmt.config.stored import load_config, to_plain
 from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
 from nmt.data.pairs import Split
@@ -150,11 +150,12 @@ def opened_start(cfg: TrainConfig) -> Start | None:
         return None
     checkpoint, sha256 = identify_checkpoint(init.run, init.checkpoint)
     stored = load_config(RunDirectory(Path(init.run)).config_file)
+    stored = dataclasses.replace(stored, model=kept(stored.model, init.layers))
     refuse_contradictions(init, to_plain(cfg), to_plain(stored))
     _require_symbols(cfg, stored)
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
-    run = open_run(init.run, checkpoint, dataclasses.replace(cfg.runtime, device="cpu"))
+    run = open_run(init.run, checkpoint, dataclasses.replace(cfg.runtime, device="cpu"), init.layers)
     return Start(cfg, run, checkpoint, sha256)
 
 

@@ -77,6 +77,8 @@ def test_run_directory_holds_what_the_readme_lists(trained: Path) -> None:
         "validation",
         "test",
         "signatures",
+        "parameters",
+        "learnt_parameters",
         "train_seconds",
         "tgt_tokens_per_second",
     }

@@ -263,7 +263,23 @@ def test_a_part_of_the_weights_goes_into_another_model(
     assert "output.weight" not in same
 
 
+def test_some_of_the_layers_are_taken(start: Callable[..., tuple[Path, str]], source: Path) -> None:
+    run, _ = start("init.decoder_layers=[2]", "schedule.peak_rate=1e-30")
+    new, old = weights(run, 2), weights(source, 4)
+    assert not any(name.startswith("decoder.1.") for name in new)
+    for name, x in new.items():
+        assert torch.allclose(x, old[name.replace("decoder.0.", "decoder.1.")], rtol=0, atol=1e-9)
+
+
 REFUSED = {
+    "no_such_layer": (
+        ["init.decoder_layers=[3]"],
+        ["init.decoder_layers=[3] must name layers from 1 to 2, the depth of the decoder, in ascending"],
+    ),
+    "layers_of_a_kept_optimizer": (
+        ["init.decoder_layers=[1]", "init.optimizer=keep"],
+        ["init.optimizer=keep goes on with every weight of the run, but init.encoder_layers or"],
+    ),
     "other_sizes": (
         ["model.d_model=16", "tokenizer.joint=true"],
         [
