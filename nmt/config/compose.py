@@ -426,12 +426,17 @@ def _followed(verb: Verb, lines: Sequence[str]) -> list[str]:
     stored = load_run(own[0]) if is_gone and own and Path(own[0], "config.yaml").is_file() else None
     if stored is None or stored.init.run != str(Path(init[0])):
         stored = load_run(init[0], "init")
-        encoder, decoder = (typed.get(f"init.{side}_layers") for side in ("encoder", "decoder"))
-        layers = encoder and encoder.value(), decoder and decoder.value()
-        stored = dataclasses.replace(stored, model=kept(stored.model, layers))
+        encoder, decoder = (_layers(typed.get(f"init.{side}_layers")) for side in ("encoder", "decoder"))
+        stored = dataclasses.replace(stored, model=kept(stored.model, (encoder, decoder)))
     use = typed.get("init.vocabulary")
     keeps = use is None or use.value() != VocabularyUse.remap.value
     return following(to_plain(stored), list(typed), keeps_tokenizer=keeps)
+
+
+def _layers(override: Override | None) -> list[int] | None:
+    """Return the numbers of layers that are typed; None where they are none, which the config refuses."""
+    value: object = None if override is None else override.value()
+    return value if isinstance(value, list) and all(type(n) is int for n in value) else None
 
 
 def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:

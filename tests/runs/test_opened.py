@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_keys_of_the_search_are_keywords(run: Run) -> None:
         ("precision", "int9", "decoding.precision must be one of auto, bf16, fp16, fp32, int8 or null"),
     ],
 )
-def test_a_keyword_that_is_wrong_is_one_error(run: Run, key: str, value: object, message: str) -> None:
+def test_a_keyword_that_is_wrong_is_one_error(run: Run, key: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         run.translate(WORDS[0], **{key: value})
 
