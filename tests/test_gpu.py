@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-QUICK = "plain or keys or bf16 or wrong"
+QUICK = "plain or bf16 or wrong"
 """One case of each family, and what is no case of a model."""
 
 

@@ -88,7 +88,9 @@ def test_a_line_of_an_alignment() -> None:
         _parsed("3-1", (3, 2), "f:7")
 
 
-@pytest.mark.parametrize("objective", ["guided_alignment", "minimum_risk"])
+@pytest.mark.parametrize(
+    "objective", ["guided_alignment", pytest.param("minimum_risk", marks=pytest.mark.slow)]
+)
 def test_training_in_parts_has_the_bits_of_one(objective: str, tmp_path: Path) -> None:
     metrics = trained_in_parts(tmp_path, f"objective={objective}", "decoding.max_length_ratio=1")
     name, most = ("aligned", 1.0) if objective == "guided_alignment" else ("risk", 1.0)

@@ -151,7 +151,10 @@ def trained_in_parts(folder: Path, *options: str) -> list[dict[str, float]]:
     return parts
 
 
-@pytest.mark.parametrize("objective", ["r_drop", "simcut", "cross_entropy"])
+@pytest.mark.parametrize(
+    "objective",
+    ["cross_entropy", *(pytest.param(one, marks=pytest.mark.slow) for one in ("r_drop", "simcut"))],
+)
 def test_a_bundled_objective_trains_and_resumes(objective: str, tmp_path: Path) -> None:
     options = [f"objective={objective}", "objective.word_dropout=0.2", "trainer.accumulate=2"]
     metrics = trained_in_parts(tmp_path, *options)

@@ -81,7 +81,9 @@ def test_an_epoch_that_ends_with_a_stage_is_no_epoch_more(staged: Staged, pairs:
 
 
 @pytest.mark.fault(1, 6)
-@pytest.mark.parametrize("stopped", [END - 1, END, END + 1])
+@pytest.mark.parametrize(
+    "stopped", [END, *(pytest.param(step, marks=pytest.mark.slow) for step in (END - 1, END + 1))]
+)
 def test_a_run_goes_on_around_the_end_of_a_stage_as_if_nothing_had_happened(
     staged: Staged, stopped: int
 ) -> None:

@@ -727,7 +727,7 @@ def test_a_sink_is_one_row(
     assert f"  bleu {last_score:.2f}" in line
 
 
-@pytest.mark.parametrize("killed_at", [2, 4])
+@pytest.mark.parametrize("killed_at", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_killed_between_log_and_checkpoint_no_point_is_doubled_or_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
