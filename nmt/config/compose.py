@@ -505,19 +505,19 @@ class _Choice(ConfigNode):
     def __init__(self, part: str, name: str, cls: type) -> None:
         """Name the schema of the dataclass `cls`, without its attribute `node`."""
         self.name, self.group, self.package, self.provider = name, part, None, None
-        self.cls = cls
+        self.cls: Any = cls
 
     def __getattr__(self, name: str) -> DictConfig:
         """Make `node`, the one attribute that is missing until Hydra gives it to a copy."""
         if name != "node":
             raise AttributeError(name)
-        return _with_open_mappings(self.cls)
+        return _schema(self.cls)
 
 
 def _register(verb: Verb, stored: TrainConfig | None) -> None:
     """Give Hydra the schema of `verb`, and what the verb takes over from the config of a run."""
-    store, schema = ConfigStore.instance(), verb.config_class()
-    taken: dict[str, Any] = {}
+    store, taken = ConfigStore.instance(), dict[str, Any]()
+    schema: Any = verb.config_class()
     if verb.opens_run:
         stored = stored or _any_config()
         shared = {field.name for field in dataclasses.fields(schema)} & vars(stored).keys()
@@ -530,12 +530,24 @@ def _register(verb: Verb, stored: TrainConfig | None) -> None:
         store.store(
             group=group, name=FROM_RUN, node=_with_open_mappings(getattr(stored or _any_config(), group))
         )
-    store.store(name=f"{SCHEMA_PREFIX}{verb.name}", node=schema(**taken) if taken else schema)
+    store.store(name=f"{SCHEMA_PREFIX}{verb.name}", node=schema(**taken) if taken else _root(schema))
+
+
+@functools.cache
+def _root(schema: type) -> DictConfig:
+    """Return the schema of a verb that takes nothing over, once; Hydra copies it."""
+    return cast(DictConfig, OmegaConf.structured(schema))
 
 
 def _any_config() -> TrainConfig:
     """Return a placeholder for the config of a run, for help and completion, which open no run."""
     return TrainConfig(**{part: next(iter(classes.values()))() for part, (_, classes) in VARIANTS.items()})
+
+
+@functools.cache
+def _schema(cls: type) -> DictConfig:
+    """Return what `_with_open_mappings` makes of a class, once; Hydra copies what it takes of it."""
+    return _with_open_mappings(cls)
 
 
 def _with_open_mappings(component: object) -> DictConfig:
@@ -550,8 +562,12 @@ def _with_open_mappings(component: object) -> DictConfig:
 @contextmanager
 def _hydra(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
     """Set Hydra up for `verb` and the config of its run; turn the errors of Hydra into `UserError`."""
+    store = ConfigStore.instance()
+    vars(store)["__deepcopy__"] = lambda _: (
+        store
+    )  # Hydra copies it for each config, and again what it reads of it
     for part, (_, classes) in VARIANTS.items():
-        schemas = ConfigStore.instance().repo.setdefault(part, {})
+        schemas = store.repo.setdefault(part, {})
         for name, cls in classes.items():
             schemas[f"{SCHEMA_PREFIX}{name}.yaml"] = _Choice(part, f"{SCHEMA_PREFIX}{name}.yaml", cls)
     _register(verb, stored)

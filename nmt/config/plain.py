@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import Any
 
 import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from nmt.config.explain import explain
@@ -29,6 +30,12 @@ MAX_FILE_DEPTH = 8
 _HYDRA = re.compile(r"\bhydra\b")
 _NAMES_CODE = re.compile(r"_\w+_")  # of `hydra.utils.instantiate`, which nothing here calls
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # `${${name}:argument}` is one, too
+
+
+_Loader: Any = type(
+    "_Loader", (*([yaml.CSafeLoader] if yaml.__with_libyaml__ else []), get_yaml_loader()), {}
+)
+"""The loader of OmegaConf; with the parser in C where there is one, which is ten times as fast."""
 
 
 class UserFiles(FileConfigSource):
@@ -53,7 +60,9 @@ class UserFiles(FileConfigSource):
                     "line 1: the keys of a file belong to its group or, after `# @package _global_`, to all, "
                     f"but the package is {header['package']}"
                 )
-            return ConfigResult(self.provider, self.full_path(), _parsed(text, references=True), header)
+            return ConfigResult(
+                self.provider, self.full_path(), OmegaConf.create(_parsed(text, references=True)), header
+            )
 
 
 Plugins.instance().register(UserFiles)
@@ -76,7 +85,7 @@ def named(file: Path) -> Iterator[None]:
         raise UserError(f"{file}: a value cannot be read: {' '.join(str(error).split())}") from error
 
 
-def read_plain(file: Path) -> DictConfig:
+def read_plain(file: Path) -> dict[str, Any]:
     """Return the content of a file without any reference; to be called inside of `named`."""
     return _parsed(_read_text(file), references=False)
 
@@ -92,9 +101,10 @@ def _read_text(file: Path) -> str:
         raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
 
 
-def _parsed(text: str, *, references: bool) -> DictConfig:
+def _parsed(text: str, *, references: bool) -> dict[str, Any]:
     _require_plain(text, references)
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    loader = _Loader(text)
+    root = loader.get_single_node()
     if not isinstance(root, yaml.MappingNode | None):
         raise UserError("a config is a mapping of keys to values, but this file is not")
     for key in _keys(root):
@@ -103,7 +113,7 @@ def _parsed(text: str, *, references: bool) -> DictConfig:
                 f"{_line(key)}: a config is plain values, and has no key {key.value}, which "
                 f"{'sets up Hydra' if key.value == 'hydra' else 'names code'}; remove it"
             )
-    config = cast(DictConfig, OmegaConf.create(text))
+    config: dict[str, Any] = loader.construct_document(root) if root else {}
     for key, value in root.value if root else []:
         if key.value == "defaults":
             _require_choices(value, config["defaults"], text)
@@ -113,7 +123,7 @@ def _parsed(text: str, *, references: bool) -> DictConfig:
 def _require_plain(text: str, references: bool) -> None:
     """Refuse what makes YAML more than data: aliases, tags, resolvers, boundless nesting."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_FILE_DEPTH:
             raise UserError(f"{_line(event)}: a config is nested less than {MAX_FILE_DEPTH} deep")
@@ -130,9 +140,9 @@ def _require_plain(text: str, references: bool) -> None:
 
 def _require_choices(node: yaml.Node, defaults: object, text: str) -> None:
     """Refuse a defaults list that chooses anything of Hydra's own, or that Hydra would not understand."""
-    values = OmegaConf.to_container(defaults) if OmegaConf.is_list(defaults) else [None]
-    entries = node.value if OmegaConf.is_list(defaults) else [node]
-    for entry, value in zip(entries, cast("list[object]", values), strict=True):
+    values = defaults if isinstance(defaults, list) else [None]
+    entries = node.value if isinstance(defaults, list) else [node]
+    for entry, value in zip(entries, values, strict=True):
         pair = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (value, "")
         if not (isinstance(pair[0], str) and isinstance(pair[1], str | None)):
             raise UserError(

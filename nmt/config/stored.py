@@ -6,8 +6,11 @@ says, no key may be unknown, and the dataclass of a part is looked up by its nam
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, cast
@@ -62,9 +65,21 @@ RESUMABLE = (
 
 
 def to_plain(cfg: object) -> dict[str, Any]:
-    """Return a config as nested dicts of numbers, strings, lists and None."""
-    plain = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
-    return cast(dict[str, Any], plain)
+    """Return a config as nested dicts of numbers, strings, lists and None; of a class, its defaults."""
+    if isinstance(cfg, type):
+        cfg = OmegaConf.to_container(OmegaConf.structured(cfg))
+    return cast(dict[str, Any], _plain(cfg))
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value):
+        parts = [part for part in dataclasses.fields(value) if not part.metadata.get("omegaconf_ignore")]
+        return {part.name: _plain(getattr(value, part.name)) for part in parts}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def fingerprint(cfg: TrainConfig) -> str:
@@ -88,26 +103,36 @@ def load_config(path: Path) -> TrainConfig:
         UserError: the file is missing, not plain, or does not fit this version; names the file and the key.
     """
     with named(path):
-        plain = cast(dict[str, Any], OmegaConf.to_container(read_plain(path)))
-        return to_config(_typed(plain), TrainConfig)
+        return to_config(_typed(read_plain(path)), TrainConfig)
 
 
 def _typed(plain: dict[str, Any]) -> DictConfig:
     """Return the values of a stored config under the types of the dataclasses that it names."""
     translate(plain)
     plain.setdefault("adapt", dict(NEW_PARTS["adapt"]))
-    schema = OmegaConf.structured(TrainConfig)
+    chosen = dict[str, type]()
     for part, (name_field, classes) in VARIANTS.items():
         values = plain.get(part)
         name = values.get(name_field) if isinstance(values, dict) else None
         if not isinstance(name, str) or name not in classes:
             near = suggest(str(name), classes)
             raise UserError(f"{part}.{name_field} must be one of {', '.join(classes)}, but is {name!r}{near}")
-        schema[part] = classes[name]
-    for part in schema:
-        if OmegaConf.is_dict(schema[part]) and not isinstance(plain.get(part, {}), dict):
-            raise UserError(f"{part} must be a group of keys, but is {plain[part]!r}")
+        chosen[part] = classes[name]
+    schema = _schema(tuple(chosen.items()))
+    for name in map(str, schema):
+        if OmegaConf.is_dict(schema[name]) and not isinstance(plain.get(name, {}), dict):
+            raise UserError(f"{name} must be a group of keys, but is {plain[name]!r}")
     return cast(DictConfig, OmegaConf.merge(schema, plain))
+
+
+@functools.cache
+def _schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
+    """Return the types of a config with these parts; nothing changes it."""
+    schema = OmegaConf.structured(TrainConfig)
+    for part, cls in chosen:
+        schema[part] = cls
+    OmegaConf.set_readonly(schema, True)
+    return cast(DictConfig, schema)
 
 
 def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:

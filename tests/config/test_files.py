@@ -18,7 +18,7 @@ from nmt.config.help import field_docs
 from nmt.config.overrides import config_dir
 from nmt.config.registry import VARIANTS
 from nmt.config.roots import TrainConfig, check
-from nmt.config.stored import fingerprint
+from nmt.config.stored import fingerprint, to_plain
 from nmt.verbs import VERBS
 from tests.runs.untrained import untrained
 
@@ -113,6 +113,12 @@ def test_every_choice_makes_a_config_that_can_be_trained(choice: str) -> None:
     trial = composed(choice, *NEEDED.get(choice, ()))
     trial.checked(VERBS["train"])
     assert isinstance(trial.to_config(TrainConfig), TrainConfig)
+
+
+@pytest.mark.parametrize("choice", [choice for choice in FILES if choice.startswith("experiment=")])
+def test_a_config_is_stored_as_hydra_would_write_it(choice: str) -> None:
+    cfg = composed(choice, *NEEDED.get(choice, ())).to_config(TrainConfig)
+    assert to_plain(cfg) == OmegaConf.to_container(OmegaConf.structured(cfg), enum_to_str=True)
 
 
 @every_choice
