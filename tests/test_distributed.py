@@ -260,8 +260,15 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
 
 
 @pytest.mark.fault(39)
-@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
-@pytest.mark.parametrize("parallel", list(Parallel))
+@pytest.mark.parametrize(
+    ("parallel", "ema_decay"),
+    [
+        (Parallel.ddp, 0.0),
+        (Parallel.fsdp, 0.9),
+        pytest.param(Parallel.ddp, 0.9, marks=pytest.mark.slow),
+        pytest.param(Parallel.fsdp, 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_training_goes_on_in_another_number_of_processes(
     trainer: Any, tmp_path: Path, parallel: Parallel, ema_decay: float
 ) -> None:
@@ -348,8 +355,16 @@ def test_a_table_of_positions_may_grow_on_one_rank_alone(
     assert first[2] == pytest.approx(second[2])
 
 
-@pytest.mark.parametrize("parallel", Parallel)
-@pytest.mark.parametrize("attention", AttentionScore)
+@pytest.mark.parametrize(
+    ("attention", "parallel"),
+    [
+        pytest.param(
+            attention, parallel, marks=() if attention is AttentionScore.additive else pytest.mark.slow
+        )
+        for attention in AttentionScore
+        for parallel in Parallel
+    ],
+)
 def test_recurrent_models_learn_in_two_processes(
     attention: AttentionScore, parallel: Parallel, tmp_path: Path
 ) -> None:
@@ -536,7 +551,7 @@ def test_a_restart_knows_nothing_of_the_start_before(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.fault(24, 41)
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_is_stopped_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: int
 ) -> None:

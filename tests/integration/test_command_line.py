@@ -312,6 +312,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], 
     assert "runtime.precision=fp32" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.fault(34)
 def test_a_sweep_goes_on_after_a_failed_trial(
     nmt: Command, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

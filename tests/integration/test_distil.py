@@ -136,6 +136,7 @@ def test_a_student_learns_from_its_teacher(
     assert translated == ["forward"]
 
 
+@pytest.mark.slow
 def test_the_student_goes_on_as_an_ordinary_run(
     nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
 ) -> None:

@@ -62,6 +62,7 @@ def trained(nmt: Command, overrides: list[str], tmp_path_factory: pytest.TempPat
     return run
 
 
+@pytest.mark.slow
 def test_the_tag_decides_the_language(nmt: Command, trained: Path, tmp_path: Path) -> None:
     assert json.loads((trained / "results.json").read_text())["test"]["chrf"] == pytest.approx(100.0)
     text = "".join(f"{line}\n" for line in SRC)

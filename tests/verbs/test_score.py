@@ -116,6 +116,7 @@ def config(run: Path, folder: Path, **fields: object) -> ScoreConfig:
     return ScoreConfig(run=str(run), **({"runtime": CPU, "decoding": SEARCH} | files | fields))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_two_workers_give_what_a_stream_gives(
     run: Path,
     tmp_path: Path,
