@@ -9,6 +9,7 @@ The modules in import order:
     differences         Keys that differ among runs: of configs and of environments.
     listing             The table of `nmt runs`.
     translations        The translations that are compared, and whether they can be.
+    label_tests         Scores of labels with intervals, and tests of their differences.
     significance        Scores with intervals, and tests of their differences.
     breakdown           Scores by kind of sentence, and the sentences that differ most.
     comparing           All facts of a comparison.

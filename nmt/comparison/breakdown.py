@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.comparison.significance import scorer_of
+from nmt.comparison.significance import score_on
+from nmt.decoding.label_scores import MOST_LABELS
 
 Lines = Sequence[str]
+Chosen = NDArray[Any]
+"""Mask of sentences (N,), or their numbers."""
+Group = tuple[str, Chosen]
+"""Name of a kind of sentences, and those of it."""
 LENGTHS = (1, 6, 11, 16, 21, 31, 41, 61)
 """First number of words of each bucket of sentences, by the first reference."""
 FREQUENCIES = (0, 1, 2, 5, 10, 100, 1000)
@@ -40,37 +45,44 @@ class Difference:
 
     line: int
     """Number of the line, from 1."""
-    chrf: tuple[float, float]
-    """Sentence chrF of the first system and of the other."""
+    scores: tuple[float, float]
+    """Score of the sentence by itself, of the first system and of the other."""
     first: list[tuple[str, bool]]
     """Translation of the first system in parts; True: not so in that of the other."""
     other: list[tuple[str, bool]]
 
 
-def statistics(signature: str, hypotheses: Lines, references: Sequence[Lines]) -> NDArray[Any]:
-    """Return the numbers (sentences, n) whose sums over sentences a metric is a function of."""
-    return np.array(scorer_of(signature, references)._extract_corpus_statistics(list(hypotheses), None))
+def in_ranges(values: Sequence[int], starts: Sequence[int]) -> Iterator[Group]:
+    """Yield the name and the sentences of each range of values, the last of which has no end.
 
-
-def by_bucket(
-    signature: str, counts: Sequence[NDArray[Any]], values: Sequence[int], starts: Sequence[int]
-) -> list[Bucket]:
-    """Return the corpus score of each system on the sentences of each bucket that is not empty.
-
-    `counts` are the `statistics` of each system, `values` what decides the bucket of each sentence, and
-    `starts` the first value of each bucket, of which the last has no end.
+    `values` has a value for each sentence (N,), `starts` the first value of each range.
     """
-    scorer, places = scorer_of(signature), np.searchsorted(starts, values, side="right") - 1
-    found = []
+    places = np.searchsorted(starts, values, side="right") - 1
     for place, start in enumerate(starts):
-        chosen = places == place
-        if chosen.any():
-            end = starts[place + 1] - 1 if place + 1 < len(starts) else None
-            label = f"{start}+" if end is None else str(start) if end == start else f"{start}-{end}"
-            sums = [rows[chosen].sum(axis=0).tolist() for rows in counts]
-            scores = [float(scorer._compute_score_from_stats(one).score) for one in sums]
-            found.append(Bucket(label, int(chosen.sum()), scores))
-    return found
+        end = starts[place + 1] - 1 if place + 1 < len(starts) else None
+        yield (
+            f"{start}+" if end is None else str(start) if end == start else f"{start}-{end}",
+            places == place,
+        )
+
+
+def of_each_label(true: Lines) -> Iterator[Group]:
+    """Yield each label and the texts that have it; nothing where there are more than `MOST_LABELS`."""
+    names = sorted({*true})
+    for name in names if len(names) <= MOST_LABELS else ():
+        yield name, np.array([label == name for label in true])
+
+
+def by_group(score_on: Sequence[Callable[[Chosen], float]], groups: Iterable[Group]) -> list[Bucket]:
+    """Return the corpus score of each system on the sentences of each group that is not empty.
+
+    `score_on` has the function of each system that `significance.score_on` returns.
+    """
+    return [
+        Bucket(name, int(chosen.sum()), [score(chosen) for score in score_on])
+        for name, chosen in groups
+        if chosen.any()
+    ]
 
 
 def words_of(line: str) -> list[str]:
@@ -94,28 +106,27 @@ def word_counts(lines: Iterable[str]) -> Counter[str]:
     return Counter(word for line in lines for word in words_of(line))
 
 
-def sentence_scores(hypotheses: Lines, references: Sequence[Lines]) -> NDArray[Any]:
-    """Return the chrF of each sentence by itself, 0 to 100."""
-    scorer = scorer_of(SENTENCE_CHRF)
-    rows = statistics(SENTENCE_CHRF, hypotheses, references).tolist()
-    return np.array([scorer._compute_score_from_stats(row).score for row in rows])
+def sentence_scores(signature: str, hypotheses: Lines, references: Sequence[Lines]) -> NDArray[Any]:
+    """Return the score of each sentence by itself (N,), 0 to 100, such as that of `SENTENCE_CHRF`."""
+    score, each = score_on(signature, hypotheses, references), np.arange(len(hypotheses))
+    return np.array([score(each[number : number + 1]) for number in each])
 
 
 def largest_differences(
-    first: Lines, other: Lines, chrf: Sequence[NDArray[Any]], most: int
+    first: Lines, other: Lines, scores: Sequence[NDArray[Any]], most: int
 ) -> list[Difference]:
-    """Return the sentences whose chrF differs most between two systems, at most `most`, gains and losses.
+    """Return the sentences whose scores differ most between two systems, at most `most`, gains and losses.
 
-    `chrf` has the scores of each sentence, of the first system and of the other.
+    `scores` has those of each sentence (N,), of the first system and of the other.
     """
-    gaps = np.abs(chrf[1] - chrf[0])
+    gaps = np.abs(scores[1] - scores[0])
     order = np.argsort(-gaps, kind="stable")[:most]
     found = []
     for number in map(int, order):
         if gaps[number] > 0:
             parts = marked(first[number], other[number])
-            scores = float(chrf[0][number]), float(chrf[1][number])
-            found.append(Difference(number + 1, scores, *parts))
+            both = float(scores[0][number]), float(scores[1][number])
+            found.append(Difference(number + 1, both, *parts))
     return found
 
 

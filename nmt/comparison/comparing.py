@@ -18,7 +18,8 @@ from nmt.comparison.record import RunRecord, as_number, swept_values
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
 from nmt.config.sweeps import short_names
-from nmt.decoding.metrics import METRICS
+from nmt.decoding.label_scores import signature_of
+from nmt.decoding.metrics import METRICS, names_of_metrics
 from nmt.errors import Log, UserError
 from nmt.files import read_json, step_records
 
@@ -81,6 +82,8 @@ class Comparison:
     """Kind of bucket -> metric -> buckets; their scores are of the entries that can be compared."""
     differences: dict[int, list[Difference]]
     """Number of an entry -> the sentences that differ most from those of the first one."""
+    sentence_metric: str
+    """Label of the metric by which sentences differ."""
     config: dict[str, list[Any]]
     environment: dict[str, list[Any]]
     costs: list[Cost]
@@ -123,6 +126,7 @@ def compared(
         systems=[],
         buckets={},
         differences={},
+        sentence_metric="",
         config=differing(configs),
         environment=differing(environments, ignored=("command*",)),
         costs=[_cost(entry.record) for entry in entries],
@@ -182,6 +186,8 @@ def _signatures(usable: Sequence[Entry]) -> dict[str, str]:
         return stored
     entry = usable[0]
     rules = {"bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp", "chrf": breakdown.SENTENCE_CHRF}
+    if entry.has_labels:
+        rules = {name: signature_of(name, entry.references[0]) for name in names_of_metrics(of_labels=True)}
     metrics = entry.record.config.get("metrics")
     wanted = [name for name in metrics if name in rules] if isinstance(metrics, list) else []
     return {name: rules[name] for name in wanted or rules}
@@ -190,25 +196,29 @@ def _signatures(usable: Sequence[Entry]) -> dict[str, str]:
 def _add_breakdown(
     found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, words: Mapping[str, int] | None
 ) -> None:
-    references, sources = usable[0].references, usable[0].sources
+    first, references, sources = usable[0], usable[0].references, usable[0].sources
     words = breakdown.word_counts(sources) if words is None else words
-    starts = breakdown.FREQUENCIES
+    lengths = breakdown.lengths(sources if first.has_labels else references[0])
     kinds = {
-        "length": (breakdown.lengths(references[0]), breakdown.LENGTHS),
-        "frequency": (breakdown.rarest_words(sources, words), starts),
+        "length": list(breakdown.in_ranges(lengths, breakdown.LENGTHS)),
+        "frequency": list(breakdown.in_ranges(breakdown.rarest_words(sources, words), breakdown.FREQUENCIES)),
+        "label": list(breakdown.of_each_label(references[0])) if first.has_labels else [],
     }
-    found.buckets = {kind: {} for kind in kinds}
+    found.buckets = {kind: {} for kind, groups in kinds.items() if groups}
     for column in found.columns:
-        counts = [breakdown.statistics(column.signature, entry.hypotheses, references) for entry in usable]
-        for kind, (values, bounds) in kinds.items():
-            found.buckets[kind][column.metric] = breakdown.by_bucket(column.signature, counts, values, bounds)
+        score_on = [significance.score_on(column.signature, x.hypotheses, references) for x in usable]
+        for kind in found.buckets:
+            found.buckets[kind][column.metric] = breakdown.by_group(score_on, kinds[kind])
     if len(usable) > 1 and cfg.max_sentences:
-        first, chrf = usable[0], breakdown.sentence_scores(usable[0].hypotheses, references)
+        metric, rule = "chrf", breakdown.SENTENCE_CHRF
+        if first.has_labels:
+            metric, rule = "accuracy", signature_of("accuracy", references[0])
+        found.sentence_metric = METRICS[metric].label
+        own = {id(x): breakdown.sentence_scores(rule, x.hypotheses, references) for x in usable}
         for number, entry in enumerate(found.entries):
             if entry is not first and not entry.problem:
-                own = breakdown.sentence_scores(entry.hypotheses, references)
                 found.differences[number] = breakdown.largest_differences(
-                    first.hypotheses, entry.hypotheses, (chrf, own), cfg.max_sentences
+                    first.hypotheses, entry.hypotheses, (own[id(first)], own[id(entry)]), cfg.max_sentences
                 )
 
 

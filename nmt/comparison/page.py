@@ -62,6 +62,7 @@ def page_data(title: str, found: Comparison) -> dict[str, Any]:
             for kind, of in found.buckets.items()
         },
         "differences": {str(number): _sentences(found, number) for number in found.differences},
+        "sentence_metric": found.sentence_metric,
         "config": _table(found.config),
         "environment": _table(found.environment),
         "costs": [asdict(cost) for cost in found.costs],

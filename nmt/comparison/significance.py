@@ -1,5 +1,7 @@
 """Scores with 95% intervals, and tests of their differences: those of sacreBLEU, on its own statistics.
 
+Scores of labels have tests of their own, in `label_tests`.
+
 A metric is built from the signature that a run has stored, so that what is compared is what was scored.
 Paired bootstrap (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell 2005) ask how often
 sentences like these would show a difference like this by chance. They know nothing of the chance in training:
@@ -8,16 +10,21 @@ runs of other seeds do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sacrebleu
+from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
+from nmt.comparison.label_tests import LabelledTexts
+from nmt.decoding.label_scores import metric_in
 from nmt.errors import UserError
 
 Lines = Sequence[str]
@@ -96,8 +103,8 @@ def rules_of(signature: str) -> str:
 
 def version_note(signature: str) -> str:
     """Return a remark where another version of sacreBLEU than this one computed the stored score."""
-    version = dict(part.partition(":")[::2] for part in signature.split("|")).get("version", "")
-    if version == sacrebleu.__version__:
+    version = dict(part.partition(":")[::2] for part in signature.split("|")).get("version")
+    if version in (None, sacrebleu.__version__):  # a score of labels names none
         return ""
     return f"stored scores are of sacreBLEU {version}, those here of {sacrebleu.__version__}"
 
@@ -114,14 +121,14 @@ def scored(
 
     `trials` is the number of trials of approximate randomisation, 0 for none.
     """
-    named: list[tuple[str, Lines]] = [(str(number), list(lines)) for number, lines in enumerate(systems)]
-    jobs = 0 if len(systems) >= PARALLEL_FROM else 1
-    results: dict[str, list[Any]] = {}
+    metric, results = metric_in(signature), dict[str, list[Any]]()
     for kind, number in (("bs", samples), ("ar", trials)):
         if number and (kind == "bs" or len(systems) > 1):
-            metrics: Mapping[str, Any] = {"metric": scorer_of(signature, references)}
-            test = PairedTest(named, metrics, None, test_type=kind, n_samples=number, n_jobs=jobs)
-            (results[kind],) = [found for name, found in test()[1].items() if name != "System"]
+            if metric is None:
+                results[kind] = _tested(signature, systems, references, kind, number)
+            else:
+                texts = LabelledTexts(metric, references[0], systems)
+                results[kind] = (texts.bootstrapped if kind == "bs" else texts.randomised)(number, seed())
     rows = [Tested(float(one.score), float(one.ci)) for one in results["bs"]]
     for number, row in enumerate(rows[1:], start=1):
         row.difference = row.value - rows[0].value
@@ -133,6 +140,40 @@ def scored(
     for row, p in zip(rows, holm([row.randomisation_p for row in rows]), strict=True):
         row.randomisation_holm = p
     return rows
+
+
+def _tested(
+    signature: str, systems: Sequence[Lines], references: Sequence[Lines], kind: str, number: int
+) -> list[Any]:
+    """Return what sacreBLEU finds for each system: bs is paired bootstrap, ar approximate randomisation."""
+    named: list[tuple[str, Lines]] = [(str(place), list(lines)) for place, lines in enumerate(systems)]
+    jobs = 0 if len(systems) >= PARALLEL_FROM else 1
+    metrics: Mapping[str, Any] = {"metric": scorer_of(signature, references)}
+    test = PairedTest(named, metrics, None, test_type=kind, n_samples=number, n_jobs=jobs)
+    (found,) = [found for name, found in test()[1].items() if name != "System"]
+    return found
+
+
+def seed() -> int | None:
+    """Return the seed of the tests, which is that of sacreBLEU; None draws other numbers each time."""
+    told = os.environ.get("SACREBLEU_SEED", "12345")
+    return None if told.lower() == "none" else int(told)
+
+
+def score_on(
+    signature: str, hypotheses: Lines, references: Sequence[Lines]
+) -> Callable[[NDArray[Any]], float]:
+    """Return a function from a mask of sentences (N,) to the corpus score of the chosen ones.
+
+    Raises:
+        UserError: the signature is of no metric that can be computed here.
+    """
+    metric = metric_in(signature)
+    if metric is not None:
+        return LabelledTexts(metric, references[0], [hypotheses]).score_on
+    scorer = scorer_of(signature, references)
+    rows = np.array(scorer._extract_corpus_statistics(list(hypotheses), None))
+    return lambda chosen: float(scorer._compute_score_from_stats(rows[chosen].sum(axis=0).tolist()).score)
 
 
 def _p_value(row: Tested, result: Any) -> float:

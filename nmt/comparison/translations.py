@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nmt.comparison.differences import shown
 from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
+from nmt.decoding.label_scores import with_metric
 from nmt.errors import Log, UserError, suggest
 from nmt.files import NUMBER, digest_of_lines, read_json
 
@@ -49,6 +50,11 @@ class Entry:
     """Scores of these translations as the run has them: of another set where the references differ."""
     problem: str = ""
     """Why the translations cannot be compared; empty where they can."""
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the run classifies texts: labels stand in place of the translations."""
+        return self.record.config.get("task") == "classification"
 
 
 def entries_of(names: Sequence[str], split: str, warn: Log) -> list[Entry]:
@@ -202,6 +208,7 @@ def _add_stored(entry: Entry, split: str) -> None:
                     f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items()
                 )
                 entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
+    entry.signatures = {name: with_metric(name, one) for name, one in entry.signatures.items()}
     if not is_known:
         entry.problem = f"no file in evaluations/ says that {file.name} translates its {split} sentences"
 

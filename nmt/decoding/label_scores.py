@@ -7,7 +7,7 @@ part in the mean of F1; as in scikit-learn with `zero_division=0` and the labels
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MOST_LABELS = 50
@@ -50,22 +50,44 @@ def label_scores(predicted: Sequence[str], true: Sequence[str]) -> list[LabelSco
     return [LabelScore(label, right[label], of_predicted[label], of_true[label]) for label in labels]
 
 
-def accuracy(predicted: Sequence[str], true: Sequence[str]) -> float:
+def accuracy(scores: Sequence[LabelScore]) -> float:
     """Return the share of right predictions, in percent."""
-    return 100.0 * sum(map(str.__eq__, predicted, true)) / len(true)
+    return 100.0 * sum(score.right for score in scores) / sum(score.true for score in scores)
 
 
-def macro_f1(predicted: Sequence[str], true: Sequence[str]) -> float:
+def macro_f1(scores: Sequence[LabelScore]) -> float:
     """Return the mean F1 of all labels, each as important as any other."""
-    scores = label_scores(predicted, true)
     return sum(score.f1 for score in scores) / len(scores)
 
 
-def micro_f1(predicted: Sequence[str], true: Sequence[str]) -> float:
+def micro_f1(scores: Sequence[LabelScore]) -> float:
     """Return the F1 of the sums over all labels; with one label for each text, that is the accuracy."""
-    scores = label_scores(predicted, true)
     sums = (sum(column) for column in zip(*(score[1:] for score in scores), strict=True))
     return LabelScore("", *sums).f1
+
+
+SCORES: dict[str, Callable[[Sequence[LabelScore]], float]] = {
+    "accuracy": accuracy,
+    "macro_f1": macro_f1,
+    "micro_f1": micro_f1,
+}
+"""Name of a metric of labels -> a function of the counts of all labels that are predicted or true."""
+
+
+def signature_of(name: str, true: Sequence[str]) -> str:
+    """Return the signature of the metric `name` of texts with these labels: metric:accuracy|labels:2."""
+    return f"metric:{name}|labels:{len(set(true))}"
+
+
+def with_metric(name: str, signature: str) -> str:
+    """Return a stored signature of the metric `name`; those of earlier versions lack it: labels:2."""
+    return f"metric:{name}|{signature}" if signature.startswith("labels:") else signature
+
+
+def metric_in(signature: str) -> str | None:
+    """Return the metric of labels that a signature names; None where it names none."""
+    kind, _, name = signature.partition("|")[0].partition(":")
+    return name if kind == "metric" and name in SCORES else None
 
 
 def details_of(predicted: Sequence[str], true: Sequence[str]) -> dict[str, Any]:

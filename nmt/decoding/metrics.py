@@ -163,11 +163,13 @@ def _row(name: str, label: str, higher_is_better: bool = True) -> Metric:
     return Metric(label, higher_is_better, partial(_corpus_score, name), SCORERS[name])
 
 
-def _of_labels(label: str, score: Callable[[Lines, Lines], float]) -> Metric:
+def _of_labels(name: str, label: str) -> Metric:
     """Return the row of a score of labels, in percent."""
 
     def scored(text: ScoredText) -> tuple[float, str]:
-        return score(text.hypotheses, text.references[0]), f"labels:{len(set(text.references[0]))}"
+        true = text.references[0]
+        counts = label_scores.label_scores(text.hypotheses, true)
+        return label_scores.SCORES[name](counts), label_scores.signature_of(name, true)
 
     return Metric(label, True, scored, of_labels=True)
 
@@ -179,9 +181,9 @@ METRICS: dict[str, Metric] = {
     "chrf++": _row("chrf++", "chrF++"),
     "ter": _row("ter", "TER", False),
     "comet": Metric("COMET", True, _comet, lambda tgt_lang, scoring: comet.require()),
-    "accuracy": _of_labels("accuracy", label_scores.accuracy),
-    "macro_f1": _of_labels("macro F1", label_scores.macro_f1),
-    "micro_f1": _of_labels("micro F1", label_scores.micro_f1),
+    "accuracy": _of_labels("accuracy", "accuracy"),
+    "macro_f1": _of_labels("macro_f1", "macro F1"),
+    "micro_f1": _of_labels("micro_f1", "micro F1"),
 }
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
 

@@ -5,27 +5,48 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nmt.comparison import breakdown
-from nmt.comparison.breakdown import by_bucket, largest_differences, marked, rarest_words, sentence_scores
-from nmt.comparison.significance import scorer_of
+from nmt.comparison import breakdown, significance
+from nmt.comparison.breakdown import (
+    by_group,
+    in_ranges,
+    largest_differences,
+    marked,
+    rarest_words,
+    sentence_scores,
+)
 from nmt.decoding.metrics import sentence_chrf
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES
 
+LABELS = ["b", "a", "b", "c", "a"], ["a", "a", "b", "b", "c"], ["a", "b", "b", "a", "c"]
+"""True labels, and those of two systems."""
+
 
 @pytest.mark.parametrize("signature", [BLEU, CHRF, "nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no"])
-def test_the_score_of_a_bucket_is_that_of_its_sentences_as_a_corpus(signature: str) -> None:
-    counts = [breakdown.statistics(signature, system, [REFERENCES]) for system in (GOOD, BAD)]
-    short, long = by_bucket(signature, counts, [1, 5, 2, 9, 5], (1, 5))
+def test_the_score_of_a_group_is_that_of_its_sentences_as_a_corpus(signature: str) -> None:
+    score_on = [significance.score_on(signature, system, [REFERENCES]) for system in (GOOD, BAD)]
+    short, long = by_group(score_on, in_ranges([1, 5, 2, 9, 5], (1, 5)))
     assert (short.label, short.sentences, long.label, long.sentences) == ("1-4", 2, "5+", 3)
     for bucket, chosen in ((short, (0, 2)), (long, (1, 3, 4))):
         for score, system in zip(bucket.scores, (GOOD, BAD), strict=True):
             hyps, refs = [[lines[number] for number in chosen] for lines in (system, REFERENCES)]
-            assert score == pytest.approx(scorer_of(signature).corpus_score(hyps, [refs]).score)
+            assert score == pytest.approx(significance.scorer_of(signature).corpus_score(hyps, [refs]).score)
 
 
-def test_empty_buckets_are_left_out() -> None:
-    counts = [breakdown.statistics(BLEU, GOOD, [REFERENCES])]
-    labels = [bucket.label for bucket in by_bucket(BLEU, counts, [0, 1, 1, 7, 1], (0, 1, 2, 5))]
+def test_the_score_of_the_texts_of_a_label_is_its_recall() -> None:
+    true, *systems = LABELS
+    score_on = [significance.score_on("metric:accuracy|labels:3", system, [true]) for system in systems]
+    found = by_group(score_on, breakdown.of_each_label(true))
+    assert [(one.label, one.sentences, one.scores) for one in found] == [
+        ("a", 2, [50.0, 0.0]),
+        ("b", 2, [50.0, 50.0]),
+        ("c", 1, [0.0, 0.0]),
+    ]
+    assert list(breakdown.of_each_label(list(map(str, range(51))))) == []
+
+
+def test_empty_groups_are_left_out() -> None:
+    score_on = [significance.score_on(BLEU, GOOD, [REFERENCES])]
+    labels = [bucket.label for bucket in by_group(score_on, in_ranges([0, 1, 1, 7, 1], (0, 1, 2, 5)))]
     assert labels == ["0", "1", "5+"]
 
 
@@ -36,14 +57,21 @@ def test_the_rarest_word_of_a_line() -> None:
 
 
 def test_sentence_scores_are_those_of_sacrebleu() -> None:
-    assert sentence_scores(BAD, [REFERENCES]).tolist() == pytest.approx(sentence_chrf(BAD, REFERENCES))
+    found = sentence_scores(breakdown.SENTENCE_CHRF, BAD, [REFERENCES])
+    assert found.tolist() == pytest.approx(sentence_chrf(BAD, REFERENCES))
+
+
+def test_the_score_of_a_label_is_all_or_nothing() -> None:
+    true, predicted, _ = LABELS
+    found = sentence_scores("metric:accuracy|labels:3", predicted, [true])
+    assert found.tolist() == [0.0, 100.0, 100.0, 0.0, 0.0]
 
 
 def test_the_sentences_that_differ_most_come_first() -> None:
     first, other = ["a b c", "same", "x y", "p q"], ["a B c", "same", "x z", "P Q"]
     chrf = np.array([50.0, 9.0, 10.0, 80.0]), np.array([20.0, 9.0, 90.0, 70.0])
     found = largest_differences(first, other, chrf, 2)
-    assert [(one.line, one.chrf) for one in found] == [(3, (10.0, 90.0)), (1, (50.0, 20.0))]
+    assert [(one.line, one.scores) for one in found] == [(3, (10.0, 90.0)), (1, (50.0, 20.0))]
     assert len(largest_differences(first, other, chrf, 9)) == 3  # equal sentences are no difference
 
 

@@ -169,6 +169,48 @@ def test_a_language_model_is_compared_without_translations(tmp_path: Path) -> No
     assert "no translations of validation to compare" in summary(found)
 
 
+def made_classifiers(folder: Path, **signatures: str) -> list[Path]:
+    true = ["good", "bad", "good", "so so", "bad"]
+    systems = {"a": ["good", "bad", "bad", "bad", "good"], "b": ["good", "bad", "good", "bad", "bad"]}
+    config = {"task": "classification", "metrics": ["accuracy", "macro_f1"]}
+    results: dict[str, Any] = {"signatures": signatures, "validation": {"accuracy": 40.0}}
+    return [
+        made_run(folder / name, config=config, hypotheses=lines, references=true, results=results)
+        for name, lines in systems.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    "signatures",
+    [
+        {"accuracy": "labels:3", "macro_f1": "labels:3"},  # of version 0.1
+        {"accuracy": "metric:accuracy|labels:3", "macro_f1": "metric:macro_f1|labels:3"},
+        {},
+    ],
+)
+def test_classifiers_are_compared_by_their_labels(tmp_path: Path, signatures: dict[str, str]) -> None:
+    found = comparison(*made_classifiers(tmp_path, **signatures))
+    columns = {column.metric: column for column in found.columns}
+    assert list(columns) == [*signatures] if signatures else ["accuracy", "macro_f1", "micro_f1"]
+    assert columns["accuracy"].signature == "metric:accuracy|labels:3"
+    assert [row and row.value for row in columns["accuracy"].rows] == [40.0, 80.0]
+    rows = columns["macro_f1"].rows
+    assert rows[1] is not None
+    assert rows[1].value == pytest.approx((100 + 80 + 0) / 3)
+    assert rows[1].randomisation_p is not None
+    assert rows[1].randomisation_p > 0.2
+    by_label = found.buckets["label"]["accuracy"]
+    assert [(one.label, one.scores) for one in by_label] == [
+        ("bad", [50.0, 100.0]), ("good", [50.0, 100.0]), ("so so", [0.0, 0.0])
+    ]  # fmt: skip
+    assert [(one.line, one.scores) for one in found.differences[1]] == [(3, (0.0, 100.0)), (5, (0.0, 100.0))]
+    assert found.sentence_metric == "accuracy"
+    assert not any("sacreBLEU" in note or "is not comparable" in note for note in found.notes)
+    disagreements = [note for note in found.notes if "the file or the score has changed" in note]
+    assert len(disagreements) == bool(signatures)  # b has stored that of a
+    assert "metric:accuracy|labels:3" in summary(found)
+
+
 def test_words_are_counted_where_it_is_said(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a")
     own = comparison(run).buckets["frequency"]["bleu"]

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nmt.decoding.evaluate import score_text
-from nmt.decoding.label_scores import MOST_LABELS, confusion_lines, details_of
+from nmt.decoding.label_scores import (
+    MOST_LABELS,
+    confusion_lines,
+    details_of,
+    metric_in,
+    signature_of,
+    with_metric,
+)
 
 TRUE = ["a", "a", "a", "a", "b", "b", "c", "c"]
 PREDICTED = ["a", "a", "b", "d", "b", "a", "a", "a"]
@@ -15,7 +22,15 @@ def test_the_metrics() -> None:
     scores = score_text(TRUE, PREDICTED, TRUE, ["accuracy", "macro_f1", "micro_f1"], tgt_lang="")
     f1 = [4 / 9, 2 / 4, 0.0, 0.0]
     assert scores.values == pytest.approx({"accuracy": 37.5, "macro_f1": 25 * sum(f1), "micro_f1": 37.5})
-    assert scores.signatures["accuracy"] == "labels:3"
+    assert scores.signatures["accuracy"] == "metric:accuracy|labels:3"
+
+
+def test_signatures_of_earlier_versions_get_the_name_of_their_metric() -> None:
+    assert with_metric("accuracy", "labels:3") == signature_of("accuracy", TRUE) == "metric:accuracy|labels:3"
+    assert with_metric("accuracy", "metric:accuracy|labels:3") == "metric:accuracy|labels:3"
+    assert with_metric("bleu", "nrefs:1|tok:13a") == "nrefs:1|tok:13a"
+    assert metric_in(signature_of("macro_f1", TRUE)) == "macro_f1"
+    assert metric_in("labels:3") is metric_in("nrefs:1|tok:13a") is metric_in("metric:new|labels:3") is None
 
 
 def test_details_and_their_table() -> None:

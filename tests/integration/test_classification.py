@@ -79,6 +79,16 @@ def test_a_classifier_learns_and_reports_by_label(trained: Path, capsys: Capture
     assert (trained / "hypotheses" / "test.label").read_text().split("\n")[:2] == ["neg", "pos"]
 
 
+def test_classifiers_are_compared(trained: Path, capsys: Capture) -> None:
+    last = trained / "hypotheses" / "validation" / "step_00000020.label"
+    keys = ("bootstrap_samples=100", "randomisation_trials=100", f"output={trained.parent / 'two.html'}")
+    assert main(["compare", str(trained), str(last), *keys]) == 0
+    out = capsys.readouterr().out
+    assert "signature  macro_f1|metric:macro_f1|labels:3" in out
+    assert "2 of 2 runs compared on 15 sentences of validation" in out
+    assert "is left out" not in out
+
+
 def test_lines_are_classified(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     text = "the bad film\ta bad one\nthe maybe film\ta some one\n"
     lines = asked(monkeypatch, capsys, text, f"run={trained}")
