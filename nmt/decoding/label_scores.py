@@ -114,6 +114,17 @@ def details_of(predicted: Sequence[str], true: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def are_details(found: Mapping[str, Any]) -> bool:
+    """Return whether numbers that were read have the keys of `details_of`, each label in all parts."""
+    if found.keys() != {"labels", "confusion"}:
+        return False
+    labels, confusion = found["labels"], found["confusion"]
+    of_label = {"precision", "recall", "f1"}
+    return all(rows.keys() == labels.keys() for rows in (confusion, *confusion.values())) and all(
+        of_label <= scores.keys() for scores in labels.values()
+    )
+
+
 def confusion_table(details: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield a header, then a row for each true label: its texts by predicted label, and its scores."""
     yield ("true \\ predicted", *details["confusion"], "precision", "recall", "F1")

@@ -33,6 +33,7 @@ from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
 from nmt.data.sources import MAX_SCORED_BYTES
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
+from nmt.decoding.label_scores import are_details
 from nmt.errors import UserError
 from nmt.files import NUMBER, OTHER_RUN, digest, locked, read_json, write_json, write_lines
 from nmt.training.checkpoint import CheckpointStore
@@ -60,7 +61,7 @@ RESULTS = {
     **dict.fromkeys(("test", "train"), dict[str, NUMBER] | None),
     "averaged_steps": list[int] | None,
     "compared": dict[str, NUMBER] | None,
-    "details": dict[str, dict[str, Any]] | None,
+    "details": dict[str, dict[str, dict[str, dict[str, float]]]] | None,
     **dict.fromkeys(("parameters", "learnt_parameters"), int | None),
     "sets": dict[str, dict[str, dict[str, float | str]]] | None,
 }
@@ -261,7 +262,15 @@ class RunDirectory:
 
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""
-        return read_json(self.results_file, RESULTS) if self.results_file.is_file() else None
+        if not self.results_file.is_file():
+            return None
+        found = read_json(self.results_file, RESULTS)
+        for split, details in (found.get("details") or {}).items():
+            if not are_details(details):
+                raise UserError(
+                    f"{self.results_file} is damaged: details of {split} are not scores of labels"
+                )
+        return found
 
 
 def scores_by_split(results: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,14 @@ ENCODER = (
     "tokenizer=word",
     "runtime.device=cpu",
 )
+TRAINING = (
+    "trainer.max_steps=40",
+    "trainer.eval_every_steps=20",
+    "trainer.save_every_steps=20",
+    "schedule=linear",
+    "schedule.peak_rate=0.02",
+    "schedule.warmup_steps=5",
+)
 Capture = pytest.CaptureFixture[str]
 
 
@@ -50,9 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def trained(data: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "labels"
-    steps = ["trainer.max_steps=40", "trainer.eval_every_steps=20", "trainer.save_every_steps=20"]
-    rate = ["schedule=linear", "schedule.peak_rate=0.02", "schedule.warmup_steps=5"]
-    assert main(["train", f"run={run}", *data, *ENCODER, *steps, *rate]) == 0
+    assert main(["train", f"run={run}", *data, *ENCODER, *TRAINING]) == 0
     return run
 
 
@@ -87,6 +94,22 @@ def test_classifiers_are_compared(trained: Path, capsys: Capture) -> None:
     assert "signature  macro_f1|metric:macro_f1|labels:3" in out
     assert "2 of 2 runs compared on 15 sentences of validation" in out
     assert "is left out" not in out
+
+
+def test_a_finished_classifier_tells_its_results_again(
+    trained: Path, tmp_path: Path, data: list[str], capsys: Capture
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    capsys.readouterr()
+    assert main(["train", f"run={run}", *data, *ENCODER, *TRAINING]) == 0
+    assert "accuracy 100.00" in (out := capsys.readouterr().out)
+    assert "true \\ predicted" in out
+    file = run / "results.json"
+    content = json.loads(file.read_text())
+    del content["details"]["test"]["confusion"]["neg"]["so so"]
+    file.write_text(json.dumps(content))
+    told = error_of(capsys, ["train", f"run={run}", *data, *ENCODER, *TRAINING])
+    assert "results.json is damaged: details of test are not scores of labels" in told
 
 
 def test_lines_are_classified(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
