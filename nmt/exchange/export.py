@@ -1,7 +1,7 @@
 """The table of formats, and the one function that writes the model of a run as a folder.
 
-Every folder has the SentencePiece models, source.spm and target.spm, and README.md, the card of the model
-with a program that uses the folder.
+Every folder has the SentencePiece models, source.spm and target.spm, which a model that finds labels lacks,
+and README.md, the card of the model with a program that uses the folder.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def export(run: Run, cfg: ExportConfig) -> Path:
 def _fill(folder: Path, run: Run, cfg: ExportConfig) -> None:
     exporter = FORMATS[cfg.format]
     write_atomically(folder / SOURCE, run.tokenizer.src_model)
-    write_atomically(folder / TARGET, run.tokenizer.tgt_model)
+    if not run.tokenizer.labels:
+        write_atomically(folder / TARGET, run.tokenizer.tgt_model)
     if run.cfg.tokenizer.case is Case.markup:  # of the standard library alone
         write_atomically(folder / "casing.py", Path(casing.__file__).read_bytes())
     exporter.write(run, cfg, folder)

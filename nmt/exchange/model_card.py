@@ -7,13 +7,15 @@ recorded.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmt import __version__
+from nmt.config.roots import Task
 from nmt.config.stored import to_plain
-from nmt.data.pairs import one_line
+from nmt.data.label_set import named
+from nmt.data.pairs import SEPARATOR, one_line
 from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import IMPORT_RECORD, ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
@@ -25,12 +27,51 @@ LICENSE = "LICENSE-PLACEHOLDER"
 """What stands where the owner of a model has to choose a license."""
 
 
+class Purpose(NamedTuple):
+    """What a model is for, as its card says."""
+
+    what: str
+    """What stands in the title of the card."""
+    does: str
+    """What the model does, behind "A model that"."""
+    pipeline: str
+    """What model hubs call it."""
+    limits: Sequence[str]
+    """Sentences about its inputs."""
+
+
+def _translation(run: Run) -> Purpose:
+    languages = " and ".join(f"{src} to {tgt}" for src, tgt in run.cfg.data.languages)
+    line = "One line is one sentence or short paragraph; the model sees no other line."
+    return Purpose(languages, f"translates {languages}", "translation", [line])
+
+
+def _language_model(run: Run) -> Purpose:
+    return Purpose(run.cfg.data.tgt, f"continues text in {run.cfg.data.tgt}", "text-generation", [])
+
+
+def _classification(run: Run) -> Purpose:
+    labels = one_line(named(run.tokenizer.labels))
+    is_pair = SEPARATOR in run.cfg.data.symbols
+    text, way = "a text", []
+    if is_pair:
+        text, way = "two texts", [f"Two texts are one line, with the piece {SEPARATOR} between."]
+    return Purpose(labels, f"finds the label of {text} ({labels})", "text-classification", way)
+
+
+PURPOSES: dict[Task, Callable[[Run], Purpose]] = {
+    Task.translation: _translation,
+    Task.language_model: _language_model,
+    Task.classification: _classification,
+}
+
+
 def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
     """Return the card; `program` uses the folder, whose positions allow `longest` tokens."""
-    languages = " and ".join(f"{src} to {tgt}" for src, tgt in run.cfg.data.languages)
-    about = f"A model that translates {languages}, {_origin(run)}.{_mean(cfg)}"
+    purpose = PURPOSES[run.cfg.task](run)
+    about = f"A model that {purpose.does}, {_origin(run)}.{_mean(cfg)}"
     parts = {
-        f"{Path(cfg.runs[0]).name}: {languages}": about,
+        f"{Path(cfg.runs[0]).name}: {purpose.what}": about,
         "Use": f"In this folder ({_requirements(cfg)}):\n\n```python\n{program}```",
         "Scores": _scores(run, cfg),
         "Model": _model(run, cfg),
@@ -58,8 +99,10 @@ def _front_matter(run: Run, cfg: ExportConfig) -> str:
     """Return the lines that model hubs read."""
     names = dict.fromkeys(name for pair in run.cfg.data.languages for name in pair)
     library = {Format.huggingface: "transformers"}.get(cfg.format, cfg.format.value)
-    lines = ["---", "language:", *(f"- {name!r}" for name in names), f"license: {LICENSE}"]
-    return "\n".join([*lines, f"library_name: {library}", "pipeline_tag: translation", "---"])
+    languages = [] if run.tokenizer.labels else ["language:", *(f"- {name!r}" for name in names)]
+    pipeline = f"pipeline_tag: {PURPOSES[run.cfg.task](run).pipeline}"
+    lines = ["---", *languages, f"license: {LICENSE}", f"library_name: {library}", pipeline, "---"]
+    return "\n".join(lines)
 
 
 def _requirements(cfg: ExportConfig) -> str:
@@ -101,7 +144,7 @@ def _scores(run: Run, cfg: ExportConfig) -> str:
     exported, final = (identify_checkpoint(cfg.runs[0], name) for name in (cfg.checkpoints[0], "final"))
     if exported != final:
         lines.append(f"These are the scores of checkpoint {final[0]}; exported is {exported[0]}.")
-    lines.append("They were computed before the export, by `nmt` itself. Signatures of sacreBLEU:")
+    lines.append("They were computed before the export, by `nmt` itself. Signatures:")
     lines.append("\n".join(f"- {label_of(name)}: `{text}`" for name, text in results["signatures"].items()))
     return "\n\n".join(lines)
 
@@ -115,9 +158,12 @@ def _model(run: Run, cfg: ExportConfig) -> str:
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     sizes = run.tokenizer.src_vocab_size, run.tokenizer.tgt_vocab_size
     shared = "one vocabulary" if run.tokenizer.src_model == run.tokenizer.tgt_model else "source and target"
+    pieces = f"{sizes[0]:,} ({shared})" if len(set(sizes)) == 1 else f"{sizes[0]:,} and {sizes[1]:,}"
+    if run.tokenizer.labels:
+        pieces = f"{sizes[0]:,}, and {len(run.tokenizer.labels):,} labels"
     facts = {
         "parameters": f"{parameters:,}",
-        "pieces": f"{sizes[0]:,} ({shared})" if len(set(sizes)) == 1 else f"{sizes[0]:,} and {sizes[1]:,}",
+        "pieces": pieces,
         "tokenizer": f"SentencePiece, {run.cfg.tokenizer.kind.value}",
         "checkpoint": identify_checkpoint(cfg.runs[0], cfg.checkpoints[0])[0],
         "number format of the weights": cfg.quantization.value,
@@ -160,8 +206,8 @@ def _command(words: list[str]) -> str:
 
 def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
     """Yield sentences about what the model cannot do, or does otherwise than `nmt translate`."""
-    yield "One line is one sentence or short paragraph; the model sees no other line."
-    yield f"Sources and translations have at most {longest:,} tokens."
+    yield from PURPOSES[run.cfg.task](run).limits
+    yield f"Texts have at most {longest:,} tokens."
     yield "The scores are those of the texts named above; other domains have not been measured."
     beam_size, alpha = beam_search_of(run.cfg.decoding)
     if cfg.format is Format.safetensors:

@@ -35,10 +35,10 @@ def transformer_of(run: Run, cfg: ExportConfig) -> TransformerConfig:
                 f"with and which no weight of the model can take in, unlike adapt=lora; {ANY_MODEL}"
             )
         return model
-    what = f"model.name={model.name}"
+    task = "" if run.cfg.task is Task.translation else f" and task={run.cfg.task.value}"
     raise UserError(
-        f"format={cfg.format.value} holds encoder-decoder Transformers (model.name=transformer), but "
-        f"{cfg.run} has {what}; {ANY_MODEL}"
+        f"format={cfg.format.value} holds encoder-decoder Transformers (model.name=transformer) that "
+        f"translate, but {cfg.run} has model.name={model.name}{task}; {ANY_MODEL}"
     )
 
 

@@ -7,6 +7,7 @@ because the model is tied, is stored under the first; `tied` of config.json has 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -42,14 +43,20 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         "unk_id": UNK_ID,
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
-        "languages": run.cfg.data.languages,
-        "tags": run.cfg.data.tags,
+        **_targets(run),
         "dtype": cfg.quantization.value,
         "tied": tied,
     }
     if not run.cfg.adapt.merges:
         facts["adapt"] = to_plain(run.cfg.adapt)
     write_json(folder / "config.json", facts)
+
+
+def _targets(run: Run) -> dict[str, Any]:
+    """Return what the ids of the target side stand for: labels in the order of their ids, or languages."""
+    if run.tokenizer.labels:
+        return {"labels": run.tokenizer.labels, "first_label_id": EOS_ID + 1}
+    return {"languages": run.cfg.data.languages, "tags": run.cfg.data.tags}
 
 
 def untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -86,6 +86,9 @@ def translate(lines{_language_argument(run)}):
 
 def safetensors_program(run: Run, longest: int) -> str:
     """Return the program that reads the weights, and text of any length; it does not compute the model."""
+    target = f'target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")'
+    if run.tokenizer.labels:
+        target = 'labels = dict(enumerate(config["labels"], config["first_label_id"]))  # by their ids'
     return f"""{_imports(run, ["json", "sentencepiece"])}
 from safetensors.torch import load_file
 
@@ -95,7 +98,7 @@ with open(f"{{FOLDER}}/config.json", encoding="utf-8") as file:
 weights = load_file(f"{{FOLDER}}/model.safetensors")
 weights |= {{name: weights[first] for name, first in config["tied"].items()}}
 source = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{SOURCE}")
-target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")
+{target}
 """
 
 

@@ -6,8 +6,6 @@ import dataclasses
 from typing import Any
 
 from nmt.config.compose import Composed
-from nmt.config.roots import Task
-from nmt.errors import UserError
 from nmt.exchange.configs import ExportConfig
 from nmt.exchange.export import export
 from nmt.runs.opened import open_runs
@@ -17,11 +15,6 @@ def run(trial: Composed) -> dict[str, Any]:
     """Write the folder, and print what it is and how large."""
     cfg = trial.to_config(ExportConfig)
     opened = open_runs(cfg)
-    if opened.cfg.task is Task.classification:
-        raise UserError(
-            f"no format of nmt export holds a model that finds labels; nmt classify run={cfg.run} uses it, "
-            "and so does nmt.open_run in Python"
-        )
     opened.cfg = dataclasses.replace(opened.cfg, decoding=cfg.decoding)  # the defaults of the exported model
     folder = export(opened, cfg)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

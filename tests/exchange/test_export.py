@@ -191,8 +191,8 @@ def test_other_families_are_refused(
     for form in ("ctranslate2", "huggingface"):
         assert main(["export", f"run={run}", f"format={form}", f"output={tmp_path / 'out'}"]) == 2
         assert capsys.readouterr().err == (
-            f"error: format={form} holds encoder-decoder Transformers (model.name=transformer), but "
-            f"{run} has model.name={name}; format=safetensors holds any model\n"
+            f"error: format={form} holds encoder-decoder Transformers (model.name=transformer) that "
+            f"translate, but {run} has model.name={name}; format=safetensors holds any model\n"
         )
 
 

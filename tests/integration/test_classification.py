@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from nmt.cli import main
+from nmt.data.special_ids import EOS_ID
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs.configs import ClassifyConfig
+from tests.exchange.test_export import program
 from tests.runs.untrained import untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
@@ -86,6 +88,29 @@ def test_a_classifier_learns_and_reports_by_label(trained: Path, capsys: Capture
     assert (trained / "hypotheses" / "test.label").read_text().split("\n")[:2] == ["neg", "pos"]
 
 
+def test_a_classifier_is_exported_as_plain_weights(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program of the card has the weights, the pieces and the labels."""
+    folder = tmp_path / "weights"
+    assert main(["export", f"run={trained}", "format=safetensors", f"output={folder}"]) == 0
+    names, run = program(folder, monkeypatch), open_run(trained, runtime_cfg=CPU)
+    expected = run.model.state_dict()
+    assert names["weights"].keys() == expected.keys()
+    assert all(torch.equal(names["weights"][name], expected[name]) for name in expected)
+    assert names["config"]["task"] == "classification"
+    assert names["labels"] == dict(enumerate(["neg", "pos", "so so"], start=EOS_ID + 1))
+    text = "the bad film <sep> a bad one"
+    pieces = [names["source"].piece_to_id(f"▁{word}") for word in text.split()]
+    assert [*pieces, EOS_ID] == run.tokenizer.encode_src([text.replace(" <sep> ", "\t")])[0]
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "A model that finds the label of two texts (neg, pos, so so), trained with" in card
+    assert "- accuracy: `metric:accuracy|labels:3`" in card
+    assert "Two texts are one line, with the piece <sep> between." in card
+    assert "pipeline_tag: text-classification" in card
+    assert not (folder / "target.spm").exists()
+
+
 def test_classifiers_are_compared(trained: Path, capsys: Capture) -> None:
     last = trained / "hypotheses" / "validation" / "step_00000020.label"
     keys = ("bootstrap_samples=100", "randomisation_trials=100", f"output={trained.parent / 'two.html'}")
@@ -149,8 +174,8 @@ def test_what_a_classifier_does_not_do(trained: Path, capsys: Capture, tmp_path:
         assert f"translates nothing, but classifies texts: nmt classify run={trained}" in told
     told = error_of(capsys, ["generate", f"run={trained}", "decoding=sampling"])
     assert "is no language model, but classifies texts" in told
-    told = error_of(capsys, ["export", f"run={trained}", "format=safetensors", f"output={tmp_path / 'x'}"])
-    assert "no format of nmt export holds a model that finds labels" in told
+    told = error_of(capsys, ["export", f"run={trained}", "format=huggingface", f"output={tmp_path / 'x'}"])
+    assert "has model.name=encoder and task=classification; format=safetensors holds any model" in told
     other = untrained(tmp_path / "translator")
     assert f"finds no labels, but translates: nmt translate run={other}" in (
         error_of(capsys, ["classify", f"run={other}"])
