@@ -254,11 +254,21 @@ class Run(TrainedModel):
         search, remaining = decoding or self.cfg.decoding, iter([lines] if isinstance(lines, str) else lines)
         while block := list(itertools.islice(remaining, LINES_AT_ONCE)):
             for number, line in enumerate(block, start=first_line):
-                _require_texts(line, number, is_pair=SEPARATOR in self.cfg.data.symbols)
+                self.require_texts(line, f"line {number} of the input")
             where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
             for one in classify(block, self.searched(search), self.tokenizer, search, **where):
                 yield one.label, one.probabilities
             first_line += len(block)
+
+    def require_texts(self, line: str, place: str) -> None:
+        """Raise `UserError` unless a line to classify is one text, or two with a TAB between.
+
+        `place` says in the error where the line is.
+        """
+        is_pair = SEPARATOR in self.cfg.data.symbols
+        if line.count("\t") != is_pair:
+            what = "two texts with one TAB between" if is_pair else "one text, without a TAB"
+            raise UserError(f"{place} has {line.count(chr(9))} TABs, but the run classifies {what}")
 
     def score(
         self,
@@ -417,15 +427,6 @@ def _tagged(line: str | Request, tag: str) -> str | Request:
     """Return a line with `tag` in front of its source."""
     (source,) = tagged([line if isinstance(line, str) else line.src], tag)
     return source if isinstance(line, str) else dataclasses.replace(line, src=source)
-
-
-def _require_texts(line: str, number: int, *, is_pair: bool) -> None:
-    """Raise `UserError` unless a line to classify is one text, or two with a TAB between."""
-    if line.count("\t") != is_pair:
-        what = "two texts with one TAB between" if is_pair else "one text, without a TAB"
-        raise UserError(
-            f"line {number} of the input has {line.count(chr(9))} TABs, but the run classifies {what}"
-        )
 
 
 Layers = tuple[list[int] | None, list[int] | None]

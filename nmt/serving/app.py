@@ -1,6 +1,6 @@
 """The endpoints of a server, and the page, which is page.html beside this module.
 
-    POST /translate      the answers of `nmt.serving.answers` to the lines of a request
+    POST /translate      or the path of another row of `nmt.serving.tasks`: answers to the lines of a request
     GET /health          whether the server is ready, and what it serves
     GET /metrics         counts for Prometheus
     GET /openapi.json    the description of all this
@@ -19,7 +19,6 @@ import base64
 import dataclasses
 import hashlib
 import hmac
-import itertools
 import json
 import re
 from pathlib import Path
@@ -28,21 +27,18 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nmt import __version__
-from nmt.data.sentences import joined
-from nmt.decoding import DecodingConfig
-from nmt.decoding.configs import LineSplitting
-from nmt.decoding.requests import Request as Asked
 from nmt.errors import UserError
-from nmt.runs.opened import Run
-from nmt.serving.answers import Question, num_tokens
+from nmt.serving.answers import num_tokens
 from nmt.serving.batcher import Answer, Batcher, Refused
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
+from nmt.serving.task import ServedTask, TextRequest, TooLarge
+from nmt.serving.tasks import SERVED
 
 PAGE = Path(__file__).with_name("page.html")
 CLIENT_LEFT = 499
@@ -51,118 +47,38 @@ LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
-class TranslationRequest(BaseModel):
-    """The body of POST /translate."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    text: StrictStr | list[StrictStr] = Field(description="One line, or several.")
-    n_best: StrictInt | None = Field(None, description="Translations of each line, best first.")
-    beam_size: StrictInt | None = Field(None, description="Hypotheses kept open in the search.")
-    tgt: StrictStr | None = Field(None, description="Language to translate into, of a model with several.")
-    prefix: StrictStr = Field("", description="Text that each translation begins with.")
-    must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
-    avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
-    terms: dict[StrictStr, StrictStr] = Field({}, description="Terms of the lines and their translations.")
-    document: StrictBool = Field(False, description="The lines are one document: context of each other.")
-    split: StrictBool = Field(False, description="Translate each line sentence by sentence: paragraphs.")
-    markup: StrictBool = Field(False, description="Put inline tags where the translated words are.")
-    scores: StrictBool = Field(False, description="Also return scores, and the confidence of each word.")
-    attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of the request."""
-        return [self.text] if isinstance(self.text, str) else self.text
-
-
 @dataclasses.dataclass
 class Service:
-    """What the endpoints need: the opened run with its search, the limits, and the queue."""
+    """What the endpoints need: the run as it is served, the limits, and the queue."""
 
-    run: Run
-    decoding: DecodingConfig
-    tgt: str | None
+    task: ServedTask[Any]
     cfg: ServingConfig
-    has_attention: bool
     batcher: Batcher
     counters: Counters
 
     @property
     def name(self) -> str:
         """Name of the model: that of its run directory."""
-        return self.run.directory.path.resolve().name
+        return self.task.run.directory.path.resolve().name
 
     async def answers(self, request: Request) -> list[Answer]:
         """Return the answers to a request; raise `HTTPException` for one that gets none."""
-        asked = parsed(await body_of(request, self.cfg))
-        require_lines(asked.lines, self.cfg)
-        wishes = asked.prefix, tuple(asked.must), tuple(asked.avoid), tuple(asked.terms.items())
-        require_few(wishes, self.cfg)
-        question = Question(self.search(asked), asked.scores, asked.attention, *wishes, asked.markup)
-        if asked.attention and not self.has_attention:
-            raise HTTPException(
-                422,
-                "attention: the model attends to no source, or is an ensemble, so it has no weights to show",
-            )
-        if self.run.cfg.data.context_target and (asked.scores or asked.attention):
-            raise HTTPException(
-                422, "scores, attention: the model translates the context, too; they cannot be told apart"
-            )
+        body = parsed(await body_of(request, self.cfg), self.task.body())
+        require_lines(body.lines, self.cfg)
         try:
-            if asked.markup:
-                self.run.require_markup()
-            question.request("")  # refuses what no translation can be asked for
-            lines, counts = self.parts(asked, question)
-            tokens = num_tokens(self.run, lines, question)
-        except UserError as error:
-            raise HTTPException(422, str(error)) from error
-        if sum(tokens) > self.cfg.queue_tokens:
-            raise HTTPException(
-                413, f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"
-            )
-        try:
-            queued = self.batcher.submit(lines, tokens, question)
+            asked = self.task.asked(body)
+            tokens = num_tokens(self.task.run, asked.lines, asked.question)
+            if sum(tokens) > self.cfg.queue_tokens:
+                raise TooLarge(
+                    f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"
+                )
+            queued = self.batcher.submit(asked.lines, tokens, asked.question)
             found = await answered(queued.done, request, self.cfg.timeout_seconds)
-            return joined_answers(found, counts)
+            return asked.whole(found)
         except Refused as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
-        except UserError as error:
-            raise HTTPException(422, str(error)) from error
-
-    def parts(self, asked: TranslationRequest, question: Question) -> tuple[list[str], list[int]]:
-        """Return the sources to translate, with their context, and how many there are of each line.
-
-        Raises:
-            UserError: the run translates into no such language, or was trained without context.
-        """
-        context, lines = self.run.cfg.data.context, asked.lines
-        if asked.document and not context:
-            raise UserError("document: the model was trained without context; leave it out")
-        search = question.search
-        if asked.markup:  # with its tags, a line is split where it is translated
-            search = dataclasses.replace(search, split_lines=LineSplitting.none)
-        requests = [question.request(line) for line in lines]
-        for number, request in enumerate(requests if asked.document else ()):
-            request.context = lines[max(0, number - context) : number]
-        segments = self.run.segments(requests, search)
-        asking = self.run.asking_for(asked.tgt or self.tgt, segments.requests)
-        return [Asked.of(one).src for one in asking], segments.counts
-
-    def search(self, asked: TranslationRequest) -> DecodingConfig:
-        """Return the search of the server with what a request says; raise `HTTPException` if it cannot be."""
-        keys = {"n_best": asked.n_best, "beam_size": asked.beam_size}
-        settings: dict[str, Any] = {key: value for key, value in keys.items() if value is not None}
-        known = [field.name for field in dataclasses.fields(self.decoding)]
-        for key, value in settings.items():
-            if key not in known:
-                raise HTTPException(422, f"{key}: the search of this server is {self.decoding.strategy}")
-            if not 1 <= value <= self.cfg.max_beam_size:
-                raise HTTPException(422, f"{key} must be from 1 to {self.cfg.max_beam_size}, but is {value}")
-        if asked.split:
-            settings["split_lines"] = LineSplitting.all
-        try:
-            return dataclasses.replace(self.decoding, **settings)
+        except TooLarge as error:
+            raise HTTPException(413, str(error)) from error
         except UserError as error:
             raise HTTPException(422, str(error)) from error
 
@@ -195,16 +111,17 @@ def make_app(service: Service) -> FastAPI:
         dependencies=[Depends(service.require_local_name)],
     )
     counters, page = service.counters, PAGE.read_text(encoding="utf-8")
-    body = {"schema": TranslationRequest.model_json_schema()}
+    task = service.task
+    body = {"schema": task.body().model_json_schema()}
     described = {"requestBody": {"required": True, "content": {"application/json": body}}}
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, {**SAFE, **(error.headers or {})})
 
-    @app.post("/translate", openapi_extra=described)
-    async def translate(request: Request) -> Response:
-        """Translate lines."""
+    @app.post(task.path, openapi_extra=described)
+    async def answer(request: Request) -> Response:
+        """Answer lines."""
         begun = monotonic()
         try:
             service.require_token(request)
@@ -215,8 +132,14 @@ def make_app(service: Service) -> FastAPI:
         seconds = monotonic() - begun
         counters.answered(200)
         counters.request_seconds.observe(seconds)
-        answer = {"translations": found, "model": service.name, "seconds": round(seconds, 4)}
-        return JSONResponse(answer, headers=SAFE)
+        told = {task.answers_name: found, "model": service.name, "seconds": round(seconds, 4)}
+        return JSONResponse(told, headers=SAFE)
+
+    async def point_the_way(request: Request) -> Response:
+        raise HTTPException(404, f"{service.name} {task.does}: POST {task.path}")
+
+    for path in {other.path for other in SERVED.values()} - {task.path}:
+        app.post(path, include_in_schema=False)(point_the_way)
 
     @app.get("/health")
     async def health() -> Response:
@@ -238,33 +161,15 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def joined_answers(answers: list[Answer], counts: list[int]) -> list[Answer]:
-    """Return an answer for each line: of several sentences their answers, and the joined text."""
-    found, start = list[Answer](), 0
-    for count in counts:
-        several = answers[start : start + count]
-        texts = [str(one["text"]) for one in several]
-        found += several if count == 1 else [{"text": joined(texts), "sentences": several}]
-        start += count
-    return found
-
-
 def described_service(service: Service) -> dict[str, Any]:
     """Return what /health tells."""
-    data, decoding, cfg = service.run.cfg.data, service.decoding, service.cfg
     return {
         "status": "ready",
         "model": service.name,
         "version": __version__,
-        "src": data.src,
-        "tgt": service.tgt or data.tgt,
-        "languages": sorted({tgt for _, tgt in data.languages}) if data.tags else [],
-        "attention": service.has_attention,
-        "scores": not data.context_target,
-        "search": decoding.strategy,
-        "beam_size": getattr(decoding, "beam_size", None),
-        "n_best": decoding.n_best,
-        "limits": {key: getattr(cfg, key) for key in ("max_lines", "max_chars", "max_beam_size")},
+        "task": service.task.run.cfg.task.value,
+        **service.task.facts(),
+        "limits": {key: getattr(service.cfg, key) for key in ("max_lines", "max_chars", "max_beam_size")},
     }
 
 
@@ -303,11 +208,11 @@ async def _read(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def parsed(body: bytes) -> TranslationRequest:
-    """Return the request in a body; raise `HTTPException` with all that is wrong with it."""
+def parsed(body: bytes, kind: type[TextRequest]) -> TextRequest:
+    """Return the request of a `kind` in a body; raise `HTTPException` with all that is wrong with it."""
     try:
         content = json.loads(body)
-        return TranslationRequest.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         told = [f"{_place(problem['loc'])}: {problem['msg']}" for problem in error.errors()[:5]]
         raise HTTPException(422, "; ".join(told)) from error
@@ -334,20 +239,6 @@ def require_lines(lines: list[str], cfg: ServingConfig) -> None:
             raise HTTPException(422, f"text[{number}] has a line feed; send a list of lines")
         if any("\ud800" <= character <= "\udfff" for character in line):
             raise HTTPException(422, f"text[{number}] has half of a surrogate pair, which is no character")
-
-
-def require_few(
-    wishes: tuple[str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]], cfg: ServingConfig
-) -> None:
-    """Raise `HTTPException` for a prefix and phrases that are too long to spell in a search."""
-    prefix, must, avoid, terms = wishes
-    found = sum(map(len, (prefix, *must, *avoid, *itertools.chain.from_iterable(terms))))
-    if found > cfg.max_wish_chars:
-        raise HTTPException(
-            413,
-            f"prefix, must, avoid and terms have {found:,} characters, but at most {cfg.max_wish_chars:,} "
-            "are allowed",
-        )
 
 
 async def answered(done: asyncio.Future[list[Answer]], request: Request, seconds: float) -> list[Answer]:

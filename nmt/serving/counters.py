@@ -37,11 +37,11 @@ class Counters:
 
     def __init__(self) -> None:
         self.requests = dict[int, int]()
-        """Requests for translations by the status of their answer."""
+        """Requests with lines by the status of their answer."""
         self.sentences = 0
         self.src_tokens = 0
         self.request_seconds = Histogram(SECONDS)
-        """Time from the end of a request to its answer, of those that were translated."""
+        """Time from the end of a request to its answer, of those that got one."""
         self.batch_sentences = Histogram(SIZES)
         self.batch_seconds = Histogram(SECONDS)
 

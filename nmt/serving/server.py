@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 
-from nmt.attention_views.maps import empty_maps
 from nmt.decoding import DecodingConfig
 from nmt.errors import Interrupted, UserError, warn
-from nmt.models.ensemble import Ensemble
 from nmt.runs.opened import Run
-from nmt.serving.answers import Question, answers
 from nmt.serving.app import Service, make_app
 from nmt.serving.batcher import Batcher
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
+from nmt.serving.task import ServedTask
+from nmt.serving.tasks import served_task
 from nmt.signals import StopRequest
 
 POLL_SECONDS = 0.1
@@ -39,32 +39,26 @@ def serve(run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfi
     """Serve until a signal; then answer what is being translated and refuse the rest.
 
     Raises:
-        UserError: the address cannot be listened at.
+        UserError: the task is not served, or the address cannot be listened at.
         Interrupted: a signal has arrived.
     """
-    answers(run, ["a"], [Question(decoding)])  # what is to fail, and to be made at first use
+    task = served_task(run, decoding, tgt, cfg)
+    first = task.asked(task.body()(text=task.example))
+    task.answers(first.lines, [first.question])  # what is to fail, and to be made at first use
     with StopRequest(grace) as stop, stop.deferred(), listening(cfg) as listener:
-        counters = asyncio.run(serve_at(listener, run, decoding, tgt, cfg, stop))
+        counters = asyncio.run(serve_at(listener, task, cfg, stop))
         assert stop.signal is not None
         number, count = stop.signal, sum(counters.requests.values())
         raise Interrupted(number, f"stopped by {number.name}; requests answered: {count:,}")
 
 
 async def serve_at(
-    listener: socket.socket,
-    run: Run,
-    decoding: DecodingConfig,
-    tgt: str | None,
-    cfg: ServingConfig,
-    stop: StopRequest,
+    listener: socket.socket, task: ServedTask[Any], cfg: ServingConfig, stop: StopRequest
 ) -> Counters:
     """Serve at a bound socket until a signal; return what was done."""
     counters = Counters()
-    is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
-    has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
-
-    async with Batcher(lambda *asked: answers(run, *asked), cfg, counters) as batcher:
-        service = Service(run, decoding, tgt, cfg, has_attention, batcher, counters)
+    async with Batcher(task.answers, cfg, counters) as batcher:
+        service = Service(task, cfg, batcher, counters)
         settings = uvicorn.Config(
             make_app(service), log_config=None, access_log=False, lifespan="off", server_header=False
         )
@@ -72,7 +66,7 @@ async def serve_at(
         serving = asyncio.create_task(server.serve([listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
-        print(f"serving     {run.directory.path} at {_address(listener)} (Ctrl-C stops)", flush=True)
+        print(f"serving     {task.run.directory.path} at {_address(listener)} (Ctrl-C stops)", flush=True)
         while not stop.requested and not serving.done():
             await asyncio.sleep(POLL_SECONDS)
         batcher.close()

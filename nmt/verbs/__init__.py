@@ -281,6 +281,7 @@ _ROWS = (
             "nmt serve run=outputs/mine                     # the page is at http://127.0.0.1:8000/",
             "nmt serve run=outputs/mine serve.port=8080 decoding.beam_size=8 runtime.device=cuda:1",
             "nmt serve run=outputs/mine serve.host=0.0.0.0 serve.token=SECRET",
+            "nmt serve run=outputs/labels                   # a classifier: POST /classify",
         ),
     ),
     Verb(

@@ -6,7 +6,6 @@ from typing import Any
 
 from nmt import extras
 from nmt.config.compose import Composed
-from nmt.config.roots import Task
 from nmt.runs.opened import open_runs
 from nmt.verbs.configs import ServeConfig
 
@@ -16,8 +15,6 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(ServeConfig)
     extras.require("serve", "nmt serve")
     opened = open_runs(cfg)
-    opened.require_task(Task.translation)
-    opened.asking_for(cfg.tgt, [])  # an error is an error before the first request is there
     from nmt.serving.server import serve
 
     serve(opened, cfg.decoding, cfg.tgt, cfg.serve, cfg.runtime.grace_seconds)

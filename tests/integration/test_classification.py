@@ -169,7 +169,7 @@ def test_attention_is_that_of_the_encoder_and_the_pooling(trained: Path) -> None
 
 
 def test_what_a_classifier_does_not_do(trained: Path, capsys: Capture, tmp_path: Path) -> None:
-    for verb in ("translate", "score", "serve"):
+    for verb in ("translate", "score"):
         told = error_of(capsys, [verb, f"run={trained}"])
         assert f"translates nothing, but classifies texts: nmt classify run={trained}" in told
     told = error_of(capsys, ["generate", f"run={trained}", "decoding=sampling"])

@@ -31,15 +31,49 @@ RNN = ("model=rnn_luong", "model.d_model=12", "model.encoder_layers=1", "model.d
 GPT = ("model=gpt", "model.d_model=8", "model.d_ff=8", "model.num_heads=2", "model.num_layers=1")
 
 
+CLASSIFIER = (
+    "model=encoder",
+    "model.d_model=8",
+    "model.d_ff=8",
+    "model.num_heads=2",
+    "model.encoder_layers=1",
+)
+LABELS = ["bad", "<b>good</b>", "so so"]
+
+
+def untrained_classifier(path: Path, *overrides: str, is_of_pairs: bool = False) -> Path:
+    """Make a run of characters in `path` that finds one of `LABELS`, and return `path`."""
+    pair = ["data.pair_column=second"] if is_of_pairs else []
+    data = (
+        "task=classification",
+        "data=labels",
+        "data.train=a.tsv",
+        "data.validation=b.tsv",
+        "data.test=c.tsv",
+        *pair,
+    )
+    labels = [LABELS[number % len(LABELS)] for number in range(len(WORDS))]
+    sources = [f"{word}\t{word[::-1]}" if is_of_pairs else word for word in WORDS]
+    return untrained(path, *overrides, model=CLASSIFIER, lines=sources, tgt=labels, data=data)
+
+
 def untrained(
-    path: Path, *overrides: str, model: Sequence[str] = TRANSFORMER, lines: Sequence[str] = WORDS
+    path: Path,
+    *overrides: str,
+    model: Sequence[str] = TRANSFORMER,
+    lines: Sequence[str] = WORDS,
+    tgt: Sequence[str] | None = None,
+    data: Sequence[str] = ("data=toy",),
 ) -> Path:
-    """Make a run of characters in `path`, by default of a tiny Transformer, and return `path`."""
-    arguments = ["data=toy", "tokenizer=char", "runtime.device=cpu", *model]
+    """Make a run of characters in `path`, by default of a tiny Transformer, and return `path`.
+
+    The pairs are the `lines` and `tgt`, by default the lines again.
+    """
+    arguments = [*data, "tokenizer=char", "runtime.device=cpu", *model]
     (composed,) = compose(VERBS["train"], [*arguments, *overrides])
     cfg = composed.to_config(TrainConfig)
     cfg.decoding.max_length_ratio, cfg.decoding.max_length_offset = 1.0, 3
-    directory, text = RunDirectory(path), ParallelText(list(lines), list(lines))
+    directory, text = RunDirectory(path), ParallelText(list(lines), list(tgt or lines))
     path.mkdir(parents=True)
     save_config(cfg, directory.config_file)
     Tokenizer.train(cfg.tokenizer, text).save(path)

@@ -14,6 +14,7 @@ from typing import Any
 from nmt.runs.opened import Run
 from nmt.serving.configs import ServingConfig
 from nmt.serving.server import listening, serve_at
+from nmt.serving.tasks import served_task
 from nmt.signals import StopRequest
 
 
@@ -49,10 +50,9 @@ class Client:
 def served(run: Run, tgt: str | None = None, **limits: Any) -> Iterator[Client]:
     """Serve `run` at a free port while the block lasts."""
     cfg, stop = ServingConfig(port=0, **limits), StopRequest()
+    task = served_task(run, run.cfg.decoding, tgt, cfg)
     with listening(cfg) as listener:
-        thread = threading.Thread(
-            target=lambda: asyncio.run(serve_at(listener, run, run.cfg.decoding, tgt, cfg, stop))
-        )
+        thread = threading.Thread(target=lambda: asyncio.run(serve_at(listener, task, cfg, stop)))
         thread.start()
         try:
             yield Client(listener.getsockname()[1])

@@ -16,7 +16,7 @@ import pytest
 from nmt.decoding.requests import Request
 from nmt.runs.opened import Run, ensemble_of, open_run
 from nmt.runtime_config import RuntimeConfig
-from nmt.serving import server
+from nmt.serving import translation
 from nmt.serving.answers import Question, answers
 from tests.runs.untrained import RNN, WORDS, untrained
 from tests.serving.served import Client, served
@@ -170,7 +170,7 @@ def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.
         time.sleep(0.6)
         return answers(run, lines, questions)
 
-    monkeypatch.setattr(server, "answers", slow)
+    monkeypatch.setattr(translation, "answers", slow)
     with served(run, queue_requests=1, timeout_seconds=0.2) as client, ThreadPoolExecutor(1) as thread:
         late = thread.submit(client.post, {"text": "ab"})
         time.sleep(0.1)

@@ -1,0 +1,88 @@
+"""What a server needs of a task: the body of a request, what it asks of the model, and the answers.
+
+Knows no HTTP: a wrong request is a `UserError`, one that is too large a `TooLarge`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+from nmt.decoding import DecodingConfig
+from nmt.errors import UserError
+from nmt.runs.opened import Run
+from nmt.serving.answers import Question
+from nmt.serving.batcher import Answer
+from nmt.serving.configs import ServingConfig
+
+
+class TooLarge(UserError):
+    """A request that asks for more than the limits of the server allow."""
+
+
+class TextRequest(BaseModel):
+    """The body of a request: lines."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: StrictStr | list[StrictStr] = Field(description="One line, or several.")
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the request."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
+@dataclass
+class Asked:
+    """A request as the queue takes it."""
+
+    lines: list[str]
+    """What the model reads: a line of the request, or the sentences of one."""
+    question: Question
+    whole: Callable[[list[Answer]], list[Answer]] = lambda answers: answers
+    """Function from the answers to `lines` to those to the lines of the request."""
+
+
+Body = TypeVar("Body", bound=TextRequest)
+
+
+class ServedTask(ABC, Generic[Body]):
+    """A run of one task, as a server answers for it."""
+
+    path: ClassVar[str]
+    """Path of the endpoint."""
+    answers_name: ClassVar[str]
+    """Name of the list of answers."""
+    does: ClassVar[str]
+    """What the model does, behind its name."""
+    example = "a"
+    """Line that the server answers before its first request."""
+
+    def __init__(self, run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig):
+        self.run, self.decoding, self.tgt, self.cfg = run, decoding, tgt, cfg
+
+    @classmethod
+    @abstractmethod
+    def body(cls) -> type[Body]:
+        """Return the class of the body of a request."""
+
+    @abstractmethod
+    def asked(self, body: Body) -> Asked:
+        """Return what a request asks of the model.
+
+        Raises:
+            UserError: the model cannot do that.
+        """
+
+    @abstractmethod
+    def answers(self, lines: Sequence[str], questions: Sequence[Question]) -> list[Answer]:
+        """Return the answer to each line; all questions have one search."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what /health tells of the task."""
