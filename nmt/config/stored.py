@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 
 from nmt.config.plain import named, read_plain
 from nmt.config.registry import VARIANTS
@@ -77,6 +77,8 @@ def _plain(value: object) -> object:
         return {part.name: _plain(getattr(value, part.name)) for part in parts}
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, Container):  # an open group of a config that was not composed
+        return OmegaConf.to_container(value, enum_to_str=True)
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

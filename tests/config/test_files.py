@@ -19,6 +19,7 @@ from nmt.config.overrides import config_dir
 from nmt.config.registry import VARIANTS
 from nmt.config.roots import TrainConfig, check
 from nmt.config.stored import fingerprint, to_plain
+from nmt.data.sources import open_group
 from nmt.verbs import VERBS
 from tests.runs.untrained import untrained
 
@@ -119,6 +120,8 @@ def test_every_choice_makes_a_config_that_can_be_trained(choice: str) -> None:
 def test_a_config_is_stored_as_hydra_would_write_it(choice: str) -> None:
     cfg = composed(choice, *NEEDED.get(choice, ())).to_config(TrainConfig)
     assert to_plain(cfg) == OmegaConf.to_container(OmegaConf.structured(cfg), enum_to_str=True)
+    cfg.sets = open_group()  # as of a config that is made by hand
+    assert to_plain(cfg)["sets"] == {}
 
 
 @every_choice

@@ -130,6 +130,7 @@ def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
 
 def test_nothing_is_read_after_the_end() -> None:
     source, started, gate = Source("a", 10), threading.Event(), threading.Event()
+    before = set(threading.enumerate())  # buffers of other tests that are not collected yet
 
     def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
         if number == 2:
@@ -138,7 +139,7 @@ def test_nothing_is_read_after_the_end() -> None:
         return numbered(text, report, number)
 
     def is_reading() -> bool:
-        return any(thread.name.startswith(THREAD) for thread in threading.enumerate())
+        return any(thread.name.startswith(THREAD) for thread in set(threading.enumerate()) - before)
 
     buffers = StreamBuffers(text_of(source), 4, prepare)
     with closed(buffers):
