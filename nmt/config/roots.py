@@ -68,8 +68,8 @@ def default_metrics(task: Task) -> list[str]:
 
 
 @dataclass
-class TrainConfig:
-    """Train a model, keep its best checkpoints and score the result."""
+class RecipeConfig:
+    """All keys of a training; recipes set some of them."""
 
     run: str | None = None
     """Run directory; null names it outputs/DATA-SRC-TGT/MODEL-HASH. The same command again resumes it."""
@@ -129,6 +129,11 @@ class TrainConfig:
     def keeps_average(self) -> bool:
         """Whether checkpoints hold an average of the weights, and beside it those that learn."""
         return self.trainer.ema_decay > 0.0 or self.optimizer.averages
+
+
+@dataclass
+class TrainConfig(RecipeConfig):
+    """Train a model, keep its best checkpoints and score the result."""
 
 
 @dataclass

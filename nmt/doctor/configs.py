@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from omegaconf import MISSING
-
 from nmt.checks import at_least, not_negative
-from nmt.data.pairs import DataConfig
+from nmt.config.roots import RecipeConfig
 from nmt.errors import UserError
 
 
@@ -38,10 +36,8 @@ class DoctorOptions:
 
 
 @dataclass
-class DoctorConfig:
-    """Look at the environment, and at a corpus if one is named; nothing is changed."""
+class DoctorConfig(RecipeConfig):
+    """Look at the environment, or at the corpus that the keys of nmt train name; nothing is changed."""
 
-    data: DataConfig = MISSING
-    """Corpus to look at, as for nmt train; none: the environment alone."""
     doctor: DoctorOptions = field(default_factory=DoctorOptions)
     """The report."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import sources
+from nmt.data.augmented import AugmentedData
 from nmt.data.filter_table import ModelFilterConfig
 from nmt.data.filtering import chains, tried
 from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_pairs
@@ -26,7 +27,7 @@ from nmt.doctor.findings import Example, Gallery, visible_text
 from nmt.doctor.hashes import Hashes, Repeats, Repetition, combined
 from nmt.doctor.language import Languages, languages_of
 from nmt.doctor.similar import Sample, similar_pairs
-from nmt.errors import UserError
+from nmt.errors import UserError, first_of
 from nmt.progress import told
 
 LONGEST = 10_000
@@ -121,6 +122,8 @@ class Overlap:
     """Pairs that occur but for case, punctuation and spaces; `pairs` included."""
     total: int
     examples: list[Example]
+    of_data: bool
+    """Whether the split to score on is one of data, and not of `sets`, which the filter `overlap` ignores."""
 
 
 class _Wanted:
@@ -128,8 +131,8 @@ class _Wanted:
 
     kinds = ("pairs", "sources", "targets", "plain_pairs")
 
-    def __init__(self, name: str, keys: list[Hashes], most: int):
-        self.name = name
+    def __init__(self, name: str, keys: list[Hashes], most: int, *, of_data: bool):
+        self.name, self._of_data = name, of_data
         self._lines = keys
         self._keys = [np.unique(one) for one in keys]
         self._met = [np.zeros(len(one), bool) for one in self._keys]
@@ -156,7 +159,8 @@ class _Wanted:
             counts[kind] = int(np.isin(lines, keys[met]).sum())
             met[:] = False
         examples, self._examples = self._examples, []
-        return Overlap(self.name, total=len(self._lines[0]), examples=examples, **counts)
+        total = len(self._lines[0])
+        return Overlap(self.name, total=total, examples=examples, of_data=self._of_data, **counts)
 
 
 @dataclass
@@ -320,7 +324,8 @@ class Examination:
         empty = [np.empty(0, np.uint64)] * len(_Wanted.kinds)
         keys = [np.concatenate(parts) for parts in zip(empty, *self.keys, strict=True)]
         self.keys = []
-        return _Wanted(self.name, keys, self.options.examples)
+        of_data = not self.cfg.key_prefix.startswith("sets.")
+        return _Wanted(self.name, keys, self.options.examples, of_data=of_data)
 
     def report(self, overlaps: list[Overlap], is_whole: bool) -> SplitReport:
         """Return the counts, after a look at the sample."""
@@ -389,15 +394,30 @@ class Unreadable:
 
 
 def examined(
-    cfg: DataConfig, options: DoctorOptions, log: Callable[[str], None]
+    cfg: DataConfig, sets: Mapping[str, DataConfig], options: DoctorOptions, log: Callable[[str], None]
 ) -> tuple[list[SplitReport], list[Unreadable]]:
-    """Look at every corpus and split of a config, those to score on first, and tell `log` what is read."""
+    """Look at every corpus and split of a config, those to score on first, and tell `log` what is read.
+
+    The `sets`, further corpora to score on, are looked at, too, but for those that modify other pairs.
+    """
+    modified = [name for name, one in sets.items() if isinstance(one, AugmentedData)]
+    if modified:
+        log(f"not looked at, because they are other pairs with data.augment: sets {first_of(modified)}")
     reports, unreadable = list[SplitReport](), list[Unreadable]()
     wanted = list[_Wanted]()
     for split in TEXT_ORDER:
         met = list(wanted)
-        for part_name, part in cfg.parts(split).items():
-            name = f"{part_name}: {split.value}" if cfg.is_mixture else split.value
+        parts = [
+            (part_name, f"{part_name}: {split.value}" if cfg.is_mixture else split.value, part)
+            for part_name, part in cfg.parts(split).items()
+        ]
+        parts += [
+            (part_name, f"{one.key_prefix}: {split.value}", part)
+            for set_name, one in sets.items()
+            if set_name not in modified
+            for part_name, part in one.parts(split).items()
+        ]
+        for part_name, name, part in parts:
             exam = Examination(name, split, part, options)
             try:
                 chunks = told(_limited(part, split, options.max_pairs), f"looking at {name}", "pairs")

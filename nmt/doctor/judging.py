@@ -290,7 +290,11 @@ def _overlaps(report: SplitReport) -> Iterator[Finding]:
                 report.name,
                 "overlap",
                 f"has lines of {overlap.split}: {', '.join(told)}",
-                with_row(report, "scores on them measure memory", "{name: overlap, normalise: true}")
+                with_row(
+                    report,
+                    "scores on them measure memory",
+                    "{name: overlap, normalise: true}" if overlap.of_data else "",
+                )
                 if report.split is Split.train
                 else "",
                 overlap.plain_pairs,

@@ -263,12 +263,14 @@ _ROWS = (
         summary="look at the environment, or at a corpus, before anyone trains: findings and remedies",
         config="nmt.doctor.configs.DoctorConfig",
         code="nmt.verbs.doctor.run",
-        groups=("data",),
+        groups=_TRAIN_GROUPS,
         examples=(
             "nmt doctor                                     # the environment",
             "nmt doctor data=files data.train=corpus/train data.src=en data.tgt=de   # a corpus",
+            "nmt doctor experiment=multi30k_en_de           # the corpus of a recipe",
             "nmt doctor data=multi30k doctor.page=doctor.html doctor.json=doctor.json",
         ),
+        first_keys=("doctor.page", "doctor.json", "doctor.examples", "doctor.max_pairs"),
         opens_run=False,
     ),
     Verb(

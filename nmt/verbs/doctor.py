@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.compose import Composed
-from nmt.data.sources import NoData
+from nmt.data.sources import NoData, set_configs
 from nmt.doctor.configs import DoctorConfig
 from nmt.doctor.corpus import SplitReport, examined
 from nmt.doctor.environment import Fact, environment
@@ -15,7 +15,7 @@ from nmt.doctor.findings import Severity
 from nmt.doctor.judging import judged
 from nmt.doctor.page import page, report_data
 from nmt.doctor.summary import summary
-from nmt.errors import UserError, tell
+from nmt.errors import UserError, first_of, tell
 from nmt.files import write_atomically, write_json
 
 
@@ -26,13 +26,17 @@ def run(trial: Composed) -> dict[str, Any]:
         UserError: there is something that breaks a training; the report is printed before.
     """
     cfg = trial.to_config(DoctorConfig)
+    if cfg.sets and isinstance(cfg.data, NoData):
+        raise UserError(
+            f"sets={first_of(cfg.sets)}: further corpora are looked at beside one; name it: data=..."
+        )
     if isinstance(cfg.data, NoData):
         title, reports = "nmt doctor: the environment", list[SplitReport]()
         facts, findings = environment()
     else:
         name = f"{cfg.data.name} ({cfg.data.src}-{cfg.data.tgt})" if cfg.data.has_source else cfg.data.name
         title, facts = f"nmt doctor: {name}", list[Fact]()
-        reports, unreadable = examined(cfg.data, cfg.doctor, tell)
+        reports, unreadable = examined(cfg.data, set_configs(cfg.sets, cfg.data), cfg.doctor, tell)
         findings = judged(cfg.data, reports, unreadable)
     print(summary(title, findings, reports, facts))
     content = report_data(title, findings, reports, facts)

@@ -162,6 +162,40 @@ def test_a_mixture_and_a_text_in_one_language(tmp_path: Path) -> None:
     assert train["ratios"] is None
 
 
+def test_the_corpus_of_a_recipe_is_looked_at_with_its_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = sentences(20)
+    written(tmp_path, train=good, news=[*sentences(5, seed=2), good[3]])
+    recipe = (
+        "# @package _global_",
+        "defaults: [{override /data: files}, {override /model: rnn_luong}, {override /tokenizer: word}]",
+        f"data: {{train: {tmp_path / 'train'}}}",
+        "trainer: {max_steps: 5}",
+        f"sets: {{news: {{test: {tmp_path}/news}}, loud: {{test: {tmp_path}/news, augment: [noise]}}}}",
+    )
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "own.yaml").write_text("\n".join(recipe))
+    report = examined(tmp_path, ["--config-dir", str(tmp_path), "experiment=own", "doctor.sample=0"])
+    assert [(one["name"], one["pairs"]) for one in report["splits"]] == [
+        ("train", 20),
+        ("sets.news: test", 6),
+    ]
+    (found,) = [one for one in report["findings"] if one["kind"] == "overlap"]
+    assert (found["where"], found["count"]) == ("train", 1)
+    assert found["remedy"] == "scores on them measure memory"  # the filter does not know of sets
+    assert (
+        "not looked at, because they are other pairs with data.augment: sets loud" in capsys.readouterr().err
+    )
+
+
+def test_sets_alone_and_unknown_recipes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "sets={news: {test: x}}"]) == 2
+    assert "sets=news: further corpora are looked at beside one; name it: data=..." in capsys.readouterr().err
+    assert main(["doctor", "experiment=multi30k_en"]) == 2
+    assert "there is no experiment=multi30k_en; did you mean 'multi30k_en_de'?" in capsys.readouterr().err
+
+
 def test_without_py3langid_one_line_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
