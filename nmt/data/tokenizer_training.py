@@ -299,6 +299,27 @@ def require_moses(language: str) -> None:
     extras.require("moses", f"tokenizer.moses_src or moses_tgt={language}")
 
 
+def require_kept_symbols(key: str, language: str, symbols: Sequence[str]) -> None:
+    """Raise `UserError` unless symbols stay what they are between words by the rules of a `language`.
+
+    `language` is the value of `key`, moses_src or moses_tgt; lines go through its rules before symbols are
+    looked for. An empty one has none.
+
+    Raises:
+        UserError: also where sacremoses is not installed, with and without symbols.
+    """
+    if language:
+        require_moses(language)
+    for number, symbol in enumerate(symbols):
+        (line,) = punctuated([f"a {symbol} b"], language)
+        if symbol not in line:
+            found = line.removeprefix("a ").removesuffix(" b")
+            raise UserError(
+                f"tokenizer.symbols[{number}]={symbol} would never be found: the rules of tokenizer.{key}="
+                f"{language} make it {found!r}; choose one that they leave alone, such as ⟨num⟩"
+            )
+
+
 def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Sequence[str] = ()) -> bytes:
     """Return the bytes of one SentencePiece model.
 

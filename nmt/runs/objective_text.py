@@ -20,6 +20,7 @@ from nmt.data import sources
 from nmt.data.batching import Batch
 from nmt.data.examples import lexicon_of
 from nmt.data.lexicon import WORD, Links
+from nmt.data.lines import read_lines
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData
@@ -147,11 +148,7 @@ def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling,
             "objective.alignments names the lines of one corpus that is read before the training, but the "
             "training data is a mixture or a stream; set objective.alignments=null to estimate alignments"
         )
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"objective.alignments={path} cannot be read: {error}") from error
-    lines = lines[:-1] if lines[-1] == "" else lines
+    lines = list(read_lines(path, "objective.alignments"))
     known: dict[int, Links] = {}
     number = 0
     for chunk in next(iter(streams.values())).chunks():

@@ -14,11 +14,13 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.data import filter_table
 from nmt.data.compression import require_zstandard
 from nmt.data.files import FilesData
+from nmt.data.lines import require_file
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import set_configs
-from nmt.data.tokenizer_training import require_moses
+from nmt.data.tokenizer_training import require_kept_symbols
 from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
+from nmt.training.configs import GuidedAlignmentConfig
 from nmt.training.trackers import require_sink
 
 
@@ -31,10 +33,9 @@ def require_all(cfg: TrainConfig) -> None:
         for name in cfg.metrics:
             with problems.gathered():
                 require_computable([name], language, cfg.scoring)
-    for rules in dict.fromkeys([cfg.tokenizer.moses_src, cfg.tokenizer.moses_tgt]):
+    for rules, key in {cfg.tokenizer.moses_tgt: "moses_tgt", cfg.tokenizer.moses_src: "moses_src"}.items():
         with problems.gathered():
-            if rules:
-                require_moses(rules)
+            require_kept_symbols(key, rules, cfg.tokenizer.symbols)
     for name in cfg.tracking.sinks:
         with problems.gathered():
             require_sink(name)
@@ -42,7 +43,13 @@ def require_all(cfg: TrainConfig) -> None:
         with problems.gathered():
             if extra := filter_table.FILTERS[row.name].extra:
                 extras.require(extra, f"{row.key_prefix}: the filter {row.name}")
-    for file in dict.fromkeys(file for one in data for file in _zstandard_files(one)):
+    further = [Path(file) for row in _filters(cfg.data) for file in row.files.values()]
+    if isinstance(cfg.objective, GuidedAlignmentConfig) and cfg.objective.alignments is not None:
+        further.append(Path(cfg.objective.alignments))
+        with problems.gathered():
+            require_file(further[-1], "objective.alignments")
+    named = [*(file for one in data for file in _files(one)), *further]
+    for file in dict.fromkeys(file for file in named if file.suffix == ".zst" and file.is_file()):
         with problems.gathered():
             require_zstandard(file)
     problems.refuse()
@@ -53,18 +60,14 @@ def _filters(data: DataConfig) -> Iterator[filter_table.FilterConfig]:
         yield from filter_table.parsed(f"{one.key_prefix}.filters", one.filters)
 
 
-def _zstandard_files(data: DataConfig) -> Iterator[Path]:
-    """Yield the files of a corpus, and of its weights, whose names end in .zst; others are told when read."""
+def _files(data: DataConfig) -> Iterator[Path]:
+    """Yield the files that a corpus and its weights may be in, also where these are compressed."""
     for part in data.parts(Split.train).values():
         if isinstance(part, FilesData) and part.weights is not None:
-            file = Path(os.path.expanduser(part.weights))
-            if file.suffix == ".zst" and file.is_file():
-                yield file
+            yield Path(os.path.expanduser(part.weights))
     for split in Split:
         for part in data.parts(split).values():
             place = os.path.expanduser(part.place(split) or "")
             for language in (part.src, part.tgt):
                 for path in (place.replace("{lang}", language), f"{place}.{language}"):
-                    for file in (Path(path), Path(f"{path}.zst")):
-                        if file.suffix == ".zst" and file.is_file():
-                            yield file
+                    yield from (Path(path), Path(f"{path}.zst"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,11 +104,11 @@ def test_alignments_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     command += [f"objective.alignments={file}", f"run={tmp_path / 'run'}", "trainer.max_steps=2"]
     command += ["trainer.log_every_steps=1", "decoding.max_length_offset=2", "decoding.max_length_ratio=1"]
     assert cli.main(command) == 2
-    assert f"objective.alignments={file} cannot be read" in capsys.readouterr().err
+    assert f"objective.alignments: there is no file {file}" in capsys.readouterr().err
     file.write_text("0-0\n" * 9)
     assert cli.main(command) == 2
     assert "has 9 lines, but the training data has 10 pairs" in capsys.readouterr().err
-    file.write_text("0-0 1-1\n" * 10)
+    file.write_bytes(gzip.compress(b"0-0 1-1\n" * 10))
     assert cli.main(command) == 0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
+from nmt.data import tokenizer_training
 from nmt.errors import UserError
 from nmt.runs.requirements import require_all
 from nmt.verbs import VERBS
@@ -52,10 +55,57 @@ def test_all_that_is_missing_is_one_error(tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_compressed_weights_are_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_compressed_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
-    weights = tmp_path / "weights.zst"
-    weights.touch()
+    weights, scores, links = (tmp_path / f"{name}.zst" for name in ("weights", "scores", "links"))
+    for file in (weights, scores, links):
+        file.touch()
     files = [f"data.{split}={tmp_path}/a" for split in ("train", "validation", "test")]
-    with pytest.raises(UserError, match=f"^{weights} is compressed by Zstandard"):
+    filters = f"data.filters=[{{name: scores, file: {scores}, min: 0}}]"
+    with pytest.raises(UserError) as weighed:
         require_all(config("data=files", *files, f"data.weights={weights}"))
+    guided = ["objective=guided_alignment", f"objective.alignments={links}"]
+    with pytest.raises(UserError) as caught:
+        require_all(config("data=files", *files, filters, *guided))
+    told = [*weighed.value.problems, *caught.value.problems]
+    for problem, file in zip(told, (weights, scores, links), strict=True):
+        assert problem.startswith(f"{file} is compressed by Zstandard")
+        assert problem.endswith("needs backports.zstd: pip install 'nmt[zst]'")
+
+
+def test_alignments_that_are_not_there_are_missed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "links.txt").touch()
+    with pytest.raises(UserError) as caught:
+        require_all(config("objective=guided_alignment", f"objective.alignments={tmp_path}/link.txt"))
+    assert str(caught.value) == (
+        f"objective.alignments: there is no file {tmp_path}/link.txt; did you mean 'links.txt'?"
+    )
+
+
+class Quotes:
+    """A stand-in for MosesPunctNormalizer."""
+
+    def __init__(self, lang: str):
+        self.signs = "«»" if lang == "en" else "()"
+
+    def normalize(self, line: str) -> str:
+        return "".join('"' if sign in self.signs else sign for sign in line)
+
+
+def test_symbols_that_moses_rewrites_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(MosesPunctNormalizer=Quotes, __spec__=1)
+    monkeypatch.setitem(sys.modules, "sacremoses", library)
+    tokenizer_training._moses.cache_clear()
+    symbols = "tokenizer.symbols=['⟨num⟩','«num»','(url)']"
+    require_all(config(symbols))
+    with pytest.raises(UserError) as caught:
+        require_all(config(symbols, "tokenizer.moses_src=en", "tokenizer.moses_tgt=de"))
+    tokenizer_training._moses.cache_clear()
+    target, source = caught.value.problems
+    assert source == (
+        "tokenizer.symbols[1]=«num» would never be found: the rules of tokenizer.moses_src=en make it "
+        "'\"num\"'; choose one that they leave alone, such as ⟨num⟩"
+    )
+    assert target.startswith(
+        "tokenizer.symbols[2]=(url) would never be found: the rules of tokenizer.moses_tgt"
+    )

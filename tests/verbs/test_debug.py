@@ -68,12 +68,13 @@ def test_smoke_of_a_schedule_that_ends_has_the_rates_of_the_training() -> None:
 
 
 def test_what_is_about_all_data_does_not_keep_an_excerpt_from_a_smoke_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An epoch that is not known is not too long for trainer.max_steps, and alignments name other lines."""
+    (tmp_path / "links").write_text("of all data\n")
     monkeypatch.setattr(debug, "FEW_PAIRS", 5)
     lengths = ["schedule=cosine", "schedule.warmup_steps=2 epochs", "trainer.max_steps=700"]
-    guided = ["objective=guided_alignment", "objective.alignments=not_there"]
+    guided = ["objective=guided_alignment", f"objective.alignments={tmp_path / 'links'}"]
     assert main([*TINY, *lengths, *guided, "debug=smoke"]) == 0
     assert "objective.alignments is about all data; estimated alignments" in capsys.readouterr().err
 
