@@ -137,14 +137,15 @@ class DuplicatesConfig(FilterConfig):
     keep: Kept = Kept.first
     """Which of equal pairs stays: the first, or the one with the highest number in `scores`."""
     scores: str | None = None
-    """With keep=best: a file with a number for each pair of the corpus, as of the filter `scores`."""
+    """With keep=best: a file with a number for each pair of the corpus, as `file` of the filter `scores`."""
     column: str | None = None
-    """Column of `scores`, as of the filter `scores`."""
+    """Column of `scores` or, without, of a dataset, as of the filter `scores`."""
 
     def __post_init__(self) -> None:
-        if (self.keep is Kept.best) != (self.scores is not None):
+        if (self.keep is Kept.best) != (self.scores is not None or self.column is not None):
             raise UserError(
-                f"{self.key_prefix}: keep=best and scores=FILE need each other; set both or neither"
+                f"{self.key_prefix}: keep=best and scores=FILE, or the column=NAME of a dataset, need each "
+                "other; set both or neither"
             )
 
     @property
@@ -271,23 +272,29 @@ class RegexConfig(FilterConfig):
 class ScoresConfig(FilterConfig):
     """Pairs that another program scored too low or too high: Bicleaner, LASER, COMET-QE."""
 
-    file: str = ""
-    """A file with one line for each pair of the corpus: a number, or with `column` a row."""
+    file: str | None = None
+    """A file with one line for each pair of the corpus: a number, or with `column` a row; null: `column` is
+    one of the dataset that the corpus is read from."""
     column: str | None = None
-    """Number of a column from 1 or, with a header, its name, in a file .tsv; a key in a file .jsonl."""
+    """Number of a column from 1 or, with a header, its name, in a file .tsv; a key in a file .jsonl; the name
+    of a column of a dataset."""
     min: float | None = None
     """Least score; null: any."""
     max: float | None = None
     """Largest score; null: any."""
 
     def __post_init__(self) -> None:
-        self._require(bool(self.file), "file", "must be the path of a file of scores")
+        self._require(
+            bool(self.file) or (self.file is None and self.column is not None),
+            "file",
+            "must be the path of a file of scores, or be left out for a column of a dataset",
+        )
         self._require_range()
 
     @property
     def files(self) -> dict[str, str]:
-        """The file of scores."""
-        return {"file": self.file}
+        """The file of scores, if there is one."""
+        return {"file": self.file} if self.file else {}
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def chains(
             rows += filter_table.parsed(f"{part.key_prefix}.filters", part.filters, streaming=cfg.streaming)
         tags = [tag for tag in (cfg.tags.get(part.tgt), cfg.origin_tags.get(name)) if tag]
         listed = [expanded(row) if isinstance(row, OpusCleanerConfig) else [row] for row in rows]
-        context = Context((part.src, part.tgt), scored_on, scorers)
+        context = Context((part.src, part.tgt), scored_on, scorers, part)
         found[name] = Chain(
             tuple(itertools.chain.from_iterable(listed)), context, "".join(f"{tag} " for tag in tags)
         )

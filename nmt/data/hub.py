@@ -29,6 +29,7 @@ from nmt.data.pairs import (
     Split,
     TableConfig,
     one_line_each,
+    shown,
     stamp_of_files,
     weight_of,
 )
@@ -87,6 +88,23 @@ class HubData(DatasetConfig, ColumnsConfig):
 
 def stream(cfg: DatasetConfig, split: Split) -> PairStream:
     """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
+    cfg, opened = cfg.of_split(split), _opened(cfg)
+
+    def stamp() -> str:
+        version = stamp_of_folder(cfg) if cfg.path else opened.version()
+        facts = (version, cfg.config, cfg.place(split), cfg.columns, *cfg.document_columns)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    return PairStream(stamp, lambda: opened.chunks(cfg, split))
+
+
+def values(cfg: DatasetConfig, split: Split, column: str, key: str) -> Iterator[object]:
+    """Yield the value of a column for each row of a split; `key` asks for the column."""
+    return _opened(cfg).values(cfg, split, column, key)
+
+
+def _opened(cfg: DatasetConfig) -> _Dataset:
+    """Return the dataset, which other streams may read, too."""
     if not cfg.where:
         raise UserError(
             f"{cfg.key_prefix}.dataset must name a dataset of the hub (owner/name), "
@@ -95,16 +113,8 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
     if cfg.path and not Path(cfg.where).is_dir():
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
         raise UserError(f"{cfg.key_prefix}.path={cfg.path} must be a folder with a dataset, but is {kind}")
-    cfg = cfg.of_split(split)
     key = (stamp_of_folder(cfg) if cfg.path else "", cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt)
-    opened = _OPENED.setdefault(key, _Dataset(cfg))
-
-    def stamp() -> str:
-        version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        facts = (version, cfg.config, cfg.place(split), cfg.columns, *cfg.document_columns)
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-    return PairStream(stamp, lambda: opened.chunks(cfg, split))
+    return _OPENED.setdefault(key, _Dataset(cfg))
 
 
 def stamp_of_folder(cfg: DatasetConfig) -> str:
@@ -145,6 +155,18 @@ class _Dataset:
             dataset = _open_split(cfg, split, builder, streaming=cfg.streaming and split is Split.train)
         with _readable_errors(cfg):
             yield from _read_columns(cfg, dataset)
+
+    def values(self, cfg: DatasetConfig, split: Split, column: str, key: str) -> Iterator[object]:
+        """Yield the value of a column for each row of a split."""
+        with self._ready() as builder:
+            dataset = _open_split(cfg, split, builder, streaming=False)
+        with _readable_errors(cfg):
+            for table in _tables(dataset):
+                if column not in table.column_names:
+                    known = shown(table.column_names)
+                    near = suggest(column, table.column_names)
+                    raise UserError(f"{key}={column}: {cfg.where} has no such column, only {known}{near}")
+                yield from table.column(column).to_pylist()
 
 
 _OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()
@@ -216,9 +238,7 @@ def _open_split(
 def _read_columns(cfg: DatasetConfig, dataset: Dataset | IterableDataset) -> Iterator[ParallelText]:
     """Yield both sides of all rows; line breaks inside a sentence become spaces."""
     before, names_of, ends = 0, _names_of_labels(dataset), DocumentEnds()
-    for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
-        while table.column_names != table.flatten().column_names:
-            table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
+    for table in _tables(dataset):
         columns = [_strings(cfg, table, column, before, names_of) for column in cfg.columns]
         before += len(table)
         columns = list(map(one_line_each, columns))
@@ -226,6 +246,14 @@ def _read_columns(cfg: DatasetConfig, dataset: Dataset | IterableDataset) -> Ite
             rows = ends.parted(zip(*columns, _values(cfg, table, column), strict=True))
             columns = list(map(list, zip(*rows, strict=True)))
         yield cfg.pairs_of(columns)
+
+
+def _tables(dataset: Dataset | IterableDataset) -> Iterator[Any]:
+    """Yield the rows as Arrow tables with flat columns."""
+    for table in dataset.with_format("arrow").iter(batch_size=CHUNK_PAIRS):
+        while table.column_names != table.flatten().column_names:
+            table = table.flatten()  # translation: {en, de} becomes translation.en and translation.de
+        yield table
 
 
 def _values(cfg: DatasetConfig, table: Any, column: str) -> list[Any]:

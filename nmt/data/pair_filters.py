@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from regex import compile as compile_pattern
 
 from nmt import extras
+from nmt.data import sources
 from nmt.data.filter_table import (
     Action,
     CharactersConfig,
@@ -34,6 +35,7 @@ from nmt.data.filter_table import (
     CrossEntropyConfig,
     DuplicatesConfig,
     IdenticalConfig,
+    Kept,
     LanguageConfig,
     LengthConfig,
     ModelFilterConfig,
@@ -48,7 +50,7 @@ from nmt.data.filter_table import (
     WordLengthConfig,
 )
 from nmt.data.lines import read_lines, require_file
-from nmt.data.pairs import ParallelText
+from nmt.data.pairs import DataConfig, ParallelText
 from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
 from nmt.errors import UserError
 
@@ -109,6 +111,8 @@ class Context:
     """The pairs to score on, by split."""
     scorers: ModelScorers | None = None
     """Access to trained models; None where there are none."""
+    corpus: DataConfig | None = None
+    """The config of the corpus whose training pairs are judged; None for pairs of no corpus."""
 
     def open_scorer(self, cfg: ModelFilterConfig) -> Scorer:
         """Return the function that scores pairs under the models of a filter."""
@@ -391,7 +395,8 @@ def overlap(cfg: OverlapConfig, context: Context) -> PairFilter:
 
 def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
     """Return the filter for pairs that occurred before: 64-bit hashes, of which 16 bytes a pair are held."""
-    ranked = _ScoreFile(Path(cfg.scores), cfg.column, f"{cfg.key_prefix}.scores") if cfg.scores else None
+    is_ranked = cfg.keep is Kept.best
+    ranked = _Scores(cfg.scores, cfg.column, f"{cfg.key_prefix}.scores", context) if is_ranked else None
 
     def values(text: NumberedText) -> Values:
         compared = _compared(text, cfg.by, cfg.normalise)
@@ -416,13 +421,23 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
 # Scores
 
 
-class _ScoreFile:
-    """A number for each pair of a corpus, in a file that is read once from its beginning to its end."""
+class _Scores:
+    """A number for each pair of a corpus, read once from the first to the last."""
 
-    def __init__(self, path: Path, column: str | None, key: str):
-        require_file(path, key)
-        self._where, self._key, self._next = f"{key}: {path}", key, 0
-        self._values = enumerate(self._read(path, column), start=1)
+    def __init__(self, file: str | None, column: str | None, key: str, context: Context):
+        """Read a file, which `key` names, or a column of it; without a file, a column of the corpus."""
+        self._key, self._next = key, 0
+        if file is not None:
+            require_file(Path(file), key)
+            self._where = f"{key}: {file}"
+            values = self._read(Path(file), column)
+        else:
+            assert column is not None
+            assert context.corpus is not None
+            own = f"{key.rpartition('.')[0]}.column"
+            self._where = f"{own}={column}"
+            values = sources.numbers(context.corpus, column, own)
+        self._values = enumerate(values, start=1)
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the numbers of pairs, whose numbers rise from call to call."""
@@ -485,7 +500,7 @@ class _ScoreFile:
 
 def scores(cfg: ScoresConfig, context: Context) -> PairFilter:
     """Return the filter for scores of another program."""
-    known = _ScoreFile(Path(cfg.file), cfg.column, f"{cfg.key_prefix}.file")
+    known = _Scores(cfg.file, cfg.column, f"{cfg.key_prefix}.file", context)
     return PairFilter(lambda text: known.at(text.numbers), between(cfg.min, cfg.max), finish=known.finish)
 
 

@@ -278,7 +278,7 @@ class TableConfig(DataConfig):
         key, remedy = self.key_of(column)
         return UserError(
             f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
-            f"only {_shown(columns)}{suggest(column, columns[:MAX_SHOWN_COLUMNS])}; set {remedy}"
+            f"only {shown(columns)}{suggest(column, columns[:MAX_SHOWN_COLUMNS])}; set {remedy}"
         )
 
 
@@ -381,7 +381,7 @@ def known_weight(value: str) -> float:
     return float(value) if value and len(value) <= MAX_LINE_CHARS else 1.0
 
 
-def _shown(columns: list[str]) -> str:
+def shown(columns: list[str]) -> str:
     """Return the first names, each cut, and escaped where it is no plain text."""
     names = [name[:MAX_SHOWN_CHARS] for name in columns[:MAX_SHOWN_COLUMNS]]
     more = ["..."] if len(columns) > len(names) else []

@@ -22,7 +22,7 @@ from nmt.checks import at_least
 from nmt.data import augmented, damage, documents, files, hub, labels, mixture, stages, testsets
 from nmt.data.augmented import AugmentedData
 from nmt.data.files import FilesData, TextData
-from nmt.data.hub import HubData
+from nmt.data.hub import DatasetConfig, HubData
 from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.pairs import MAX_LINE_CHARS, SEPARATOR, DataConfig, PairStream, ParallelText, Split
 from nmt.data.stages import Stage
@@ -465,6 +465,20 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
 def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
     """Return the split of each corpus that has it, by name; sources have the tags of target languages."""
     return _streams(cfg, split, {})
+
+
+def numbers(cfg: DataConfig, column: str, key: str) -> Iterator[object]:
+    """Return what a column of the dataset of a corpus holds, for each of its training pairs.
+
+    Raises:
+        UserError: the corpus is no dataset, or has no such column; names `key`, which asks for it.
+    """
+    if not isinstance(cfg, DatasetConfig):
+        raise UserError(
+            f"{key}={column}: only datasets (data=hub) have further columns, but the corpus is "
+            f"name={cfg.name}; name a file, such as the .tsv or .jsonl file of the pairs, too"
+        )
+    return hub.values(cfg, Split.train, column, key)
 
 
 def training_streams(cfg: DataConfig) -> dict[str, PairStream]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
 from nmt.data import filtering
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.hub import HubData
+from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData, stream, training_streams
 from nmt.data.training_split import CorpusText, scan, streamed
 from nmt.errors import UserError
@@ -37,7 +40,7 @@ def data(folder: Path, filters: list[Any], **more: Any) -> FilesData:
     return FilesData(train=str(folder / "train.tsv"), filters=given, **more)
 
 
-def scanned(cfg: FilesData, cache: Path) -> CorpusText:
+def scanned(cfg: DataConfig, cache: Path) -> CorpusText:
     (chain,) = chains(cfg, {}, None).values()
     return scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache, chain)
 
@@ -138,7 +141,15 @@ def test_filters_of_a_mixture_and_of_one_corpus_see_no_tags(tmp_path: Path) -> N
             r"data.filters\[0\].max must be a number, but is nan",
         ),
         ({"name": "cross_entropy", "run": "x"}, r"data.filters\[0\]: set either min, a score, or share"),
-        ({"name": "duplicates", "keep": "best"}, r"data.filters\[0\]: keep=best and scores=FILE need each"),
+        (
+            {"name": "duplicates", "keep": "best"},
+            r"data.filters\[0\]: keep=best and scores=FILE, or the column=NAME of a dataset, need each other",
+        ),
+        (
+            {"name": "duplicates", "column": "x"},
+            r"data.filters\[0\]: keep=best and scores=FILE, or the column",
+        ),
+        ({"name": "scores", "min": 1}, r"data.filters\[0\].file must be the path of a file of scores, or be"),
     ],
 )
 def test_a_bad_row_is_refused(entry: dict[str, Any], message: str) -> None:
@@ -166,6 +177,50 @@ def test_scores_of_another_corpus_are_refused(tmp_path: Path, scores: str | None
     (tmp_path / "scores").unlink() if scores is None else (tmp_path / "scores").write_text(scores)
     with pytest.raises(UserError, match=rf"^data.filters\[1\].file: {message}"):
         scanned(cfg, tmp_path / "cache")
+
+
+def dataset(folder: Path, scores: list[Any], **more: Any) -> HubData:
+    rows = [
+        {"translation": {"en": f"dog {i % 3}", "de": f"Hund {i % 3}"}, "quality": {"laser": score}}
+        for i, score in enumerate(scores)
+    ]
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(folder / "train-00000-of-00001.parquet")
+    return HubData(path=str(folder), **more)
+
+
+def test_scores_may_be_a_column_of_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.hub.CHUNK_PAIRS", 2)
+    row = {"name": "scores", "column": "quality.laser", "min": -1}
+    cfg = dataset(tmp_path / "corpus", [0.5, -1.5, -1.0, 2.5, 7.0, -3.0, 0.0], filters=[row])
+    assert pairs(scanned(cfg, tmp_path / "cache")) == [f"dog {i}\tHund {i}" for i in (0, 2, 0, 1, 0)]
+    best = {"name": "duplicates", "keep": "best", "column": "quality.laser"}
+    cfg = dataclasses.replace(cfg, train_split="train[1:]", filters=[best, row])
+    left = scanned(cfg, tmp_path / "cache")
+    assert pairs(left) == ["dog 2\tHund 2", "dog 0\tHund 0", "dog 1\tHund 1"]
+    assert left.report.dropped["duplicates"] == 3
+    mixed = MixtureData(corpora={"a": {"path": str(tmp_path / "corpus"), "filters": [row]}})
+    chain = chains(mixed, {}, None)["a"]
+    assert len(scan(training_streams(mixed)["a"], mixed, filter_pairs, {}, tmp_path / "cache", chain)) == 5
+
+
+def test_a_column_that_has_no_scores_is_refused(tmp_path: Path) -> None:
+    row = {"name": "scores", "column": "laser", "min": 0}
+    cfg = dataset(tmp_path / "corpus", [1.0, None], filters=[row])
+    with pytest.raises(UserError) as caught:
+        scanned(cfg, tmp_path / "cache")
+    assert str(caught.value) == (
+        f"data.filters[0].column=laser: {tmp_path}/corpus has no such column, only translation.en, "
+        "translation.de, quality.laser"
+    )
+    cfg = dataclasses.replace(cfg, filters=[row | {"column": "quality.laser"}])
+    with pytest.raises(UserError) as caught:
+        scanned(cfg, tmp_path / "cache")
+    assert str(caught.value) == (
+        "data.filters[0].column=quality.laser: score 2 must be a number, but is 'None'"
+    )
+    with pytest.raises(UserError, match=r"^data.filters\[0\].column=laser: only datasets \(data=hub\) have"):
+        scanned(FilesData(train=data(tmp_path, []).train, filters=[row]), tmp_path / "cache")
 
 
 def test_pairs_that_are_scored_on_are_found_behind_the_tags_of_languages(tmp_path: Path) -> None:
