@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.pair_filters import normalised
 from nmt.data.scripts import script_of
 from nmt.doctor.hashes import Hashes, line_hashes, mixed, powers
 
@@ -25,12 +26,13 @@ MAX_LOOKED = 5_000
 BLOCK_LINES = 10_000
 """Lines that are looked at together."""
 
-CONTROL, BREAK, INVISIBLE, MARK, REPLACEMENT, PRIVATE, MARKUP, COLON, WHITE, GARBLED, MIXED = (
-    1 << bit for bit in range(11)
+CONTROL, BREAK, INVISIBLE, MARK, REPLACEMENT, PRIVATE, MARKUP, COLON, WHITE, GARBLED, MIXED, JOINED = (
+    1 << bit for bit in range(12)
 )
 """Bits of a line: a control character, a line break of another kind, an invisible character, a byte order
 mark, U+FFFD, a character without meaning, a sign of markup, a colon, white space, signs of text that was
-decoded with the wrong encoding, a word in several scripts."""
+decoded with the wrong encoding, a word in several scripts, a character that is normalised together with those
+around it, or to several ones."""
 
 SCRIPTS = (
     *("Latin", "Greek", "Cyrillic", "Armenian", "Hebrew", "Arabic", "Devanagari", "Bengali", "Gurmukhi"),
@@ -55,7 +57,8 @@ class Tables(NamedTuple):
     scripts: NDArray[np.uint32]
     """A set of one script for a letter, else of none."""
     plain: NDArray[np.uint32]
-    """The letter, mark or digit in lower case, 0 for everything else; a line feed is itself."""
+    """What `normalised` makes of a letter, mark or digit, the first of several characters; 0 for everything
+    else; a line feed is itself."""
     digits: NDArray[np.uint8]
     """1 more than the value of a decimal digit, 0 for everything else."""
 
@@ -84,26 +87,44 @@ def _script(character: str) -> int:
     return 0 if unknown else 1 << len(SCRIPTS) - 1
 
 
+def _joins(character: str) -> bool:
+    """Return whether a character may change, or be changed by, those before it when lines are normalised."""
+    return any(map(_joining().__contains__, unicodedata.normalize("NFKC", character)))
+
+
+@functools.cache
+def _joining() -> frozenset[str]:
+    """Return the marks that are sorted, and what is a character together with the one before it."""
+    hangul = map(chr, [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)])
+    characters = list(map(chr, [*range(0xD800), *range(0xF900, 0x20000)]))
+    parts = (unicodedata.decomposition(character).split() for character in characters)
+    second = (chr(int(both[1], 16)) for both in parts if len(both) == 2 and not both[0].startswith("<"))
+    return frozenset([*hangul, *second, *filter(unicodedata.combining, characters)])
+
+
 @functools.cache
 def tables() -> Tables:
     """Make the tables by the character database of Python."""
     size = sys.maxunicode + 1
     flags, digits = np.zeros(size, np.uint16), np.zeros(size, np.uint8)
     scripts, plain = np.zeros(size, np.uint32), np.zeros(size, np.uint32)
-    for code in [*range(0xD800), *range(0xF900, 0x20000), *range(0xE0000, 0xE1000)]:
+    for code in [*range(0xD800), *range(0xF900, 0x20000), *range(0x2F800, 0x2FA20), *range(0xE0000, 0xE1000)]:
         character = chr(code)
         flags[code] = _flag(character)
         category = unicodedata.category(character)
-        if category[0] in "LMN":
-            lower = character.lower()
-            plain[code] = ord(lower) if len(lower) == 1 else code
+        if category[0] in "LMN" or not unicodedata.is_normalized("NFKC", character):
+            kept = normalised(f"a {character}")[1:]  # behind a space nothing joins
+            plain[code] = ord(kept[0]) if kept else 0
+            flags[code] |= JOINED * (len(kept) > 1 or _joins(character))
         if category[0] == "L":
             scripts[code] = _script(character)
         if category == "Nd":
             digits[code] = unicodedata.decimal(character) + 1
     flags[0xE000:0xF900] = flags[0xF0000:] = PRIVATE
     scripts[0x20000:0x33480] = 1 << SCRIPTS.index("Han")
-    plain[0x20000:0x33480] = np.arange(0x20000, 0x33480)
+    han = normalised("".join(map(chr, [*range(0x20000, 0x2F800), *range(0x2FA20, 0x33480)])))
+    codes = np.frombuffer(han.encode("utf-32-le"), np.uint32)
+    plain[codes] = codes
     flags[[ord(sign) for sign in "<&"]] |= MARKUP
     flags[ord(":")] |= COLON
     plain[10] = 10
@@ -116,14 +137,12 @@ class LineFacts:
 
     chars: NDArray[np.int64]
     words: NDArray[np.int64]
-    letters: NDArray[np.int64]
-    """Letters, marks and digits."""
     flags: NDArray[np.uint16]
     scripts: NDArray[np.uint32]
     exact: Hashes
     """A hash of the line."""
     plain: Hashes
-    """A hash of the letters and digits of the line in lower case."""
+    """A hash of what `normalised` makes of the line."""
     numbers: Hashes
     """A hash of the numbers of two digits or more, in any order; 0: none."""
     is_open: NDArray[np.bool_]
@@ -154,6 +173,9 @@ def facts_of(lines: list[str], counts: NDArray[np.int64]) -> LineFacts:
     sizes = np.add.reduceat(kept, starts, dtype=np.int64)
     plain_starts = np.zeros(len(lines), np.int64)
     np.cumsum(sizes[:-1], out=plain_starts[1:])
+    plain_hashes = line_hashes(plain[kept], plain_starts, MAX_LOOKED + 1)
+    rows = np.flatnonzero(((line_flags & JOINED) > 0) | (sizes == 1))
+    plain_hashes[rows] = _normalised_hashes([cut[row] for row in rows.tolist()])
     html, url = np.zeros(len(lines), bool), np.zeros(len(lines), bool)
     for found, bit, pattern in ((html, MARKUP, _HTML), (url, COLON, _URL)):
         rows = np.flatnonzero(line_flags & bit).tolist()
@@ -161,16 +183,23 @@ def facts_of(lines: list[str], counts: NDArray[np.int64]) -> LineFacts:
     return LineFacts(
         chars=chars,
         words=np.add.reduceat(begins, starts, dtype=np.int64),
-        letters=sizes - 1,
         flags=line_flags,
         scripts=np.bitwise_or.reduceat(scripts, starts),
         exact=mixed(line_hashes(codes, starts, MAX_LOOKED + 1) + chars.astype(np.uint64)),
-        plain=line_hashes(plain[kept], plain_starts, MAX_LOOKED + 1),
+        plain=plain_hashes,
         numbers=_numbers(codes, starts),
         is_open=_is_open(codes, starts),
         html=html,
         url=url,
     )
+
+
+def _normalised_hashes(lines: list[str]) -> Hashes:
+    """Return the hashes of what `normalised` makes of lines whose characters do not tell it one by one."""
+    texts = [f"{normalised(line)[:MAX_LOOKED]}\n" for line in lines]
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
+    return line_hashes(codes, np.cumsum(sizes) - sizes, MAX_LOOKED + 1)
 
 
 def _lines_of(places: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -271,7 +271,7 @@ class Examination:
         if self.cfg.has_source:
             there = src.words > 0
             self.repeats["source"].add(sources_[there], targets[there], rows[there], sides, every[there])
-            there = (src.letters > 0) & (tgt.letters > 0)
+            there = (src.words > 0) & (tgt.words > 0)
             self.repeats["plain"].add(plain[there], pairs[there], rows[there], sides, every[there])
 
     def _characters(
@@ -314,7 +314,7 @@ class Examination:
         self.gallery.add("lopsided", full & long & (odd > np.log2(LOPSIDED)), first, sides, odd)
         same = (src.exact == tgt.exact) & full
         self.gallery.add("identical", same, first, sides)
-        nearly = (src.plain == tgt.plain) & ~same & (src.letters > 0)
+        nearly = (src.plain == tgt.plain) & ~same & full
         self.gallery.add("copies", nearly, first, sides)
         self.gallery.add("numbers", (src.numbers != tgt.numbers) & full, first, sides)
         self.gallery.add("open", (src.is_open != tgt.is_open) & full, first, sides)
@@ -377,12 +377,8 @@ class Examination:
 
 
 def _keys(src: LineFacts, tgt: LineFacts) -> list[Hashes]:
-    """Return the hashes of each pair by which splits are compared, in the order of `_Wanted.kinds`.
-
-    A pair with hardly any letter is compared as it is where case and punctuation do not count.
-    """
-    pairs, plain = combined(src.exact, tgt.exact), combined(src.plain, tgt.plain)
-    return [pairs, src.exact, tgt.exact, np.where((src.letters > 1) & (tgt.letters > 1), plain, pairs)]
+    """Return the hashes of each pair by which splits are compared, in the order of `_Wanted.kinds`."""
+    return [combined(src.exact, tgt.exact), src.exact, tgt.exact, combined(src.plain, tgt.plain)]
 
 
 @dataclass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import unicodedata
 
 import numpy as np
 import pytest
 
+from nmt.data.pair_filters import normalised
 from nmt.doctor import characters
 from nmt.doctor.characters import MAX_LOOKED, SCRIPTS, LineFacts, facts_of
 
@@ -27,9 +28,6 @@ def test_counts_are_those_of_plain_python() -> None:
     found = facts_of(lines, counts)
     assert found.words.tolist() == [len(line.split()) for line in lines]
     assert found.chars.tolist() == [len(line) for line in lines]
-    assert found.letters.tolist() == [
-        sum(unicodedata.category(c)[0] in "LMN" for c in line) for line in lines
-    ]
     assert counts[ord("a")] == sum(line.count("a") for line in lines)
     assert counts.sum() == sum(map(len, lines)) + len(lines)
 
@@ -37,12 +35,29 @@ def test_counts_are_those_of_plain_python() -> None:
 def test_hashes_are_equal_where_lines_are_and_do_not_depend_on_the_block() -> None:
     lines = [*random_lines(), "Ab", "a b!", "ab"]
     found = facts(*lines)
-    plain = ["".join(c.lower() for c in line if unicodedata.category(c)[0] in "LMN") for line in lines]
-    for hashes, keys in ((found.exact, lines), (found.plain, plain)):
+    for hashes, keys in ((found.exact, lines), (found.plain, list(map(normalised, lines)))):
         assert len(set(hashes.tolist())) == len(set(keys))
         assert len(set(zip(hashes.tolist(), keys, strict=True))) == len(set(keys))
     assert facts(lines[7]).exact[0] == found.exact[7]
     assert facts("x" * MAX_LOOKED + "a").exact[0] != facts("x" * MAX_LOOKED + "ab").exact[0]
+
+
+def test_what_is_compared_is_what_filters_compare() -> None:
+    """Characters of several ones, that join with others, of compatibility, of two cases, and none at all."""
+    alphabet = [*"aAbß ﬁİσςΣ½²２㎏¨éÅÅ.…!?", "\u0301", "\u0323", "\u1100", "\u1161", "\u11a8", "가", "\u09c7"]
+    alphabet += [*"かがｶﾞ①𠀀", "\u09be", "\ufb1d", "\u3099", "\U0002f800", "\u4e3d"]
+    rng = random.Random(5)
+    lines = ["".join(rng.choices(alphabet, k=rng.randrange(1, 5))) for _ in range(20_000)]
+    keys, hashes = list(map(normalised, lines)), facts(*lines).plain.tolist()
+    assert len(set(hashes)) == len(set(zip(hashes, keys, strict=True))) == len(set(keys)) < len(lines) - 1_000
+    assert facts("abc").plain == facts("A B-C").plain == facts("ａｂｃ").plain
+
+
+def test_no_character_by_itself_is_compared_otherwise() -> None:
+    ranges = range(0x20, 0x3400), range(0x3400, 0xD800, 50), range(0xE000, 0x20000, 3)
+    lines = list(map(chr, [*itertools.chain(*ranges), *range(0x20000, 0x110000, 99)]))
+    keys, hashes = list(map(normalised, lines)), facts(*lines).plain.tolist()
+    assert len(set(hashes)) == len(set(zip(hashes, keys, strict=True))) == len(set(keys))
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,29 @@ def test_a_mixture_and_a_text_in_one_language(tmp_path: Path) -> None:
     assert train["ratios"] is None
 
 
+def test_what_is_nearly_equal_is_what_filters_drop(tmp_path: Path) -> None:
+    """Compatibility forms, composed characters, ß and lines without letters are compared by one function."""
+    good = sentences(20)
+    near = [("ﬁnd １２ Straße", "x ½"), ("FIND 12 STRASSE!", "X 1⁄2"), ("e\u0301 a", "É…"), ("é A", "é...")]
+    signs = [("!", "?"), ("!", "?"), ("！", "？")]
+    copies = [("Ｂｅｒｌｉｎ ①", "Berlin 1"), ("…", "..."), ("A", "a."), ("the same", "the same")]
+    test = [("find 12 strasse", "x 1⁄2"), ("！", "？"), ("A)", "(a)"), *sentences(3, seed=5)]
+    arguments = written(tmp_path, train=[*good, *near, *signs, *copies, good[0]], test=test)
+
+    def looked_at(name: str) -> tuple[dict[str, Any], int]:
+        row = f"data.filters=[{{name: {name}, normalise: true}}]"
+        report = examined(tmp_path, [*arguments, row, "doctor.sample=0"])
+        train: dict[str, Any] = next(one for one in report["splits"] if one["name"] == "train")
+        return train, train["dropped_by_data_filters"][name]
+
+    train, dropped = looked_at("duplicates")
+    assert (train["repeated"]["pair"], train["near_duplicates"], dropped) == (2, 3, 2 + 3)
+    train, dropped = looked_at("identical")
+    assert (train["findings"]["identical"], train["findings"]["copies"], dropped) == (1, 3, 1 + 3)
+    train, dropped = looked_at("overlap")
+    assert (train["overlaps"][0]["plain_pairs"], dropped) == (3, 2 + 3 + 1)
+
+
 def test_the_corpus_of_a_recipe_is_looked_at_with_its_sets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
