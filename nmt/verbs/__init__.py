@@ -187,7 +187,7 @@ _ROWS = (
         summary="make a file of the target pieces that source pieces become, for faster search",
         config="nmt.verbs.configs.ShortlistConfig",
         code="nmt.verbs.shortlist.run",
-        groups=("data", "decoding"),
+        groups=("data",),
         examples=(
             "nmt shortlist run=outputs/mine read_corpus=true           # from the pairs of its training",
             "nmt shortlist run=outputs/mine data=files data.train=corpus/train translations=50",

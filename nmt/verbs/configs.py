@@ -176,9 +176,11 @@ class RerankConfig(FileConfig):
 
 
 @dataclass
-class ShortlistConfig(RunConfig):
+class ShortlistConfig:
     """Make the file of decoding.shortlist for a run, from its training pairs or from others."""
 
+    run: Any = MISSING
+    """Run directory whose tokenizer splits the pairs."""
     output: str | None = None
     """File to write; null: shortlist.npz in the run directory."""
     translations: int = 100
@@ -193,13 +195,15 @@ class ShortlistConfig(RunConfig):
     """Read or download the corpus that the config of the run names."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         at_least(self, "", 1, "translations", "max_pairs")
         not_negative(self, "", "frequent")
         if self.output is not None and not self.output.strip():
             raise UserError("output must name a file, but is empty")
-        if len(self.runs) > 1:
-            raise UserError("nmt shortlist takes one run; those of an ensemble share its file")
+        if isinstance(self.run, list):
+            raise UserError(
+                f"run must be one directory, but is {self.run}; the runs of an ensemble share a tokenizer, "
+                "and so the file that is made for one of them"
+            )
 
 
 @dataclass

@@ -24,7 +24,7 @@ from nmt.verbs.configs import ShortlistConfig
 def run(trial: Composed) -> dict[str, Any]:
     """Write the file, and print how to use it."""
     cfg = trial.to_config(ShortlistConfig)
-    directory = RunDirectory(Path(cfg.runs[0]))
+    directory = RunDirectory(Path(str(cfg.run)))
     directory.verify()
     trained = load_config(directory.config_file)
     if trained.task is not Task.translation:

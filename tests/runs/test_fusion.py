@@ -84,3 +84,20 @@ def other_shortlist(folder: Path) -> Path:
 def test_a_language_model_is_not_given_a_shortlist(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shortlist", f"run={folder / 'lm'}", "data=toy"]) == 2
     assert "nmt shortlist is for runs that translate" in capsys.readouterr().err
+
+
+def test_a_shortlist_is_made_for_one_run_and_takes_no_key_of_a_search(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder / "run"
+    for arguments, message in [
+        ([f"run=[{run},{run}]"], "run must be one directory, but is ["),
+        ([f"run={run}", "decoding.beam_size=3"], "decoding"),
+        ([f"run={run}", "checkpoint=best"], "checkpoint"),
+    ]:
+        assert main(["shortlist", *arguments, "data=toy"]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["shortlist", "--help"]) == 0
+    assert not {"decoding.beam_size", "ensemble.mean", "runtime.device"} & {
+        line.strip().partition("=")[0] for line in capsys.readouterr().out.splitlines()
+    }
