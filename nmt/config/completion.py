@@ -41,6 +41,8 @@ PATHS = (
     "tgt_text",
     "folder",
     "glossary",
+    "shortlist",
+    "allowed",
 )
 """Last names of keys that name other files and folders."""
 NAMES: dict[str, Iterable[str]] = {"metrics": METRICS, "trainer.measures": MEASURES, "tracking.sinks": SINKS}

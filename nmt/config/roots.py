@@ -420,6 +420,8 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
             f"task=language_model needs a model without a source, but model.name={cfg.model.name} has an "
             "encoder; choose model=gpt"
         )
+    for key in cfg.decoding.narrowed_by if cfg.task is not Task.translation else ():
+        yield f"decoding.{key} is for task=translation; leave it out"
     if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
     if cfg.task is Task.language_model and any(

@@ -184,6 +184,4 @@ def _spelt_alike(tokenizer: Tokenizer) -> PieceIds:
 
 def _needed(tokenizer: Tokenizer) -> PieceIds:
     """Return the special ids, and the ids of bytes, with which any text can be spelt."""
-    tgt = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.tgt_model)
-    bytes_of = [i for i in range(EOS_ID + 1, tokenizer.tgt_vocab_size) if tgt.is_byte(i)]
-    return np.array([*range(EOS_ID + 1), *bytes_of], np.int64)
+    return np.array([*range(EOS_ID + 1), *sorted(tokenizer.tgt_byte_ids)], np.int64)

@@ -152,6 +152,11 @@ class Tokenizer:
         """Pieces of the target side."""
         return int(self._tgt.get_piece_size())
 
+    @functools.cached_property
+    def tgt_byte_ids(self) -> frozenset[int]:
+        """The target ids of bytes, with which any text can be spelt; none without tokenizer.byte_fallback."""
+        return frozenset(i for i in range(EOS_ID + 1, self.tgt_vocab_size) if self._tgt.is_byte(i))
+
     @property
     def src_start(self) -> list[int]:
         """The id in front of every source, if there is one."""

@@ -14,6 +14,8 @@ from nmt.errors import UserError, suggest
 from nmt.loading import Code
 from nmt.runtime_config import Precision
 
+PARTS_OF_VOCABULARY = ("shortlist", "allowed")
+"""Keys that name a file of what is left of the vocabulary."""
 BATCH_TOKENS_ON_CPU, BATCH_TOKENS_ON_GPU = 8192, 32_768
 
 
@@ -64,6 +66,9 @@ class DecodingConfig:
     shortlist: str | None = None
     """File of nmt shortlist: each sentence may only have the pieces that its source pieces become, which
     makes the output layer smaller; null: all pieces."""
+    allowed: str | None = None
+    """File with a word, a phrase or a character in each line: translations have only the pieces that spell
+    these words and phrases, and pieces of these characters; null: all pieces."""
     n_best: int = 1
     """Hypotheses returned per sentence."""
     batch_tokens: int | None = None
@@ -97,8 +102,9 @@ class DecodingConfig:
                 "decoding.min_length_ratio must not exceed decoding.max_length_ratio, but "
                 f"{self.min_length_ratio} > {self.max_length_ratio}; raise the latter"
             )
-        if self.shortlist is not None and not self.shortlist.strip():
-            raise UserError("decoding.shortlist must name a file, but is empty; null is for all pieces")
+        for key in PARTS_OF_VOCABULARY:
+            if (file := getattr(self, key)) is not None and not file.strip():
+                raise UserError(f"decoding.{key} must name a file, but is empty; null is for all pieces")
         if not all(map(str.strip, self.avoid)):
             raise UserError("decoding.avoid must list words or phrases, but one of them is blank")
 
@@ -110,6 +116,11 @@ class DecodingConfig:
     def tokens_at_once(self, device_type: str) -> int:
         """Return `batch_tokens`, or what suits the device."""
         return self.batch_tokens or (BATCH_TOKENS_ON_CPU if device_type == "cpu" else BATCH_TOKENS_ON_GPU)
+
+    @property
+    def narrowed_by(self) -> list[str]:
+        """The keys that leave a part of the vocabulary, of those that are set."""
+        return [key for key in PARTS_OF_VOCABULARY if getattr(self, key) is not None]
 
     @property
     def has_minimum(self) -> bool:
@@ -157,10 +168,10 @@ class BeamConfig(DecodingConfig):
         at_least(self, "decoding", 1, "beam_size")
         at_least(self, "decoding", 1, "num_groups")
         finite(self, "decoding", "length_penalty_alpha", "coverage_penalty", "diversity_penalty")
-        if self.cuda_graphs and self.shortlist is not None:
+        if self.cuda_graphs and self.narrowed_by:
             raise UserError(
                 "decoding.cuda_graphs=true records searches over the whole vocabulary; set it to false, or "
-                "decoding.shortlist=null"
+                f"decoding.{self.narrowed_by[0]}=null"
             )
         if self.n_best > self.beam_size:
             raise UserError(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.shortlist import PieceIds
-from nmt.data.special_ids import PAD_ID
+from nmt.data.special_ids import EOS_ID, PAD_ID
 from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.models.base import TranslationModel
 from nmt.models.narrowed import narrowed
@@ -30,7 +30,7 @@ WIDTH = 64
 def narrow_search(search: Search, allowed: Sequence[PieceIds]) -> Search:
     """Return `search` over the tokens that are `allowed`, ascending ids for each sentence of the batch.
 
-    Special ids are always among these. What a wish asks for is allowed, too.
+    EOS is always among these. What a wish asks for is allowed, too.
     """
 
     def found(
@@ -45,7 +45,7 @@ def narrow_search(search: Search, allowed: Sequence[PieceIds]) -> Search:
             np.union1d(own, np.array(_asked_for(wish), np.int64))
             for own, wish in zip(allowed, asked, strict=True)
         ]
-        ids = np.unique(np.concatenate(sets))
+        ids = np.unique(np.concatenate([np.arange(EOS_ID + 1), *sets]))
         numbers = {token: number for number, token in enumerate(ids.tolist())}
         mask = np.zeros((len(sets), -(-len(ids) // WIDTH) * WIDTH), dtype=bool)
         for row, own in zip(mask, sets, strict=True):

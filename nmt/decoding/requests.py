@@ -224,7 +224,7 @@ class Wishes:
         """
         start = self.tokenizer.tgt_start(request.src)
         prefix, rest = self._beginning(request.prefix)
-        must = [ids for ids in map(self._phrase, dict.fromkeys(request.must)) if ids]
+        must = [ids for ids in map(self.phrase, dict.fromkeys(request.must)) if ids]
         avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
         return Wish(
             [*start, *prefix],
@@ -270,8 +270,8 @@ class Wishes:
     def _turned(self, ids: list[int]) -> list[int]:
         return ids[::-1] if self.tokenizer.cfg.right_to_left else ids
 
-    def _phrase(self, phrase: str) -> list[int]:
-        """Return the ids of a phrase that must appear; none if the vocabulary cannot spell it."""
+    def phrase(self, phrase: str) -> list[int]:
+        """Return the ids of a phrase, in the order of the model; none if the vocabulary cannot spell it."""
         ids = self._ids(phrase)
         if WITHOUT_SPACES.match(phrase.strip()[0]):
             ids = next((self._turned(found) for found in self._spellings_of(phrase, 1)), ids)

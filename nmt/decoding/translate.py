@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,10 @@ import torch
 from nmt.data.batching import pad, plan_in_order
 from nmt.data.documents import current
 from nmt.data.pairs import CONTEXT_SEPARATOR
-from nmt.data.shortlist import Shortlist
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode
+from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import log_probs_of
 from nmt.decoding.graph_search import forget
@@ -114,7 +113,7 @@ def translate(
     sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, named)
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
     asked.require_room(longest_source(model, cfg), named)
-    shortlist = Shortlist.load(Path(cfg.shortlist), tokenizer) if cfg.shortlist else None
+    allowed = AllowedTokens(cfg, tokenizer, warn)
     translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
@@ -126,9 +125,9 @@ def translate(
     with evaluating(model):
         searched = in_precision(model, cfg, device)
         for numbers in world.shard(told(batches, "translating", "lines")):
-            src, src_mask = (tensor.to(device) for tensor in pad([sources[i] for i in numbers]))
-            allowed = [shortlist.allowed(sources[i]) for i in numbers] if shortlist else None
-            hypotheses = decode(searched, src, src_mask, cfg, asked.wishes(numbers), allowed)
+            own = [sources[i] for i in numbers]
+            src, src_mask = (tensor.to(device) for tensor in pad(own))
+            hypotheses = decode(searched, src, src_mask, cfg, asked.wishes(numbers), allowed.of(own))
             ranked = [_detokenised(best, tokenizer, cfg) for best in hypotheses]
             asked.complete(numbers, ranked, searched, device)
             found.append([[vars(one) for one in best] for best in ranked])

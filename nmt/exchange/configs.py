@@ -60,11 +60,10 @@ class ExportConfig(RunConfig):
                 f"ensemble.lm={self.ensemble.lm} is a second model, but an exported model is one; "
                 "leave it out"
             )
-        shortlist = getattr(self.decoding, "shortlist", None)  # without a run, decoding is still missing
-        if shortlist is not None:
+        for key in getattr(self.decoding, "narrowed_by", []):  # without a run, decoding is still missing
             raise UserError(
-                f"decoding.shortlist={shortlist} has no place in an exported model, which "
-                "predicts all pieces; add decoding.shortlist=null"
+                f"decoding.{key}={getattr(self.decoding, key)} has no place in an exported model, which "
+                f"predicts all pieces; add decoding.{key}=null"
             )
         if not self.output.strip():
             raise UserError("output must name a folder, but is empty")

@@ -64,9 +64,9 @@ class LanguageModel(TaskCode):
 
 def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
     """Return the text of `max_tokens` sampled tokens that continue `prompt`; EOS ends a line."""
-    if cfg.has_minimum or cfg.avoid:
+    if cfg.has_minimum or cfg.avoid or cfg.narrowed_by:
         raise UserError(
-            "decoding.min_length, decoding.min_length_ratio and decoding.avoid are for translations; leave "
+            "decoding.min_length, min_length_ratio, avoid, shortlist and allowed are for translations; leave "
             "them out to continue a text"
         )
     *whole, unfinished = prompt.split("\n")

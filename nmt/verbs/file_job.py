@@ -464,11 +464,15 @@ class LineCounter(Progress):
         self.add_task("", total=total, completed=done, before=done)
         (self._task,) = self.tasks
         self._reported = self.get_time()
+        self._shown = set[str]()
 
     def add(self, num_lines: int, warnings: Sequence[str]) -> None:
         """Count the lines of a block, and show the warnings about them."""
         self.advance(self._task.id, num_lines)
         for warning in warnings:
+            if warning in self._shown:  # every worker says what is about no line
+                continue
+            self._shown.add(warning)
             self.note(f"warning: {warning}")
         if self.disable and self.get_time() - self._reported >= REPORT_SECONDS:
             self._reported = self.get_time()

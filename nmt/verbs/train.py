@@ -20,10 +20,10 @@ from nmt.config.compose import Composed
 from nmt.config.roots import TrainConfig, in_updates, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
-from nmt.data.shortlist import Shortlist
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingData
+from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better
@@ -277,8 +277,7 @@ def validator(
 ) -> Callable[[int], dict[str, float]]:
     """Return a function that scores the model on the validation split, like the final evaluation."""
     cfg = trained.cfg
-    if cfg.decoding.shortlist is not None:  # a wrong one is told before the first update
-        Shortlist.load(Path(cfg.decoding.shortlist), trained.tokenizer)
+    AllowedTokens(cfg.decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)

@@ -18,6 +18,7 @@ from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
 from nmt.errors import Log, UserError
+from nmt.files import digest
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, open_runs, output_lines
 from nmt.verbs.file_job import Answers, Reader, Work, answer, answer_file
@@ -121,8 +122,14 @@ def _glossary(cfg: TranslateConfig) -> Glossary:
 
 
 def search_settings(decoding: Any) -> dict[str, Any]:
-    """Return the keys of a search that translations depend on: not those of speed and memory."""
-    return {f"decoding.{key}": value for key, value in to_plain(decoding).items() if key not in SPEED}
+    """Return what translations depend on: the keys of a search, but those of speed and memory, and its files.
+
+    A file that is missing is refused where it is read.
+    """
+    files = {key: Path(getattr(decoding, key)).expanduser() for key in decoding.narrowed_by}
+    contents = {f"decoding.{key}.sha256": digest(file)[:16] for key, file in files.items() if file.is_file()}
+    keys = {f"decoding.{key}": value for key, value in to_plain(decoding).items() if key not in SPEED}
+    return keys | contents
 
 
 def _facts(cfg: TranslateConfig) -> dict[str, Any]:
