@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -81,8 +82,10 @@ class Processes:
         self.folder = folder
         context = multiprocessing.get_context("fork")
         self.workers = [context.Process(target=self._run, args=(body, rank)) for rank in range(2)]
+        gc.freeze()  # the stores of earlier tests end threads, which a fork does not have
         for worker in self.workers:
             worker.start()
+        gc.unfreeze()
 
     def _run(self, body: Body, rank: int) -> None:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port)}
@@ -556,16 +559,18 @@ def test_a_process_that_is_stopped_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: int
 ) -> None:
     def stop(world: World) -> int:
+        world.barrier()
         if world.rank == stopped:
             os.kill(os.getpid(), signal.SIGSTOP)
         return wait_for_the_other(world)
 
-    processes = Processes(launched(stop, monkeypatch, timeout_seconds=2), tmp_path)
+    # A client of the store may need some seconds to connect.
+    processes = Processes(launched(stop, monkeypatch, timeout_seconds=5), tmp_path)
     processes.workers[1 - stopped].join(60)
     lines = (tmp_path / f"stderr.{1 - stopped}").read_text().splitlines()
     name = f"process {processes.workers[stopped].pid} on {socket.gethostname()}"
     assert lines[0] == (
-        f"error: rank {stopped} ({name}) has given no sign of life for 2 seconds (runtime.timeout_minutes); "
+        f"error: rank {stopped} ({name}) has given no sign of life for 5 seconds (runtime.timeout_minutes); "
         "what the training saved is intact, and the same command goes on from there. "
         "The threads of this process wait here:"
     )
