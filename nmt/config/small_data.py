@@ -116,6 +116,8 @@ def _not_countable(cfg: TrainConfig) -> str:
 def vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
     """Return the size of the tokenizer for a config that leaves nothing else open."""
     usual, kind = TokenizerConfig.vocab_size, cfg.tokenizer.kind
+    if cfg.tokenizer.path:
+        return Setting(VOCABULARY, usual, f"not used, with tokenizer.path={cfg.tokenizer.path}")
     if kind in COUNTED:
         return Setting(VOCABULARY, usual, f"at most, of tokenizer.kind={kind.value}")
     if why := _not_countable(cfg):
@@ -134,6 +136,7 @@ def settings_for(counts: Census, cfg: DictConfig) -> list[Setting]:
 
 _ALSO_READ = (
     "tokenizer.kind",
+    "tokenizer.path",
     "tokenizer.joint",
     "tokenizer.byte_fallback",
     "data.max_tokens",
@@ -184,7 +187,9 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
 
 def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:
     alpha, kind = _step(0.05 * scarcity, 0.0, 0.05), known.get("tokenizer.kind")
-    if kind in (TokenizerKind.char, TokenizerKind.word):
+    if path := known.get("tokenizer.path"):
+        alpha, why = 0.0, f"tokenizer.path={path} has one segmentation only"
+    elif kind in (TokenizerKind.char, TokenizerKind.word):
         alpha, why = 0.0, f"tokenizer.kind={kind.value} has one segmentation only"
     elif alpha and kind is TokenizerKind.unigram:
         alpha, why = 0.2, "each epoch shows words in other pieces (Kudo 2018)"

@@ -83,6 +83,8 @@ FREE = ("*dropout*", "layer_drop", "init", "embedding_init")
 """Keys of a model that neither name nor shape a weight, nor say what is computed of them."""
 OF_TEXT = (
     "kind",
+    "path",
+    "tgt_path",
     "joint",
     "byte_fallback",
     "normalization",

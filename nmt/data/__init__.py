@@ -35,6 +35,8 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     source_factors      What a piece of the source has besides its spelling: case, place in its word.
     casing              Inline case: words in lower case, and marks for their capitals.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
+    piece_models        The models that split lines into pieces, behind one contract.
+    ready_tokenizers    Tokenizers that are ready before the training, given our special ids.
     terms               Terms offered inside of sources: aligned words in training, glossaries later.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.

@@ -23,6 +23,7 @@ import sentencepiece
 
 from nmt.data.mixture import TAG
 from nmt.data.pairs import ParallelText
+from nmt.data.piece_models import PieceModel, piece_model
 from nmt.data.source_factors import small
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.subword_sampling import Pieces
@@ -38,6 +39,7 @@ from nmt.data.tokenizer_training import (
     punctuated,
     words,
 )
+from nmt.errors import UserError
 
 NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 """Types of pieces in the format of SentencePiece."""
@@ -77,6 +79,11 @@ def extended(
     those of which `text` has most.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
+    if cfg.path:
+        raise UserError(
+            f"init.vocabulary=extend needs a run whose tokenizer was trained, but that of tokenizer.path="
+            f"{cfg.path} was ready; keep it, or take another by init.vocabulary=remap"
+        )
     src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
     if cfg.tells_case:
         src = list(map(small, src))
@@ -251,12 +258,12 @@ def _integer(value: int) -> bytes:
 
 def origins(old: bytes, new: bytes) -> Origins:
     """Return from which pieces of model `old` each piece of model `new` begins."""
-    spelt = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in (old, new)]
-    before, after = (
-        [str(piece) for piece in processor.id_to_piece(list(range(processor.get_piece_size())))]
-        for processor in spelt
-    )
-    ids, known, symbols = {text: i for i, text in enumerate(before)}, Pieces(old), Pieces(new).symbols
+    models = [piece_model(model) for model in (old, new)]
+    before, after = (model.spellings(range(model.size)) for model in models)
+    ids = {text: i for i, text in enumerate(before)}
+    if any(model.startswith(b"{") for model in (old, new)):
+        return _origins_by_text(models[0], ids, after)
+    known, symbols = Pieces(old), Pieces(new).symbols
     found: Origins = list(range(EOS_ID + 1))
     for text in after[EOS_ID + 1 :]:
         if text in ids:
@@ -265,6 +272,18 @@ def origins(old: bytes, new: bytes) -> Origins:
             found.append(sorted(known.symbols.values()))
         else:
             found.append(_split(text, known))
+    return found
+
+
+def _origins_by_text(old: PieceModel, ids: dict[str, int], after: Sequence[str]) -> Origins:
+    """Return the origins of spellings where one of the models is not of SentencePiece.
+
+    What has no piece of its own begins from the pieces of its text, as the old model splits it.
+    """
+    found: Origins = list(range(EOS_ID + 1))
+    encoded = old.encode([text.replace(SPACE, " ").strip() for text in after])
+    for text, parts in list(zip(after, encoded, strict=True))[EOS_ID + 1 :]:
+        found.append(ids[text] if text in ids else [token for token in parts[:-1] if token != UNK_ID])
     return found
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
 
 from nmt.data.augmentation import UNMODIFIED, Augmentation
@@ -97,7 +96,7 @@ class Encoder:
 
     def entry_name(self, kind: str, *parts: object) -> str:
         """Return the name of an entry of the cache that depends on this encoder and on `parts`."""
-        versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version
+        versions = FORMAT_VERSION, self.tokenizer.versions, unicodedata.unidata_version
         options = tuple(self.options)[: None if self.options.weighted else -1]  # absent if without effect
         return entry_name(kind, *versions, *parts, self.tokenizer.fingerprint, options)
 

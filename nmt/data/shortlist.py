@@ -18,7 +18,6 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import RaggedIds
@@ -174,12 +173,8 @@ def _spelt_alike(tokenizer: Tokenizer) -> PieceIds:
     """Return for each source piece the id (V,) of the target piece of its spelling, `UNK_ID` for none."""
     if tokenizer.src_model == tokenizer.tgt_model:
         return np.arange(tokenizer.src_vocab_size)
-    src, tgt = (
-        sentencepiece.SentencePieceProcessor(model_proto=model)
-        for model in (tokenizer.src_model, tokenizer.tgt_model)
-    )
-    pieces = src.id_to_piece(list(range(tokenizer.src_vocab_size)))
-    return np.asarray(tgt.piece_to_id(pieces), np.int64)
+    spellings = tokenizer.src_spellings(range(tokenizer.src_vocab_size))
+    return np.asarray(tokenizer.tgt_ids_of(spellings), np.int64)
 
 
 def _needed(tokenizer: Tokenizer) -> PieceIds:

@@ -1,4 +1,4 @@
-"""Text to ids and ids to text, by SentencePiece models that are trained on the pairs of a run.
+"""Text to ids and ids to text, by models that are trained on the pairs of a run, or ready (tokenizer.path).
 
 Both sides end with EOS; nothing else is added here (see `nmt.data.special_ids`). With
 `tokenizer.right_to_left` the target ids are those of the line from its last piece to its first, and then EOS:
@@ -8,7 +8,7 @@ A tag in front of a source asks for a target language (see `nmt.data.mixture`). 
 is the first id of the target, too, or instead: a target is then encoded together with its source.
 
 A line is prepared first, in training and at every use alike: lower-cased and freed of punctuation if the
-config says so. Then SentencePiece normalises the line and splits it into pieces. Scoring never prepares a
+config says so. Then the model normalises the line and splits it into pieces. Scoring never prepares a
 line: translations are compared with references as they were read.
 """
 
@@ -20,10 +20,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import sentencepiece
 import torch
 
 from nmt.data import casing, source_factors
@@ -31,7 +30,12 @@ from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.label_set import label_model, named, spelt
 from nmt.data.mixture import TAG, split_tag, untagged
 from nmt.data.pairs import ParallelText, one_line
-from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.data.piece_models import BOS as BOS
+from nmt.data.piece_models import EOS as EOS
+from nmt.data.piece_models import Piece as Piece
+from nmt.data.piece_models import PieceModel, piece_model
+from nmt.data.ready_tokenizers import ready_models
+from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.subword_sampling import SubwordSampler
 from nmt.data.tokenizer_training import (
     SPACE,
@@ -42,7 +46,6 @@ from nmt.data.tokenizer_training import (
     prepare,
     punctuated,
     train_model,
-    words,
 )
 from nmt.errors import UserError
 from nmt.files import write_atomically
@@ -56,30 +59,16 @@ PART_LINES = 2048
 """Lines that a thread encodes at a time."""
 
 
-class Piece(NamedTuple):
-    """A token as people read it."""
-
-    id: int
-    text: str
-    """Spelling in the vocabulary: ▁ is the space before a word, and `<unk>`, `<s>`, `</s>` are special."""
-    surface: str
-    """The part of the line; all surfaces together are the line. Empty for `<s>` and `</s>`."""
-
-
-BOS, EOS = Piece(BOS_ID, "<s>", ""), Piece(EOS_ID, "</s>", "")
-
-
 class Tokenizer:
-    """A pair of SentencePiece models: text to ids on either side, ids to text on the target side."""
+    """A pair of models: text to ids on either side, ids to text on the target side."""
 
     def __init__(self, cfg: TokenizerConfig, src_model: bytes, tgt_model: bytes):
         self.cfg = cfg
         self.src_model = src_model
         self.tgt_model = tgt_model
-        self._src = sentencepiece.SentencePieceProcessor(model_proto=src_model)
-        self._tgt = self._src
-        if tgt_model != src_model:
-            self._tgt = sentencepiece.SentencePieceProcessor(model_proto=tgt_model)
+        is_word = cfg.kind is TokenizerKind.word
+        self._src = piece_model(src_model, is_word=is_word)
+        self._tgt = self._src if tgt_model == src_model else piece_model(tgt_model, is_word=is_word)
         self._src_tag = _tag(self._src, cfg.src_tag, "src_tag")
         self._tgt_tag = None if cfg.labels else _tag(self._tgt, cfg.tgt_tag, "tgt_tag")
         self.labels: list[str] = []  # those of a classifier, in the order of their ids
@@ -95,7 +84,13 @@ class Tokenizer:
 
     @classmethod
     def train(cls, cfg: TokenizerConfig, text: ParallelText, tags: Sequence[str] = ()) -> Tokenizer:
-        """Train on both sides of `text`; each of `tags` is a piece of each side that has it."""
+        """Train on both sides of `text`; each of `tags` is a piece of each side that has it.
+
+        With `cfg.path` the tokenizer is ready, and learns the labels of a classifier alone.
+        """
+        if cfg.path:
+            src_model, tgt_model = ready_models(cfg, tags)
+            return cls(cfg, src_model, label_model(sorted({*text.tgt})) if cfg.labels else tgt_model)
         src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
         if cfg.tells_case:
             src = list(map(source_factors.small, src))
@@ -140,7 +135,7 @@ class Tokenizer:
     @property
     def src_vocab_size(self) -> int:
         """Pieces of the source side."""
-        return int(self._src.get_piece_size())
+        return self._src.size
 
     @property
     def num_src_ids(self) -> int:
@@ -150,12 +145,12 @@ class Tokenizer:
     @property
     def tgt_vocab_size(self) -> int:
         """Pieces of the target side."""
-        return int(self._tgt.get_piece_size())
+        return self._tgt.size
 
     @functools.cached_property
     def tgt_byte_ids(self) -> frozenset[int]:
         """The target ids of bytes, with which any text can be spelt; none without tokenizer.byte_fallback."""
-        return frozenset(i for i in range(EOS_ID + 1, self.tgt_vocab_size) if self._tgt.is_byte(i))
+        return frozenset(self._tgt.byte_ids())
 
     @property
     def src_start(self) -> list[int]:
@@ -179,6 +174,15 @@ class Tokenizer:
                 "of the run"
             )
         return [self._language_tags[spelling]]
+
+    @property
+    def versions(self) -> str:
+        """The versions of the libraries on which the ids of a text depend."""
+        return " ".join(dict.fromkeys([self._src.version, self._tgt.version]))
+
+    def tgt_ids_of(self, spellings: Sequence[str]) -> list[int]:
+        """Return the target ids of pieces that are given by their spellings, `UNK_ID` for none."""
+        return list(map(self._tgt.id_of, spellings))
 
     @property
     def fingerprint(self) -> str:
@@ -278,15 +282,15 @@ class Tokenizer:
 
     def src_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of source ids in the vocabulary, as `tgt_spellings` does of target ids."""
-        return [str(text) for text in self._src.id_to_piece(list(ids))]
+        return self._src.spellings(ids)
 
     def tgt_spellings(self, ids: Sequence[int]) -> list[str]:
         """Return the spelling of target ids in the vocabulary, in their order: `Piece.text`."""
-        return [str(text) for text in self._tgt.id_to_piece(list(ids))]
+        return self._tgt.spellings(ids)
 
     def decoded_pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Return the tokens of a translation and EOS; `ids` are those of `decode`."""
-        found = _pieces(self._tgt.decode(self._in_text_order(ids), return_type="proto"))
+        found = self._tgt.decoded_pieces(self._in_text_order(ids))
         return [*self._own_tag(ids), *self._turned(self._with_case(found))]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -307,7 +311,7 @@ class Tokenizer:
         return [piece._replace(surface=part) for piece, part in zip(pieces, surfaces, strict=True)]
 
     def _label_id(self, label: str) -> int:
-        found = int(self._tgt.piece_to_id(spelt(label)))
+        found = self._tgt.id_of(spelt(label))
         if found == UNK_ID:
             raise UserError(f"{label!r} is no label of the training; these are {named(self.labels)}")
         return found
@@ -344,9 +348,8 @@ class Tokenizer:
     def _of_tgt(self, lines: Sequence[str]) -> list[str]:
         return punctuated(lines, self.cfg.moses_tgt)
 
-    def _encode(self, processor: Any, lines: Sequence[str]) -> list[list[int]]:
-        encode = _encode_words if self.cfg.kind is TokenizerKind.word else _encode
-        return encode(processor, prepare(self.cfg, lines))
+    def _encode(self, model: PieceModel, lines: Sequence[str]) -> list[list[int]]:
+        return model.encode(prepare(self.cfg, lines))
 
     def _encode_sources(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, with the values of their factors, where there are some."""
@@ -383,7 +386,7 @@ class Tokenizer:
         """Return sampled sources with the values of the factors that the spellings of pieces tell."""
         found = []
         for ids in sampled.take(range(len(sampled.lengths))):
-            spellings = self._src.id_to_piece(ids.tolist())
+            spellings = self._src.spellings(ids.tolist())
             pieces = [Piece(i, text, "") for i, text in zip(ids.tolist(), spellings, strict=True)]
             found.append([piece.id for piece in self._with_values(pieces, spellings)])
         return RaggedIds.of(found)
@@ -395,11 +398,8 @@ class Tokenizer:
             self._samplers[model, alpha] = SubwordSampler(model, alpha, is_bpe=is_bpe)
         return self._samplers[model, alpha]
 
-    def _pieces(self, processor: Any, lines: Sequence[str]) -> list[list[Piece]]:
-        ready = prepare(self.cfg, lines)
-        if self.cfg.kind is TokenizerKind.word:
-            return [_word_pieces(processor, line) for line in ready]
-        return [self._with_case(_pieces(line)) for line in processor.encode(ready, return_type="proto")]
+    def _pieces(self, model: PieceModel, lines: Sequence[str]) -> list[list[Piece]]:
+        return [self._with_case(pieces) for pieces in model.pieces(prepare(self.cfg, lines))]
 
 
 def _files(directory: Path) -> tuple[Path, Path] | None:
@@ -410,34 +410,29 @@ def _files(directory: Path) -> tuple[Path, Path] | None:
 
 
 def _read_model(path: Path) -> bytes:
-    """Return the bytes of a model file, once SentencePiece accepts them and the special ids are ours."""
+    """Return the bytes of a model file, once its library accepts them and the special ids are ours."""
     try:
         model = path.read_bytes()
-        processor = sentencepiece.SentencePieceProcessor()
-        processor.load_from_serialized_proto(model)
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"{path} is not a readable SentencePiece model: {error}") from error
-    found = processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()
-    if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
-        raise UserError(
-            f"{path} has the ids {found} for padding, unknown, begin and end, but they must be "
-            f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained"
-        )
+        piece_model(model)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except UserError as error:
+        raise UserError(f"{path} {error}") from error
     return model
 
 
-def _tag(processor: Any, spelling: str, key: str) -> Piece | None:
+def _tag(model: PieceModel, spelling: str, key: str) -> Piece | None:
     """Return the piece in front of every line; raise `UserError` if the model has none of this spelling."""
     if not spelling:
         return None
-    number = int(processor.piece_to_id(spelling))
+    number = model.id_of(spelling)
     if number == UNK_ID:
         raise UserError(f"tokenizer.{key}={spelling} is not in the vocabulary of the run")
     return Piece(number, spelling, "")
 
 
 def _flat(encode: Callable[[Sequence[str]], list[list[int]]], lines: Sequence[str]) -> RaggedIds:
-    """Encode in threads that also make the arrays: SentencePiece computes without Python's lock."""
+    """Encode in threads that also make the arrays: the libraries compute without Python's lock."""
     parts = [lines[start : start + PART_LINES] for start in range(0, len(lines), PART_LINES)]
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         encoded = list(threads.map(lambda part: RaggedIds.of(encode(part)), parts))
@@ -456,29 +451,3 @@ def _tagged(tag: Piece | None) -> list[Piece]:
 
 def _after(start: Sequence[int], sentences: RaggedIds) -> RaggedIds:
     return sentences.after(start[0]) if start else sentences
-
-
-def _encode(processor: Any, lines: Sequence[str]) -> Any:
-    """Encode all lines in one thread."""
-    return processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int)
-
-
-def _encode_words(processor: Any, lines: Sequence[str]) -> list[list[int]]:
-    """Look the words up one by one: SentencePiece would make a row of unknown words one unknown piece."""
-    return [[*processor.piece_to_id(words(processor.normalize(line))), EOS_ID] for line in lines]
-
-
-def _pieces(line: Any) -> list[Piece]:
-    """Return the pieces of a line that SentencePiece encoded as `proto`, and EOS."""
-    pieces = [Piece(p.id, "<unk>" if p.id == UNK_ID else p.piece, p.surface) for p in line.pieces]
-    return [*pieces, EOS]
-
-
-def _word_pieces(processor: Any, line: str) -> list[Piece]:
-    """Return the words of a line, each looked up by itself, and EOS."""
-    pieces: list[Piece] = []
-    for word in words(processor.normalize(line)):
-        token = int(processor.piece_to_id(word))
-        surface = word.replace(SPACE, " ") if pieces else word.removeprefix(SPACE)
-        pieces.append(Piece(token, "<unk>" if token == UNK_ID else word, surface))
-    return [*pieces, EOS]

@@ -74,9 +74,13 @@ class Case(Enum):
     markup = "markup"
 
 
+OF_TRAINING = ("kind", "min_frequency", "byte_fallback", "character_coverage", "normalization", "case")
+"""Keys that decide how a tokenizer is trained, and mean nothing for one that is ready."""
+
+
 @dataclass
 class TokenizerConfig:
-    """The SentencePiece model of a run."""
+    """The model that splits lines into pieces: SentencePiece, trained by the run, or a ready one."""
 
     kind: TokenizerKind = TokenizerKind.unigram
     """unigram, bpe, char or word."""
@@ -129,6 +133,11 @@ class TokenizerConfig:
     tag_side: TagSide = TagSide.source
     """Where the tags of data.target_tags go: source; target, which the search then begins with the tag; or
     both."""
+    path: str = ""
+    """A tokenizer.json of the library tokenizers (Hugging Face) to use instead of training; empty: none.
+    Then unigram and bpe, vocab_size and max_sentences have no effect. Needs the extra tokenizers."""
+    tgt_path: str = ""
+    """The tokenizer.json of the target side, where it is not that of path; needs joint=false."""
 
     def __post_init__(self) -> None:
         at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")
@@ -159,6 +168,30 @@ class TokenizerConfig:
         self._check_min_frequency()
         self._check_case()
         self._check_symbols()
+        self._check_path()
+
+    def _check_path(self) -> None:
+        if self.tgt_path and (self.joint or not self.path):
+            raise UserError(
+                f"tokenizer.tgt_path={self.tgt_path} needs tokenizer.path, of the source side, and "
+                "tokenizer.joint=false"
+            )
+        if not self.path:
+            return
+        for key in OF_TRAINING:
+            value, usual = getattr(self, key), getattr(TokenizerConfig, key)
+            has_no_effect = value in (TokenizerKind.unigram, TokenizerKind.bpe)  # recipes choose one
+            if value != usual and not has_no_effect:
+                shown = value.value if isinstance(value, Enum) else str(value).lower()
+                raise UserError(
+                    f"tokenizer.{key}={shown} is for a tokenizer that is trained, but that of "
+                    f"tokenizer.path={self.path} is ready; leave out one of the two"
+                )
+        if self.sampling_alpha:
+            raise UserError(
+                f"tokenizer.sampling_alpha={self.sampling_alpha} needs a tokenizer that is trained, but that "
+                f"of tokenizer.path={self.path} is ready; set it to 0, or leave out tokenizer.path"
+            )
 
     def _check_case(self) -> None:
         if self.case is Case.keep:

@@ -33,10 +33,12 @@ from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.label_set import label_set, require_known
 from nmt.data.mixture import mean_shares
 from nmt.data.pair_filters import ModelScorers
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated, one_line
+from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig
+from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig, punctuated
+from nmt.data.tokenizer_training import prepare as prepare_lines
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
@@ -47,6 +49,8 @@ FORMAT_VERSION = 3
 """Increased when the format of a cache entry changes."""
 MAX_COPIES = 0.2
 """Largest share of pairs with the same text on both sides that is nothing to warn of."""
+MOST_TRIED = 1000
+"""Lines on which a tokenizer that is ready is tried."""
 BREAKS = {"CR": "\r", "U+0085": "\x85", "U+2028": "\u2028", "U+2029": "\u2029"}
 """Characters inside lines that other programs take for the end of a line."""
 
@@ -230,6 +234,8 @@ def prepare(
     Raises:
         UserError: the data cannot be read, or has changed since the run began.
     """
+    if tokenizer.path and inherited is None and not Tokenizer.exists(run.path):
+        ready_models(tokenizer, cfg.symbols)  # refused before the data is read
     for folder in (cache_dir(), Path(tempfile.gettempdir())):
         remove_abandoned(folder)
     splits = [Split.validation, *([Split.test] if sources.has_split(cfg, Split.test) else [])]
@@ -244,7 +250,8 @@ def prepare(
     if not Tokenizer.exists(run.path):
         augmentation = Augmentation.of(cfg).without_lexicon
         if inherited is None:
-            log(f"training a {tokenizer.kind.value} tokenizer")
+            if not tokenizer.path:
+                log(f"training a {tokenizer.kind.value} tokenizer")
             made = train_tokenizer(
                 tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), augmentation=augmentation
             )
@@ -254,12 +261,33 @@ def prepare(
             )
         if tokenizer.labels and isinstance(training, TrainingText):
             made = made.with_labels(tokenizer, label_set(training.chunks()))
+        for line in ready_remarks(made, scored_on["validation"].tgt) if tokenizer.path else ():
+            log(line)
         made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
     for name, kept in scored_on.items() if tokenizer.labels else ():
         require_known(kept.tgt, trained.labels, name)
     run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
+
+
+def ready_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
+    """Yield what a person should know about a tokenizer that is ready, tried on target lines."""
+    cfg, sizes = tokenizer.cfg, [f"{tokenizer.src_vocab_size:,}"]
+    if tokenizer.tgt_model != tokenizer.src_model:
+        sizes.append(f"{tokenizer.tgt_vocab_size:,}")
+    yield f"tokenizer.path={cfg.path}: {' and '.join(sizes)} pieces, with those of nmt"
+    if cfg.labels:
+        return
+    lines = lines[:MOST_TRIED]
+    back = [tokenizer.decode(ids[:-1]) for ids in tokenizer.encode_tgt(lines)]
+    own = [one_line(line) for line in prepare_lines(cfg, punctuated(lines, cfg.moses_tgt))]
+    if changed := [pair for pair in zip(own, back, strict=True) if pair[0] != pair[1]]:
+        line, other = changed[0]
+        yield (
+            f"warning: {len(changed):,} of {len(lines):,} targets are not the same when their pieces are put "
+            f"together again, and so cannot be written by the model: {line!r} becomes {other!r}"
+        )
 
 
 def _in_training(training: TrainingText, name: str, kept: ParallelText) -> str:
@@ -439,9 +467,11 @@ def train_tokenizer(
     """Train on `text`, or on a random sample of it, or load the cached tokenizer for the same input.
 
     Each of `tags` is one piece. The sample is modified as the pairs of an epoch are, so that words in
-    capitals have pieces, too.
+    capitals have pieces, too. With `cfg.path` nothing is trained.
     """
     most = cfg.max_sentences // 2
+    if cfg.path:
+        return Tokenizer.train(cfg, text.sample(most, seed) if cfg.labels else ParallelText(), tags)
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
     settings = dataclasses.replace(cfg, sampling_alpha=0.0)
     sampling_key = text.sampling_key(most, seed)

@@ -253,6 +253,9 @@ class Wishes:
 
     def _plain(self, text: str) -> str:
         """Return text as a translation would have it: prepared, normalised, with single spaces."""
+        ids = self._ids(text)
+        if UNK_ID not in ids:  # a character may be several pieces, its bytes
+            return self.tokenizer.decode(ids).strip() or text.strip()
         spelt = "".join(self._spelt(text))
         return self.tokenizer.in_case(spelt.replace(SPACE, " ").strip()) or text.strip()
 

@@ -18,7 +18,7 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.exchange import to_ctranslate2, to_huggingface, to_safetensors
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.model_card import model_card
-from nmt.exchange.shared import SOURCE, TARGET
+from nmt.exchange.shared import SOURCE, TARGET, misfits, refuse
 from nmt.exchange.usage import ctranslate2_program, huggingface_program, safetensors_program
 from nmt.files import FULL, publish, write_atomically
 from nmt.runs.opened import Run
@@ -48,6 +48,8 @@ def export(run: Run, cfg: ExportConfig) -> Path:
         TrainingStopped: the disk is full.
     """
     cfg.require_free()
+    of_text = misfits(run.cfg.tokenizer, "tokenizer", {"path": [""]}, "nmt export")
+    refuse(of_text, "its folders have SentencePiece models")
     folder = Path(cfg.output)
     draft = folder.with_name(f".tmp-{folder.name}.{os.getpid()}")
     try:

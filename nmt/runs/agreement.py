@@ -7,10 +7,10 @@ from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
-import sentencepiece
 from torch import Tensor
 
 from nmt.config.roots import Task
+from nmt.data.piece_models import piece_model
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError, warn
 from nmt.runs.task import TrainedModel
@@ -116,6 +116,6 @@ def _token_differences(a: str, first: Tokenizer, b: str, other: Tokenizer) -> It
 
 
 def pieces_of(model: bytes) -> list[str]:
-    """Return the spellings of all pieces of a SentencePiece model, in the order of their ids."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [str(piece) for piece in processor.id_to_piece(list(range(processor.get_piece_size())))]
+    """Return the spellings of all pieces of a model, in the order of their ids."""
+    found = piece_model(model)
+    return found.spellings(range(found.size))

@@ -16,6 +16,7 @@ from nmt.data.compression import require_zstandard
 from nmt.data.files import FilesData
 from nmt.data.lines import require_file
 from nmt.data.pairs import DataConfig, Split
+from nmt.data.ready_tokenizers import require_library
 from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import require_kept_symbols
 from nmt.decoding.metrics import require_computable
@@ -36,6 +37,8 @@ def require_all(cfg: TrainConfig) -> None:
     for rules, key in {cfg.tokenizer.moses_tgt: "moses_tgt", cfg.tokenizer.moses_src: "moses_src"}.items():
         with problems.gathered():
             require_kept_symbols(key, rules, cfg.tokenizer.symbols)
+    with problems.gathered():
+        require_library(cfg.tokenizer)
     for name in cfg.tracking.sinks:
         with problems.gathered():
             require_sink(name)

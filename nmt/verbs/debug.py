@@ -39,7 +39,7 @@ from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
 from nmt.data.streaming import closed
-from nmt.data.tokenizer_training import TokenizerKind
+from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.distributed import ALONE
 from nmt.errors import UserError, visible
 from nmt.models import build_model
@@ -198,7 +198,7 @@ def _without_noise(cfg: Component) -> Component:
 
 def profile(cfg: TrainConfig, folder: Path, trace: Path) -> None:
     """Show where the time of an update goes, by phase and by operation, and write a trace."""
-    vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
+    vocab_size = _vocab_size(cfg.tokenizer)
     cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
     with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
         batches = session.some_batches()
@@ -214,7 +214,7 @@ def profile(cfg: TrainConfig, folder: Path, trace: Path) -> None:
 
 def dry_run(cfg: TrainConfig, folder: Path) -> None:
     """Show the shapes, parameters, memory, disk and time of a training, after a few updates."""
-    vocab_size = 0 if cfg.tokenizer.kind is TokenizerKind.char else cfg.tokenizer.vocab_size
+    vocab_size = _vocab_size(cfg.tokenizer)
     typed = cfg
     cfg, found = _on_excerpt(cfg, folder, MANY_PAIRS)
     with _opened(_with_batch(cfg), folder, 0 if found.is_whole else vocab_size) as session:
@@ -312,6 +312,11 @@ def _size(number: float) -> str:
 def _duration(seconds: float) -> str:
     minutes = seconds / 60
     return f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{minutes:.1f} minutes"
+
+
+def _vocab_size(cfg: TokenizerConfig) -> int:
+    """Return the pieces of a tokenizer that all data would give, 0 where an excerpt has as many."""
+    return 0 if cfg.kind is TokenizerKind.char or cfg.path else cfg.vocab_size
 
 
 def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainConfig, Excerpt]:
