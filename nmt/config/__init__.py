@@ -12,9 +12,9 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     roots               Root configs that several modules know, and the checks across components.
     stored              The config.yaml of a run: written, read again, compared.
     sweeps              Settings of a sweep, the values that it tries, names of its trials.
-    small_data          Settings for a training on few pairs, chosen from their number, with reasons.
     help                `nmt VERB --help`: every key with its default and its docstring.
     overrides           The arguments of a verb; mistakes are refused before anything is composed.
+    small_data          Settings by the size of the training split, with reasons.
     compose             From the command line of one verb to its configs, through Hydra.
     completion          The words that may stand where the cursor is.
 """

@@ -121,21 +121,31 @@ class Composed:
             return []
         training = _keys_of(TrainConfig, self.cfg)
         cfg = to_config(_closed(training), TrainConfig)
-        if missing == [small_data.VOCABULARY]:
-            setting = small_data.vocabulary(cfg, training)
-            tell(self._defaults(setting, cfg.model.d_model))
-            return [setting]
+        if {*missing} <= {*small_data.WITHOUT_RECIPE}:
+            settings, model = small_data.without_recipe(cfg, training)
+            if model:
+                self.choices = self.choices | {"model": model}
+            tell(self._defaults(settings))
+            return settings
         census = small_data.counted(cfg)
         settings = small_data.settings_for(census, training)
         for line in small_data.remarks(census, training, settings):
             tell(line)
         return [setting for setting in settings if setting.key in missing]
 
-    def _defaults(self, vocabulary: Setting, width: int) -> str:
-        """Return the line on what a training without a recipe takes, and how others are chosen."""
+    def _defaults(self, settings: Sequence[Setting]) -> str:
+        """Return the line on what a training takes that leaves this open, and how others are chosen."""
+        shown = dict[str, str]()
+        for one in settings:
+            is_of_model = one.key in small_data.MODEL
+            shown["model" if is_of_model else one.key] = (
+                f"{self.choices['model'] if is_of_model else one.value} ({one.reason})"
+            )
+        line = " and ".join(f"{key}={value}" for key, value in shown.items())
+        if small_data.VOCABULARY not in shown:
+            return f"by the corpus: {line}"
         return (
-            f"without a recipe: {vocabulary.key}={vocabulary.value} ({vocabulary.reason}) and "
-            f"model={self.choices.get('model')} ({width} wide); set these two for others, or take "
+            f"without a recipe: {line}; set {' and '.join(shown)} for others, or take "
             "experiment=small_data, which chooses by the pairs, up to some hundred thousand of them"
         )
 
@@ -187,7 +197,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     if flags.help or flags.cfg is not None or flags.info is not None or (verb.run_key and stored is None):
         problems.refuse()
     line = _line({o.get_key_element(): o.get_value_element_as_str() for o in _kept(flags, overrides)}, flags)
-    line = [*_followed(verb, line), *line]
+    line = [*_implied(verb, line), *line]
     with _hydra(verb, stored) as hydra_app:
         if flags.help:
             found = _composed(verb, line)
@@ -320,7 +330,7 @@ class Sweep:
         settings = {**self._fixed, **values, **own}
         line = _line(settings, self._flags)
         try:
-            line = [*_followed(self.verb, line), *line]
+            line = [*_implied(self.verb, line), *line]
             with explained():
                 found = _composed(self.verb, line)
                 found.checked(self.verb)
@@ -410,22 +420,28 @@ def _stored(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> Train
     return stored[0] if stored else None
 
 
-def _followed(verb: Verb, lines: Sequence[str]) -> list[str]:
-    """Return overrides by which a training follows the run that it starts from, if it starts from one.
-
-    A run that has begun needs the other no more: it has taken over what there is to follow.
-    """
+def _implied(verb: Verb, lines: Sequence[str]) -> list[str]:
+    """Return overrides that a training takes from the run that it starts from, or from its data."""
     if "init" not in verb.short:
         return []
     typed = {o.key_or_group: o for o in parse_overrides(lines)}
-    init = runs_of(list(typed.values()), "init.run")
-    if not init:
-        return []
+    if init := runs_of(list(typed.values()), "init.run"):
+        return _followed(init[0], typed)
+    data = typed.get("data")
+    has_usual_size = data is None or data.value() not in small_data.CORPORA
+    return [] if has_usual_size or {"model", "experiment"} & {*typed} else ["model=by_corpus"]
+
+
+def _followed(init: str, typed: Mapping[str, Override]) -> list[str]:
+    """Return overrides by which a training follows the run `init` that it starts from.
+
+    A run that has begun needs the other no more: it has taken over what there is to follow.
+    """
     own = runs_of(list(typed.values()), "run")
-    is_gone = not Path(init[0]).exists()
+    is_gone = not Path(init).exists()
     stored = load_run(own[0]) if is_gone and own and Path(own[0], "config.yaml").is_file() else None
-    if stored is None or stored.init.run != str(Path(init[0])):
-        stored = load_run(init[0], "init")
+    if stored is None or stored.init.run != str(Path(init)):
+        stored = load_run(init, "init")
         encoder, decoder = (_layers(typed.get(f"init.{side}_layers")) for side in ("encoder", "decoder"))
         stored = dataclasses.replace(stored, model=kept(stored.model, (encoder, decoder)))
     use = typed.get("init.vocabulary")

@@ -1,8 +1,9 @@
-"""Settings for a training on few pairs: chosen from the size of the training split, each with its reason.
+"""Settings that are chosen from the size of the training split, each with its reason.
 
 A config leaves a key of `KEYS` open by stating `${small_data}` for it, as configs/experiment/small_data.yaml
-does; any other value is never replaced. Every value is a function of the counts of the split (`Census`), and
-of the values that the config already has. With more words no size falls, and no regularisation rises.
+does; any other value is never replaced. configs/model/by_corpus.yaml leaves open the size of the model, for
+corpora of any size. Every value is a function of the counts of the split (`Census`), and of the values that
+the config already has. With more words no size falls, and no regularisation rises.
 
 The rules go through the recipe for 29,000 pairs of Multi30k, configs/experiment/multi30k_en_de.yaml. What
 they do elsewhere follows Sennrich and Zhang 2019 (fewer pieces, smaller batches, more smoothing, word
@@ -20,6 +21,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from nmt.config.overrides import config_dir
+from nmt.config.plain import read_plain
 from nmt.config.roots import Task, TrainConfig
 from nmt.data import census
 from nmt.data.census import Census, SideCensus
@@ -27,6 +30,7 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer_training import COUNTED, TokenizerConfig, TokenizerKind
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError
+from nmt.models.configs import TransformerConfig
 
 REFERENCE_WORDS = 345_000
 """Words of the 29,000 pairs of Multi30k, English side, for which the recipe was made."""
@@ -44,7 +48,16 @@ VALIDATIONS = 5
 """Validations of a training, evenly spread; the learning rate ends at 0, so that the last is the best."""
 
 VOCABULARY = "tokenizer.vocab_size"
-"""The one key that is open without a recipe, as configs/experiment/files.yaml says."""
+MODEL = tuple(
+    f"model.{name}" for name in ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
+)
+"""The keys that configs/model/by_corpus.yaml leaves open."""
+WITHOUT_RECIPE = (VOCABULARY, *MODEL)
+"""The keys that may be open without a recipe, the first one by configs/experiment/files.yaml."""
+CORPORA = ("files", "hub", "iwslt2017", "mixture", "wmt14", "wmt16", "wmt19")
+"""The choices of data whose size is not known before, or is large: without a recipe, model=by_corpus."""
+MODELS = ((0, "transformer_tiny"), (1_000_000, "transformer_small"), (20_000_000, "transformer_base"))
+"""The least words of the longer side for which model=by_corpus is each of these."""
 OPEN = "${small_data}"
 """The value of a key that the rules are to choose: in the form of a reference, which any type takes."""
 KEYS = (
@@ -59,7 +72,7 @@ KEYS = (
     "trainer.save_every_steps",
     "schedule.warmup_steps",
 )
-"""Keys that a config may leave open."""
+"""Keys that a config may leave open to the rules for small data."""
 
 _SIDE = SideCensus(REFERENCE_WORDS, 20_000, 1_600_000, 0, "".join(map(chr, range(33, 133))))
 NOMINAL = Census(29_000, _SIDE, _SIDE)
@@ -76,7 +89,7 @@ class Setting:
 
 
 def open_keys(cfg: DictConfig) -> list[str]:
-    """Return the keys of `KEYS` that a composed config leaves open."""
+    """Return the keys of `KEYS` and `MODEL` that a composed config leaves open."""
 
     def is_open(key: str) -> bool:
         part, _, name = key.rpartition(".")
@@ -84,7 +97,7 @@ def open_keys(cfg: DictConfig) -> list[str]:
         stated = OmegaConf.to_container(group) if isinstance(group, DictConfig) else {}
         return isinstance(stated, dict) and stated.get(name) == OPEN
 
-    return [key for key in KEYS if is_open(key)]
+    return [key for key in (*KEYS, *MODEL) if is_open(key)]
 
 
 def filled(cfg: DictConfig, settings: Sequence[Setting]) -> DictConfig:
@@ -113,8 +126,24 @@ def _not_countable(cfg: TrainConfig) -> str:
     return f"task={cfg.task.value}"
 
 
-def vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
-    """Return the size of the tokenizer for a config that leaves nothing else open."""
+def without_recipe(cfg: TrainConfig, composed: DictConfig) -> tuple[list[Setting], str]:
+    """Return what a config chooses that leaves open no more than `WITHOUT_RECIPE`, and the name of its model.
+
+    The name is empty where the model is not open.
+    """
+    missing, model = open_keys(composed), ""
+    chosen = [_vocabulary(cfg, composed)] if VOCABULARY in missing else []
+    if {*missing} & {*MODEL}:
+        why = _not_countable(cfg)
+        words = 0 if why else counted(cfg).words
+        reason = f"not chosen by the corpus, which {why} does not count" if why else f"for {words:,} words"
+        model = model_of(words)
+        chosen += [setting for setting in _model(words, reason) if setting.key in missing]
+    return chosen, model
+
+
+def _vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
+    """Return the size of the tokenizer for a config that leaves none of the rules for small data open."""
     usual, kind = TokenizerConfig.vocab_size, cfg.tokenizer.kind
     if cfg.tokenizer.path:
         return Setting(VOCABULARY, usual, f"not used, with tokenizer.path={cfg.tokenizer.path}")
@@ -127,11 +156,26 @@ def vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
     return Setting(VOCABULARY, size, f"for {counts.pairs:,} training pairs, {counts.words:,} words")
 
 
+def model_of(words: int) -> str:
+    """Return the choice of the group `model` for so many words."""
+    return next(name for least, name in reversed(MODELS) if words >= least)
+
+
+def _model(words: int, reason: str) -> Iterator[Setting]:
+    """Yield the width and depth of the model for so many words."""
+    name = model_of(words)
+    stated = read_plain(config_dir() / "model" / f"{name}.yaml")
+    for key in MODEL:
+        field = key.removeprefix("model.")
+        yield Setting(key, stated.get(field, getattr(TransformerConfig, field)), reason)
+
+
 def settings_for(counts: Census, cfg: DictConfig) -> list[Setting]:
-    """Return a setting for each of `KEYS`, for a training on the pairs counted; `cfg` has what is known."""
+    """Return a setting for each of `KEYS`, and of `MODEL` if that is open; `cfg` has what is known."""
     missing = open_keys(cfg)
     known = {key: OmegaConf.select(cfg, key) for key in (*KEYS, *_ALSO_READ) if key not in missing}
-    return list(_settings(counts, known))
+    model = _model(counts.words, f"for {counts.words:,} words") if {*missing} & {*MODEL} else ()
+    return [*_settings(counts, known), *model]
 
 
 _ALSO_READ = (

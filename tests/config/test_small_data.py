@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,16 @@ from nmt.config import small_data
 from nmt.config.compose import Composed, compose, plan
 from nmt.config.overrides import config_dir
 from nmt.config.roots import TrainConfig, check, to_config
-from nmt.config.small_data import KEYS, NOMINAL, OPEN, filled, open_keys, remarks, settings_for
+from nmt.config.small_data import (
+    KEYS,
+    NOMINAL,
+    OPEN,
+    WITHOUT_RECIPE,
+    filled,
+    open_keys,
+    remarks,
+    settings_for,
+)
 from nmt.config.stored import fingerprint, load_config
 from nmt.data import census
 from nmt.data.census import Census, SideCensus, count
@@ -23,6 +33,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
+from nmt.models.configs import TransformerConfig
 from nmt.verbs import VERBS
 from nmt.verbs.configs import TrainVerbConfig
 
@@ -288,28 +299,65 @@ def test_the_same_command_finds_its_run(
 
 def test_the_rules_are_not_for_other_missing_values() -> None:
     with pytest.raises(UserError, match="cannot be resolved"):
-        compose(VERBS["train"], ["model.d_model='${small_data}'"])
+        compose(VERBS["train"], ["trainer.log_every_steps='${small_data}'"])
     assert small_data.OPEN == "${small_data}"
 
 
-def test_without_a_recipe_the_vocabulary_follows_the_pairs(
+def test_without_a_recipe_vocabulary_and_model_follow_the_pairs(
     corpus: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (composed,) = compose(VERBS["train"], corpus[1:])
-    assert open_keys(composed.cfg) == ["tokenizer.vocab_size"]
-    size = composed.to_training()[0].tokenizer.vocab_size
+    assert open_keys(composed.cfg) == [*WITHOUT_RECIPE]
+    cfg, folder = composed.to_training()
     said = capsys.readouterr().err
+    words = "[0-9]+ words"
+    size = cfg.tokenizer.vocab_size
     assert size < 200
-    assert said.startswith(f"without a recipe: tokenizer.vocab_size={size} (for 50 training pairs, ")
-    assert ") and model=transformer_tiny (128 wide); set these two for others, or take " in said
+    assert re.match(
+        rf"without a recipe: tokenizer.vocab_size={size} \(for 50 training pairs, {words}\) and "
+        rf"model=transformer_tiny \(for {words}\); set tokenizer.vocab_size and model for others, or take ",
+        said,
+    )
     assert said.count("\n") == 1
+    assert folder.name.startswith("transformer_tiny-")
+    (tiny,) = compose(VERBS["train"], [*corpus[1:], "model=transformer_tiny"])
+    assert tiny.to_training()[0] == cfg
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        (999_999, "transformer_tiny"),
+        (1_000_000, "transformer_small"),
+        (19_999_999, "transformer_small"),
+        (20_000_000, "transformer_base"),
+    ],
+)
+def test_a_model_by_the_corpus_is_that_of_a_choice(
+    words: int,
+    model: str,
+    corpus: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    side = SideCensus(words, 20_000, 5 * words, 0, "abc")
+    monkeypatch.setattr(small_data, "counted", lambda cfg: Census(words // 20, side, side))
+    (composed,) = compose(VERBS["train"], [*corpus[1:], "model.dropout=0.15", "tokenizer.vocab_size=900"])
+    found = composed.to_training()[0].model
+    assert capsys.readouterr().err == f"by the corpus: model={model} (for {words:,} words)\n"
+    (chosen,) = compose(VERBS["train"], [*corpus[1:], "model.dropout=0.15", f"model={model}"])
+    assert found == chosen.to_training()[0].model
+    (composed,) = compose(VERBS["train"], [*corpus[1:], "model.d_model=64", "tokenizer.vocab_size=900"])
+    found = composed.to_training()[0].model
+    assert isinstance(found, TransformerConfig)
+    assert (found.d_model, found.d_ff) == (64, chosen.to_training()[0].model.d_ff)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["data.streaming=true"], "not chosen by the corpus, which data.streaming=true does not count"),
-        (["tokenizer=word"], "at most, of tokenizer.kind=word"),
+        (["tokenizer=word", "model=transformer_tiny"], "at most, of tokenizer.kind=word"),
     ],
 )
 def test_without_a_recipe_nothing_is_refused_that_cannot_be_counted(
@@ -322,7 +370,11 @@ def test_without_a_recipe_nothing_is_refused_that_cannot_be_counted(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["data=files", "tokenizer.vocab_size=500"], ["data=files", "experiment=none"], ["data=multi30k"]],
+    [
+        ["data=files", "tokenizer.vocab_size=500", "model=conv"],
+        ["data=files", "experiment=none"],
+        ["data=multi30k"],
+    ],
 )
 def test_what_is_said_and_what_is_known_is_taken_without_a_word(
     arguments: list[str], unread: None, capsys: pytest.CaptureFixture[str]
