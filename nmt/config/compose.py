@@ -125,7 +125,8 @@ class Composed:
             settings, model = small_data.without_recipe(cfg, training)
             if model:
                 self.choices = self.choices | {"model": model}
-            tell(self._defaults(settings))
+            if told := [one for one in settings if one.reason]:
+                tell(self._defaults(told))
             return settings
         census = small_data.counted(cfg)
         settings = small_data.settings_for(census, training)

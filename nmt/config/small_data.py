@@ -81,7 +81,7 @@ NOMINAL = Census(29_000, _SIDE, _SIDE)
 
 @dataclass(frozen=True)
 class Setting:
-    """The value of one key, and why it is that."""
+    """The value of one key, and why it is that; no reason where the value has no effect."""
 
     key: str
     value: int | float
@@ -146,7 +146,7 @@ def _vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
     """Return the size of the tokenizer for a config that leaves none of the rules for small data open."""
     usual, kind = TokenizerConfig.vocab_size, cfg.tokenizer.kind
     if cfg.tokenizer.path:
-        return Setting(VOCABULARY, usual, f"not used, with tokenizer.path={cfg.tokenizer.path}")
+        return Setting(VOCABULARY, usual, "")
     if kind in COUNTED:
         return Setting(VOCABULARY, usual, f"at most, of tokenizer.kind={kind.value}")
     if why := _not_countable(cfg):

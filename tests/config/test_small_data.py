@@ -372,6 +372,7 @@ def test_without_a_recipe_nothing_is_refused_that_cannot_be_counted(
     "arguments",
     [
         ["data=files", "tokenizer.vocab_size=500", "model=conv"],
+        ["data=files", "tokenizer.path=ready.json", "model=conv"],
         ["data=files", "experiment=none"],
         ["data=multi30k"],
     ],
