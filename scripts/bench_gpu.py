@@ -262,6 +262,7 @@ def config(row: Record) -> TrainConfig:
 
     common = [
         "data=wmt14",
+        f"tokenizer.vocab_size={vocabulary_size(row)}",
         f"run={os.environ['NMT_BENCH_FOLDER']}/run",
         f"model={row['model']}",
         f"runtime.device={row['device']}",
