@@ -7,7 +7,7 @@
 A run is FOLDER/METHOD/seed_N, an ordinary run directory: the same command again skips what is finished and
 goes on with what was interrupted. Each training has one thread and a core to itself, as many at a time as
 there are cores (`--jobs`). Seeds come first, so that an unfinished study compares all methods on the first
-seeds. No test split is scored. What follows the options are overrides of `nmt train` that all runs share.
+seeds. No test split is scored. What has the form KEY=VALUE is an override of `nmt train` that all runs share.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ METHODS: dict[str, Sequence[str]] = {
     "grouped_query": ("model.num_kv_heads=2",),
     "qk_norm": ("model.qk_norm=true",),
     "ssru": ("model.decoder_self_attention=ssru",),
+    "sinusoidal": ("model.positions=sinusoidal",),
     "average_attention": ("model.decoder_self_attention=average", "model.positions=sinusoidal"),
     "narrow_decoder": (
         "model.decoder_d_model=128",
@@ -167,7 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     for each in (running, commands.add_parser("table")):
         each.add_argument("folder", type=Path)
-    args, shared = parser.parse_known_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    shared = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    args = parser.parse_args([argument for argument in arguments if argument not in shared])
     if args.command == "table":
         print(table(args.folder))
         return 0

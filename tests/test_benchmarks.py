@@ -47,6 +47,7 @@ bench_decode = script("bench_decode")
 bench_peers = script("bench_peers")
 bench_gpu = script("bench_gpu")
 bench_filters = script("bench_filters")
+ablation = script("ablation")
 
 
 def runs(system: str, speeds: list[float], **more: Any) -> list[dict[str, Any]]:
@@ -407,3 +408,24 @@ def test_the_area_under_a_curve_counts_ties_by_half() -> None:
     positive = np.array([True, False, True, False])
     assert bench_filters.area_under_curve(np.array([3.0, 1.0, 2.0, 0.0]), positive) == 1.0
     assert bench_filters.area_under_curve(np.zeros(4), positive) == 0.5
+
+
+def test_a_study_takes_overrides_behind_any_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = list[Any]()
+    monkeypatch.setattr(ablation, "run", lambda *arguments: asked.append(arguments) or 0)
+    shared = ["data.path=corpus", "trainer.max_steps=5"]
+    assert ablation.main(["run", str(tmp_path), "--methods", "baseline", "ema", *shared]) == 0
+    assert ablation.main(["run", str(tmp_path), *shared, "--seeds", "4", "--jobs", "1"]) == 0
+    assert asked[0][:3] == (tmp_path, ["baseline", "ema"], [1, 2, 3])
+    assert asked[1] == (tmp_path, list(ablation.METHODS), [4], 1, shared)
+    assert asked[0][4] == shared
+    with pytest.raises(SystemExit):
+        ablation.main(["run", str(tmp_path), "--method_of_none"])
+
+
+def test_the_methods_of_a_study_are_configs_that_hold(tmp_path: Path) -> None:
+    for method in ablation.METHODS:
+        line = ablation.command(tmp_path, method, 2, ["data.path=corpus"])
+        composed = compose(VERBS["train"], line[line.index("train") + 1 :])[0]
+        composed.checked(VERBS["train"])
+        assert composed.cfg.run == str(tmp_path / method / "seed_2")
