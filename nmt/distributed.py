@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,12 +82,22 @@ class World:
         """Return the `value` (JSON) of every rank, in the order of the ranks."""
         if self.size == 1:
             return [value]
-        data = json.dumps(value).encode()
-        longest = int(self.all_reduce_max(len(data)))
-        own = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)  # JSON may end in blanks
-        parts = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(parts, own, group=self.control)
-        return [json.loads(part.numpy().tobytes()) for part in parts]
+        return [json.loads(data) for data in self.all_gather_bytes(json.dumps(value).encode())]
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return the `data` of every rank, in the order of the ranks."""
+        if self.size == 1:
+            return [data]
+        lengths = self._all_gather(torch.tensor([len(data)]))
+        padded = bytearray(data.ljust(int(max(lengths)), b"\0"))
+        parts = self._all_gather(torch.frombuffer(padded, dtype=torch.uint8)) if padded else lengths
+        return [part[: int(n)].numpy().tobytes() for part, n in zip(parts, lengths, strict=True)]
+
+    def _all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return the `x` of every rank, on the CPU; all have the same shape."""
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(parts, x, group=self.control)
+        return parts
 
     def all_gather_rows(self, x: Tensor) -> Tensor:
         """Return the `x` (M,) of every rank as rows (size, M), on the device of `x`; all have the same M."""
@@ -112,6 +122,10 @@ class World:
         parts = self.all_gather(results)
         rounds = itertools.zip_longest(*parts, fillvalue=_NOTHING)
         return [result for turn in rounds for result in turn if result is not _NOTHING]
+
+    def apart(self) -> World:
+        """Return this world with a group of its own for values on the CPU, for use in another thread."""
+        return self if self.size == 1 else replace(self, control=_control_group())
 
     def barrier(self) -> None:
         """Wait until all ranks have called this method."""
@@ -150,13 +164,18 @@ def joined(timeout_minutes: float = 5.0) -> Iterator[World]:
     Heartbeat(rank, size, 60 * timeout_minutes, over)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
-    world = World(rank, size, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
+    world = World(rank, size, _control_group())
     _ALL_STARTED.set()
     yield world
     # Not after an error: the others may never arrive, and `Launch` ends this process.
     world.barrier()  # who has left gives no sign of life
     over.set()
     dist.destroy_process_group()
+
+
+def _control_group() -> Any:
+    """Return a new group of all processes for values on the CPU; all call this in one order."""
+    return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
 
 
 class Heartbeat:

@@ -21,11 +21,17 @@ import torch
 import torch.distributed as dist
 
 from nmt import cli, kernels
+from nmt.data import encode
 from nmt.data.batching import Batch, collate
+from nmt.data.encode import Encoder, EncodingOptions, encode_together
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.pairs import ParallelText
+from nmt.data.examples import SentencePairs
+from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.sources import DemoData
+from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.training_split import streamed
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.evaluate import validation_values
 from nmt.decoding.translate import translate
@@ -71,6 +77,8 @@ CPU = torch.device("cpu")
 ADAM = AdamConfig(eps=1e-3)
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
 """Adam, for which the gradient of the bias of keys, nothing but rounding errors, is too small to matter."""
+LINES = [" ".join(f"{(i * j) % 19}" for j in range(1, 2 + i % 9)) for i in range(30)]
+"""Lines to train a tokenizer on."""
 Body = Callable[[int], Any]
 
 
@@ -428,7 +436,7 @@ def test_the_loss_of_a_split_is_that_of_one_process(trainer: Any, tmp_path: Path
 def test_translations_are_those_of_one_process(
     tiny_model: Callable[..., TranslationModel], tmp_path: Path
 ) -> None:
-    lines = [" ".join(f"{(i * j) % 19}" for j in range(1, 2 + i % 9)) for i in range(30)] + [""]
+    lines = [*LINES, ""]
     cfg = TokenizerConfig(kind=TokenizerKind.word, vocab_size=23)
     tokenizer = Tokenizer.train(cfg, ParallelText(lines, lines))
     model = tiny_model()
@@ -481,6 +489,80 @@ def test_what_is_dealt_comes_back_in_order(tmp_path: Path) -> None:
         [[1, 3], items, "from 0", 1.0, [0, 1]],
     ]
     assert pass_around(ALONE) == [[0, 1, 2, 3, 4], items, "from 0", 0.0, [0]]
+
+
+def test_bytes_of_any_length_are_exchanged(tmp_path: Path) -> None:
+    def exchanged(world: World) -> list[Any]:
+        own = [b"", b"a\0" * world.rank, bytes(3 - world.rank)]
+        return [[list(data) for data in world.apart().all_gather_bytes(data)] for data in own]
+
+    found = [[[], []], [[], [97, 0]], [[0, 0, 0], [0, 0]]]
+    assert results_of_two(exchanged, tmp_path) == [found, found]
+    assert exchanged(ALONE) == [[[]], [[]], [[0, 0, 0]]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 27, 40])
+def test_a_stream_that_ranks_encode_together_is_that_of_one_process(
+    size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Lines left out, weights and samples included; each rank encodes its chunks alone."""
+    lines = [" ".join(f"{(i * j) % 19}" for j in range(1, 2 + i % 9)) for i in range(size)]
+    text = ParallelText(lines, lines[::-1], weights=[i + 0.5 for i in range(size)])
+    cfg = TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=40)
+    tokenizer = Tokenizer.train(cfg, ParallelText(LINES, LINES))
+    options = EncodingOptions(20, weighted=True)
+    monkeypatch.setattr(encode, "CHUNK_PAIRS", 5)
+    called = []
+
+    def counted(self: Encoder, chunk: ParallelText, first: int) -> Any:
+        called.append([first, len(chunk)])
+        return plainly(self, chunk, first)
+
+    plainly = Encoder.__call__
+    monkeypatch.setattr(Encoder, "__call__", counted)
+
+    def encoded(world: World) -> list[Any]:
+        called.clear()
+        found = []
+        for encoder in (Encoder(tokenizer, options), Encoder(tokenizer, options, 0.1, seed=1, epoch=1)):
+            pairs, report = encode_together(text, encoder, world)
+            assert pairs.weights is not None
+            sides = [
+                [ids.tolist() for ids in side.take(range(len(pairs)))] for side in (pairs.src, pairs.tgt)
+            ]
+            found.append([sides, pairs.weights.tolist(), pairs.digest, str(report)])
+        return [found, list(called)]
+
+    alone, _ = encoded(ALONE)
+    (first, of_first), (second, of_second) = results_of_two(encoded, tmp_path)
+    assert first == second == alone
+    assert sum(n for _, n in of_first + of_second) == 2 * size
+    assert {n for n, _ in of_first}.isdisjoint(n for n, many in of_second if many)
+
+
+def test_ranks_that_encode_together_leave_together(tmp_path: Path) -> None:
+    """A signal may interrupt one of them between two buffers, or while it reads up to where it was."""
+    lines = [str(i) for i in range(19)]
+    tokenizer = Tokenizer.train(
+        TokenizerConfig(kind=TokenizerKind.word, vocab_size=23), ParallelText(lines, lines)
+    )
+    source = PairStream(lambda: "stamp", lambda: iter([ParallelText(lines, lines)]))
+
+    def trained(world: World) -> list[Any]:
+        examples = SentencePairs(DemoData(streaming=True, buffer_pairs=8), seed=1)
+        examples.world = world.apart()
+        text = streamed([source], [[1.0]], examples.cfg, examples.filter)
+        pairs_of_epoch = examples.epochs(text, tokenizer, lambda line: None)
+        found = []
+        for is_resumed in (False, True):
+            with closed(pairs_of_epoch):
+                if not is_resumed:
+                    found.append(len(pairs_of_epoch(1, 0).part(0)))
+                if world.is_main:
+                    pairs_of_epoch(2, 0)
+        return [*found, len(pairs_of_epoch(2, 0).part(0))]
+
+    assert results_of_two(trained, tmp_path) == [[8, 8], [8, 8]]
 
 
 def test_rank_0_goes_first(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from nmt.data.pairs import CHUNK_PAIRS, ParallelText
 from nmt.data.special_ids import BOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
+from nmt.distributed import World
 from nmt.errors import UserError
 from nmt.runtime import derive_seed
 from nmt.temporary import temporary_folder
@@ -87,12 +89,31 @@ class Encoder:
         tgt = self.tokenizer.sample_tgt(text.tgt, text.src, alpha=self.alpha, seed=tgt_seed, first=first)
         return src, tgt
 
-    def of_all(self, chunks: Iterable[ParallelText]) -> Iterator[tuple[RaggedIds, RaggedIds, list[float]]]:
-        """Yield the ids and the weights of all pairs, chunk by chunk."""
+    def arrays(self, chunk: ParallelText, first: int) -> Encoded:
+        """Return what is laid out of the pairs from pair number `first` on that are not left out."""
+        src, tgt = self(chunk, first)
+        kept, counts = chosen(src, tgt, self.options)
+        return laid_out(src, tgt, chunk.all_weights, kept, self.options), counts
+
+    def of_all(self, chunks: Iterable[ParallelText]) -> Iterator[Encoded]:
+        """Yield what is laid out of all pairs, chunk by chunk."""
         first = 0
         for chunk in chunks:
-            yield *self(chunk, first), chunk.all_weights
+            yield self.arrays(chunk, first)
             first += len(chunk)
+
+    def of_ranks(self, text: ParallelText, world: World) -> Iterator[Encoded]:
+        """Yield what is laid out of a text, of which each rank encodes every `world.size`-th chunk."""
+        size = min(CHUNK_PAIRS, max(1, math.ceil(len(text) / world.size)))
+        for first_of_all in range(0, len(text), size * world.size):
+            first = first_of_all + size * world.rank
+            own, counts = self.arrays(text.part(slice(first, first + size)), first)
+            parts = [
+                [np.frombuffer(data, kind) for data in world.all_gather_bytes(array.astype(kind).tobytes())]
+                for array, kind in zip(own, self.types, strict=True)
+            ]
+            counts_of_ranks = [Counts(*of_rank) for of_rank in world.all_gather(counts)]
+            yield from zip(map(list, zip(*parts, strict=True)), counts_of_ranks, strict=True)
 
     def entry_name(self, kind: str, *parts: object) -> str:
         """Return the name of an entry of the cache that depends on this encoder and on `parts`."""
@@ -112,6 +133,10 @@ class Encoder:
         vocabularies = self.tokenizer.num_src_ids, self.tokenizer.tgt_vocab_size
         sides = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
         return [*sides, *(["<f4"] if self.options.weighted else [])]
+
+
+Encoded = tuple[list[NDArray[Any]], "Counts"]
+"""Ids and lengths of both sides of a chunk, and perhaps weights, in the order of `Encoder.files`; counts."""
 
 
 class Counts(NamedTuple):
@@ -143,7 +168,8 @@ def encode_pairs(
     text: ParallelText, tokenizer: Tokenizer, options: EncodingOptions = UNLIMITED
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a split that is in memory."""
-    return _encode_uncached(_chunks(text), Encoder(tokenizer, options))
+    encoder = Encoder(tokenizer, options)
+    return _encode_uncached(encoder.of_all(_chunks(text)), encoder)
 
 
 def encode_stream(
@@ -157,10 +183,10 @@ def encode_stream(
     entry = cache / encoder.entry_name("ids", content)
     metadata = open_entry(entry)
     if metadata is None:
-        write_entry(entry, lambda draft: _lay_out(chunks(), encoder, draft))
+        write_entry(entry, lambda draft: _lay_out(encoder.of_all(chunks()), encoder, draft))
         metadata = open_entry(entry)
     if metadata is None:
-        return _encode_uncached(chunks(), encoder)
+        return _encode_uncached(encoder.of_all(chunks()), encoder)
     return opened(entry, metadata)
 
 
@@ -170,7 +196,15 @@ def sample_pairs(chunks: Chunks, encoder: Encoder) -> tuple[EncodedPairs, Filter
     What becomes of a side depends on the pair, the encoder, the number of the pair and the side alone, and
     not on the size of chunks.
     """
-    return _encode_uncached(chunks(), encoder)
+    return _encode_uncached(encoder.of_all(chunks()), encoder)
+
+
+def encode_together(text: ParallelText, encoder: Encoder, world: World) -> tuple[EncodedPairs, FilterReport]:
+    """Encode pairs that all ranks have read; each encodes its share, and gets those of the others.
+
+    The result is that of one process, on every rank.
+    """
+    return _encode_uncached(encoder.of_ranks(text, world), encoder)
 
 
 def _chunks(text: ParallelText) -> Iterator[ParallelText]:
@@ -178,7 +212,7 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
         yield text.part(slice(first, first + CHUNK_PAIRS))
 
 
-def _encode_uncached(chunks: Iterable[ParallelText], encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+def _encode_uncached(chunks: Iterable[Encoded], encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
     with temporary_folder() as folder:
         return opened(folder, _lay_out(chunks, encoder, folder))
@@ -206,15 +240,14 @@ class Layout:
         return {"report": dataclasses.asdict(report), "types": self._types, "digest": digest}
 
 
-def _lay_out(chunks: Iterable[ParallelText], encoder: Encoder, folder: Path) -> Metadata:
-    """Write ids and lengths into `folder`, without pairs that are left out; return the metadata."""
+def _lay_out(chunks: Iterable[Encoded], encoder: Encoder, folder: Path) -> Metadata:
+    """Write ids and lengths into `folder`; return the metadata."""
     counts = Counts()
     with ExitStack() as stack:
         layout = Layout(folder, encoder, stack)
-        for src, tgt, weights in encoder.of_all(chunks):
-            kept, of_chunk = chosen(src, tgt, encoder.options)
+        for arrays, of_chunk in chunks:
             counts = counts.plus(of_chunk)
-            layout.add(*laid_out(src, tgt, weights, kept, encoder.options))
+            layout.add(*arrays)
     return layout.metadata(counts.report(encoder.options))
 
 

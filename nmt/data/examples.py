@@ -15,7 +15,7 @@ import numpy as np
 
 from nmt.data.augmentation import Augmentation
 from nmt.data.blocks import LARGE_PAIRS, epochs_of
-from nmt.data.encode import Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encode import Encoder, EncodingOptions, encode_stream, encode_together, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
@@ -142,10 +142,8 @@ class SentencePairs(Examples):
         self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
     ) -> EncodedPairs:
         """Encode a buffer of a stream; `read` reports the pairs that were read for it."""
-        if self._changes:
-            pairs, report = sample_pairs(lambda: iter([buffer]), self._encoder(tokenizer, number))
-        else:
-            pairs, report = encode_pairs(buffer, tokenizer, self.options)
+        encoder = self._encoder(tokenizer, number) if self._changes else Encoder(tokenizer, self.options)
+        pairs, report = encode_together(buffer, encoder, self.world)
         source = f"; for it, {read}" if read.read else ""  # else the chunk was read for an earlier buffer
         log(f"buffer {number}: {report}{source}")
         return pairs

@@ -8,6 +8,7 @@ had those shares, so a resumed run reads up to where it stopped, and so does a s
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -95,6 +96,24 @@ class StreamedText:
         return (most, *mean_shares(self.shares))
 
 
+class Buffer:
+    """The pairs of one buffer as an epoch of one part; the thread is set to work when that part is taken.
+
+    Until then nothing has to be encoded, so that ranks which encode together can leave together: a signal may
+    interrupt any of them before it takes the part, and they take it once all have agreed to go on.
+    """
+
+    num_parts = 1
+
+    def __init__(self, take_up: Callable[[], EncodedPairs]):
+        """Hold the function that waits for the pairs, which is called once."""
+        self._pairs = functools.cache(take_up)
+
+    def part(self, number: int) -> EncodedPairs:
+        """Return all pairs, once they are encoded."""
+        return self._pairs()
+
+
 class StreamBuffers:
     """The encoded pairs of one buffer after the other; a thread prepares the next buffer in advance.
 
@@ -109,33 +128,35 @@ class StreamBuffers:
     ):
         """Read buffers of `size` pairs; `prepare` encodes the pairs of a buffer, given report and number."""
         self._text, self._size, self._prepare = text, size, prepare
-        self._number, self._stage = 0, 0  # of the buffer that was returned last
+        self._upcoming: tuple[int, int] | None = None  # number and stage of the buffer that comes next
         self._next: Future[EncodedPairs] | None = None
         self._thread = ThreadPoolExecutor(1, THREAD)
 
-    def __call__(self, number: int, stage: int) -> EncodedPairs:
+    def __call__(self, number: int, stage: int) -> Buffer:
         """Return buffer `number`, from 1, of a stage; fast only for the buffer after the last one."""
-        upcoming = self._next
-        if upcoming is None or (number, stage) != (self._number + 1, self._stage):
-            upcoming = self._restart(number, stage)
-        pairs = upcoming.result()
-        self._number = number
-        self._next = self._thread.submit(self._read)
+        if (number, stage) != self._upcoming:
+            self._restart(number, stage)
+        return Buffer(functools.partial(self._take_up, number, stage))
+
+    def _take_up(self, number: int, stage: int) -> EncodedPairs:
+        """Return the pairs of the upcoming buffer, and let the thread prepare the one after it."""
+        pairs = (self._next or self._thread.submit(self._read, number)).result()
+        self._upcoming = number + 1, stage
+        self._next = self._thread.submit(self._read, number + 1)
         return pairs
 
     def close(self) -> None:
         """Wait for the thread, which may still prepare the next buffer, and end it."""
         self._thread.shutdown()
-        self._next = None
+        self._next, self._upcoming = None, None
 
-    def _restart(self, number: int, stage: int) -> Future[EncodedPairs]:
+    def _restart(self, number: int, stage: int) -> None:
         self.close()  # the thread reads from the same stream
         self._thread = ThreadPoolExecutor(1, THREAD)
         self._buffers, self._digest = self._text.buffers(self._size, stage), hashlib.sha256()
         for _ in range(number - 1):
             self._take()
-        self._number, self._stage = number - 1, stage
-        return self._thread.submit(self._read)
+        self._upcoming = number, stage
 
     def _take(self) -> tuple[ParallelText, FilterReport]:
         text, report = next(self._buffers)
@@ -143,9 +164,8 @@ class StreamBuffers:
             self._digest.update("\n".join([*lines, ""]).encode())
         return text, report
 
-    def _read(self) -> EncodedPairs:
+    def _read(self, number: int) -> EncodedPairs:
         text, report = self._take()
-        number = self._number + 1
         pairs = self._prepare(text, report, number)
         pairs.digest = self._digest.hexdigest()
         return pairs

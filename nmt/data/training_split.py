@@ -40,6 +40,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig, punctuated
 from nmt.data.tokenizer_training import prepare as prepare_lines
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
+from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError
 from nmt.files import write_lines, written_lines
 from nmt.progress import told
@@ -179,6 +180,8 @@ class Examples(ABC):
     """Processes that encode a large corpus; one encodes in threads."""
     must_cache: bool = False
     """Whether it is an error that the ids of a large corpus do not fit into the cache."""
+    world: World = ALONE
+    """The processes that encode a stream together, in the thread that reads it."""
 
     @abstractmethod
     def view(self, text: ParallelText) -> ParallelText:

@@ -116,8 +116,11 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
     tracked = TrackedRun(run.path, resume_step, limit, cfg.trainer.best_metric, to_plain(cfg))
     with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
+        examples = TASKS[cfg.task].examples(cfg)
+        if cfg.data.streaming:
+            examples.world = world.apart()
         with world.main_first():
-            data = prepare(cfg, run, tracker.message, start)
+            data = prepare(cfg, run, tracker.message, start, examples)
             keep_sets(run, cfg, tracker.message)
         if cfg.trainer.is_to_be_found and not checkpoint:
             own = replace(cfg, runtime=settled)

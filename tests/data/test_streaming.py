@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.encoded_pairs import EncodedPairs, InParts, RaggedIds
 from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.pairs import PairStream, ParallelText
 from nmt.data.sources import DemoData
@@ -45,7 +45,8 @@ def numbered(text: ParallelText, report: FilterReport, number: int) -> EncodedPa
     return EncodedPairs(side, side)
 
 
-def ids_of(pairs: EncodedPairs) -> list[int]:
+def ids_of(buffer: InParts) -> list[int]:
+    pairs = buffer.part(0)
     return [int(i) for sentence in pairs.src.take(range(len(pairs))) for i in sentence]
 
 
@@ -108,14 +109,14 @@ def test_the_next_buffer_is_prepared_meanwhile() -> None:
             prepared.set()
         return numbered(text, report, number)
 
-    StreamBuffers(text_of(Source("a", 10)), 4, prepare)(1, 0)
+    StreamBuffers(text_of(Source("a", 10)), 4, prepare)(1, 0).part(0)
     assert prepared.wait(timeout=30)
 
 
 def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
     def digests(source: Source, first: int) -> list[str]:
         buffers = StreamBuffers(text_of(source), 4, numbered)
-        return [buffers(number, 0).digest for number in (first, first + 1)]
+        return [buffers(number, 0).part(0).digest for number in (first, first + 1)]
 
     one, two = digests(Source("a", 10), 1)
     assert one != two
@@ -143,7 +144,7 @@ def test_nothing_is_read_after_the_end() -> None:
 
     buffers = StreamBuffers(text_of(source), 4, prepare)
     with closed(buffers):
-        buffers(1, 0)
+        buffers(1, 0).part(0)
         assert started.wait(timeout=30)
         assert is_reading()
         gate.set()
@@ -157,9 +158,9 @@ def test_an_error_of_the_thread_reaches_the_caller() -> None:
         return numbered(text, report, number)
 
     buffers = StreamBuffers(text_of(Source("a", 10)), 4, prepare)
-    buffers(1, 0)
+    buffers(1, 0).part(0)
     with pytest.raises(UserError, match="the second buffer"):
-        buffers(2, 0)
+        buffers(2, 0).part(0)
 
 
 def staged() -> StreamedText:
@@ -175,7 +176,8 @@ def test_a_buffer_is_a_function_of_its_number_and_its_stage() -> None:
     for number, stage in ((2, 0), (3, 1), (4, 1)):
         resumed = StreamBuffers(staged(), 4, numbered)
         assert ids_of(resumed(number, stage)) == found[number - 1]
-        assert resumed(number + 1, 1).digest == StreamBuffers(staged(), 4, numbered)(number + 1, 1).digest
+        fresh = StreamBuffers(staged(), 4, numbered)(number + 1, 1).part(0)
+        assert resumed(number + 1, 1).part(0).digest == fresh.digest
 
 
 def test_a_corpus_without_a_share_is_not_read() -> None:

@@ -25,6 +25,9 @@ pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
 )
 
+STREAM = ["data.streaming=true", "data.buffer_pairs=90"]
+"""Overrides with which each process encodes a half of each buffer."""
+
 
 def torchrun(
     environment: dict[str, str], *arguments: str, processes: int = 2
@@ -91,15 +94,16 @@ def workers(launcher: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.fault(40)
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("processes", [2, 8])
+@pytest.mark.parametrize("processes, data", [(2, STREAM), (8, [])])
 def test_a_killed_process_is_restarted_and_the_end_is_the_same(
-    tiny: list[str], environment: dict[str, str], tmp_path: Path, processes: int
+    tiny: list[str], environment: dict[str, str], tmp_path: Path, processes: int, data: list[str]
 ) -> None:
-    """Also between two validations, with Muon, whose work the processes share."""
+    """Also between two validations, with Muon, whose work the processes share, and in a stream."""
     limits = ["trainer.max_steps=40", "trainer.save_every_steps=10", "trainer.eval_every_steps=15"]
-    options = [*tiny, *limits, "model.dropout=0.1", "optimizer=muon"]
+    options = [*tiny, *data, *limits, "model.dropout=0.1", "optimizer=muon"]
     straight = torchrun(environment, "train", f"run={tmp_path}/straight", *options, processes=processes)
     assert straight.returncode == 0, straight.stderr
+    assert ("buffer 2:" in straight.stderr) == bool(data)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     launch += ["--max-restarts", "1"]
     process = subprocess.Popen(
