@@ -412,7 +412,12 @@ def test_the_area_under_a_curve_counts_ties_by_half() -> None:
 
 def test_a_study_takes_overrides_behind_any_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = list[Any]()
-    monkeypatch.setattr(ablation, "run", lambda *arguments: asked.append(arguments) or 0)
+
+    def run(*arguments: Any) -> int:
+        asked.append(arguments)
+        return 0
+
+    monkeypatch.setattr(ablation, "run", run)
     shared = ["data.path=corpus", "trainer.max_steps=5"]
     assert ablation.main(["run", str(tmp_path), "--methods", "baseline", "ema", *shared]) == 0
     assert ablation.main(["run", str(tmp_path), *shared, "--seeds", "4", "--jobs", "1"]) == 0

@@ -94,7 +94,7 @@ def workers(launcher: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.fault(40)
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("processes, data", [(2, STREAM), (8, [])])
+@pytest.mark.parametrize(("processes", "data"), [(2, STREAM), (8, [])])
 def test_a_killed_process_is_restarted_and_the_end_is_the_same(
     tiny: list[str], environment: dict[str, str], tmp_path: Path, processes: int, data: list[str]
 ) -> None:
