@@ -22,7 +22,7 @@ from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import TrainingData
+from nmt.data.training_split import Examples, TrainingData
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
@@ -116,9 +116,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
     tracked = TrackedRun(run.path, resume_step, limit, cfg.trainer.best_metric, to_plain(cfg))
     with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
-        examples = TASKS[cfg.task].examples(cfg)
-        if cfg.data.streaming:
-            examples.world = world.apart()
+        examples = _examples(cfg, world)
         with world.main_first():
             data = prepare(cfg, run, tracker.message, start, examples)
             keep_sets(run, cfg, tracker.message)
@@ -179,6 +177,14 @@ def _counted(cfg: TrainConfig, data: TrainingData, world: World, log: Log) -> tu
     for line in counted_lengths(cfg):
         log(line)
     return cfg, in_updates(cfg)
+
+
+def _examples(cfg: TrainConfig, world: World) -> Examples:
+    """Return the examples of the task, which a stream has the ranks encode together."""
+    examples = TASKS[cfg.task].examples(cfg)
+    if cfg.data.streaming:
+        examples.world = world.apart()
+    return examples
 
 
 def _learning_line(cfg: TrainConfig, trained: TrainedModel) -> str:
