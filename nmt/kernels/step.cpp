@@ -40,6 +40,13 @@ class Norm {
     weight_ = data_of<float>("norm", *weight, {D});
   }
 
+  // Norms the rows of all H heads of x (N, H, D), whose rows lie `stride` apart, in place.
+  void in_heads(float* x, int64_t N, int64_t stride, int64_t H) const {
+    for (int64_t n = 0; n < N; ++n) {
+      for (int64_t h = 0; h < H; ++h) row(x + n * stride + h * D_, x + n * stride + h * D_);
+    }
+  }
+
   // Writes the norm of the rows of x to `out`, which may be x.
   void operator()(const float* x, int64_t N, float* out) const {
     at::parallel_for(0, N, ceil_div(GRAIN, D_), [&](int64_t begin, int64_t end) {
@@ -257,7 +264,7 @@ void attend_to_source(const Heads& heads, const Source<T>& source) {
 
 // ---- the step
 
-constexpr size_t OF_ATTENTION = 8, OF_SSRU = 4, OF_SOURCE = 6, OF_BLOCK = 6;  // weights of each sublayer
+constexpr size_t OF_ATTENTION = 10, OF_SSRU = 4, OF_SOURCE = 7, OF_BLOCK = 6;  // weights of each sublayer
 
 struct Sizes {
   int64_t N, D, H, C, E;
@@ -267,7 +274,7 @@ struct Sizes {
 struct Shared {
   Sizes sizes;
   bool pre_norm, rms_norm;
-  double eps;
+  double eps, head_eps;
   std::string activation;
   const float* angles;  // (C), or null
 };
@@ -280,6 +287,12 @@ std::unique_ptr<float[]> room(int64_t count) { return std::make_unique_for_overw
 LinearMap linear_map(Weights weights, size_t place, int64_t outputs, int64_t inputs) {
   TORCH_CHECK(weights[place].has_value(), "weights must have a tensor in place ", place);
   return LinearMap("weights", *weights[place], weights[place + 1], outputs, inputs);
+}
+
+// Norms the heads of x (N, H, C), whose rows lie `stride` apart, by the mean of their squares, if weights are in place.
+void norm_heads(float* x, int64_t stride, Weights weights, size_t place, const Shared& shared) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  if (weights[place].has_value()) Norm(weights[place], std::nullopt, C, shared.head_eps, true).in_heads(x, N, stride, H);
 }
 
 // x = x + sublayer(norm(x)), or norm(x + sublayer(x)): sublayer(in, finish) ends in a linear map with this finish.
@@ -307,6 +320,8 @@ void self_attention(float* x, Weights weights, size_t place, const Shared& share
     const auto queries = room(N * H * C), context = room(N * H * E), new_column = room(N * width);
     linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
     linear_map(weights, place + 4, width, D)(in, N, new_column.get());
+    norm_heads(queries.get(), H * C, weights, place + 8, shared);
+    norm_heads(new_column.get(), width, weights, place + 9, shared);
     if (shared.angles != nullptr) {
       rotate_heads(queries.get(), N, H * C, H, C, shared.angles);
       rotate_heads(new_column.get(), N, width, H, C, shared.angles);
@@ -347,6 +362,7 @@ void cross_attention(float* x, Weights weights, size_t place, const Shared& shar
   residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
     const auto queries = room(N * H * C), context = room(N * H * E);
     linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
+    norm_heads(queries.get(), H * C, weights, place + 6, shared);
     attend_to_source(Heads{queries.get(), context.get(), N, H, C, E}, source);
     linear_map(weights, place + 4, D, H * E)(context.get(), N, x, finish);
   });
@@ -441,11 +457,13 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
 // Returns what the layers make of x (N, D), one position of every hypothesis, and its keys and values (L, N, 1, H * C +
 // H * E), bfloat16 with `rounds`. `weights` has for each layer norm, query, key and value, output of self-attention;
 // norm, query, output of cross-attention; norm, inner and outer map of the feed-forward block: weight and bias of each.
+// Behind those of self-attention are the weights of the norms of its queries and keys, behind those of cross-attention
+// that of its queries, or nothing in their places.
 // With `cells` (N, L, D), what the SSRUs in place of self-attention remember, the second result is the same after this
 // step, and norm and map of an SSRU are the first weights of a layer.
 std::tuple<Tensor, Tensor> decoder_step(
     const Tensor& x, const c10::List<std::optional<Tensor>>& weight_list, int64_t num_layers, int64_t num_heads,
-    int64_t key_size, int64_t value_size, int64_t d_ff, bool pre_norm, bool rms_norm, double eps,
+    int64_t key_size, int64_t value_size, int64_t d_ff, bool pre_norm, bool rms_norm, double eps, double head_eps,
     const std::string& activation, bool rounds, at::TensorList chunks, const Tensor& places,
     const std::optional<Tensor>& prefix_mask, const std::optional<Tensor>& angles,
     const c10::List<std::optional<Tensor>>& bias_list, at::TensorList source_keys, at::TensorList source_values,
@@ -469,7 +487,8 @@ std::tuple<Tensor, Tensor> decoder_step(
               " tensors, but are ", bias_list.size());
   const float* table = data_of<float>("angles", angles, {1, key_size});
   TORCH_CHECK(table == nullptr || key_size % 2 == 0, "key_size must be even, but is ", key_size);
-  const Shared shared{{N, D, num_heads, key_size, value_size}, pre_norm, rms_norm, eps, activation, table};
+  const Shared shared{{N, D, num_heads, key_size, value_size}, pre_norm, rms_norm, eps, head_eps,
+                      activation, table};
   const auto run_for = rounds ? run<at::BFloat16> : run<float>;
   return run_for(x, weight_list.vec(), shared, d_ff, num_layers, chunks, places, prefix_mask, bias_list.vec(),
                  source_keys, source_values, source_mask, sentences, cells);
@@ -480,7 +499,7 @@ std::tuple<Tensor, Tensor> decoder_step(
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def(
       "decoder_step(Tensor x, Tensor?[] weights, int num_layers, int num_heads, int key_size, int value_size, "
-      "int d_ff, bool pre_norm, bool rms_norm, float eps, str activation, bool rounds, Tensor[] chunks, "
+      "int d_ff, bool pre_norm, bool rms_norm, float eps, float head_eps, str activation, bool rounds, Tensor[] chunks, "
       "Tensor places, Tensor? prefix_mask, Tensor? angles, Tensor?[] biases, Tensor[] source_keys, "
       "Tensor[] source_values, Tensor? source_mask, Tensor? sentences, Tensor? cells) -> (Tensor, Tensor)",
       &decoder_step);

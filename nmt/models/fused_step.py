@@ -13,7 +13,7 @@ positions, D d_model, W channels of the keys and values of all heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.kernels.fused import LayerNorm, Linear
-from nmt.layers.attention import AttentionRole, MultiHeadAttention
+from nmt.layers.attention import QK_EPS, AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.layers.relative_positions import RelativePositions, RotaryPositions
@@ -161,16 +161,14 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     sublayers = [part for layer in layers for part in _sublayers(layer)]
     if any(type(x) is not Residual or type(y) not in BLOCKS for x, y, _ in sublayers):
         return None
-    several = [[getattr(block, name) for name in names] for _, block, names in sublayers]
-    norms, maps = [residual.norm for residual, *_ in sublayers], [one for own in several for one in own]
+    norms = [residual.norm for residual, *_ in sublayers]
+    maps = [getattr(block, name) for _, block, names in sublayers for name in names]
     if len({(type(norm), getattr(norm, "eps", None)) for norm in norms}) > 1:
         return None
     if type(norms[0]) not in (LayerNorm, nn.RMSNorm) or not all(map(_is_known, maps)):
         return None
     blocks = [block for _, block, _ in sublayers]
-    modules = [module for norm, own in zip(norms, several, strict=True) for module in (norm, *own)]
-    biases = {id(block.maps): block.bias for block in blocks if isinstance(block, Ssru)}
-    weights = [x for one in modules for x in (one.weight, biases.get(id(one), getattr(one, "bias", None)))]
+    weights = [x for residual, block, names in sublayers for x in _weights(residual.norm, block, names)]
     attentions = [block for block in blocks if isinstance(block, MultiHeadAttention)]
     attention, block = attentions[0], layers[0].feed_forward.block
     heads, (keys, values) = attention.num_heads, attention.widths
@@ -178,7 +176,7 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     is_rms = isinstance(norms[0], nn.RMSNorm)
     dtype = torch.bfloat16 if isinstance(maps[0], LowPrecisionLinear) else torch.float32
     positions = [one.positions for one in attentions if one.role is AttentionRole.decoder]
-    return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, block.kind.value), dtype, positions)
+    return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, QK_EPS, block.kind.value), dtype, positions)
 
 
 def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
@@ -194,9 +192,19 @@ def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
     return [*parts, (last.residual, last.block, ("inner", "outer"))]
 
 
+def _weights(norm: Any, block: Any, names: Sequence[str]) -> Iterator[Tensor | None]:
+    """Yield the weights of a sublayer: those of the norm and of the maps, then of the norms of heads."""
+    yield from (norm.weight, getattr(norm, "bias", None))
+    for linear in map(block.get_submodule, names):
+        yield from (linear.weight, block.bias if isinstance(block, Ssru) else linear.bias)
+    if isinstance(block, MultiHeadAttention):
+        of_heads = [block.query_norm, *([block.key_norm] if "key_value" in names else [])]
+        yield from (None if one is None else one.weight for one in of_heads)
+
+
 def _is_special(module: nn.Module) -> bool:
     """Return whether a module does more in a step of search than its class says, or is in training."""
-    if isinstance(module, MultiHeadAttention) and (module.shows_weights or module.query_norm is not None):
+    if isinstance(module, MultiHeadAttention) and module.shows_weights:
         return True
     if isinstance(module, FeedForwardSublayer) and not isinstance(module.adapter, nn.Identity):
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -193,6 +193,13 @@ def _pack_int8(draw: Draw) -> Arguments:
     return [torch.randint(-127, 128, (outputs, draw.size()), dtype=torch.int8), torch.rand(outputs)]
 
 
+def _with_biases(draw: Draw, shapes: Sequence[tuple[int, ...]]) -> list[Tensor | None]:
+    """Return a weight of each shape, and behind it a bias or None."""
+    weights = [torch.randn(shape) if len(shape) == 1 else _weight(draw, *shape) for shape in shapes]
+    biases = [draw.random.choice((None, torch.randn(shape[0]))) for shape in shapes]
+    return [x for both in zip(weights, biases, strict=True) for x in both]
+
+
 def _decoder_step(draw: Draw) -> Arguments:
     num, num_layers, heads, width = draw.size(1), draw.few() + 1, draw.few() + 1, draw.size(1)
     d_k, d_v, d_ff = 2 * draw.size(1), draw.size(1), draw.size(1)
@@ -204,10 +211,14 @@ def _decoder_step(draw: Draw) -> Arguments:
     if cells is not None:
         own = [(width,), (2 * width, width)]
     cross = [(width,), (heads * d_k, width), (width, heads * d_v)] if has_source else []
-    shapes = [*own, *cross, (width,), (inner, width), (width, d_ff)] * num_layers
-    several = [torch.randn(shape) if len(shape) == 1 else _weight(draw, *shape) for shape in shapes]
-    biases = [draw.random.choice((None, torch.randn(shape[0]))) for shape in shapes]
-    weights = [x for both in zip(several, biases, strict=True) for x in both]
+    block = [(width,), (inner, width), (width, d_ff)]
+    normed = draw.random.choice((True, False))
+    weights: list[Tensor | None] = []
+    for _ in range(num_layers):
+        norms = [torch.randn(d_k) if normed else None for _ in range(3)]
+        weights += [*_with_biases(draw, own), *(norms[:2] if cells is None else [])]
+        weights += [*_with_biases(draw, cross), *(norms[2:] if has_source else [])]
+        weights += _with_biases(draw, block)
     rounds, chunks = (
         draw.random.choice((True, False)),
         [(draw.few() + 1, draw.random.choice((1, 1, 9)))] * draw.few(),
@@ -229,7 +240,7 @@ def _decoder_step(draw: Draw) -> Arguments:
             draw.random.choice((True, False)),
             draw.random.choice((True, False)),
         ),
-        *(1e-5, activation.value, rounds, past),
+        *(1e-5, 1e-6, activation.value, rounds, past),
         torch.stack(places, dim=1).contiguous() if places else torch.zeros(num, 0, dtype=torch.int32),
         torch.rand(chunks[0]) < 0.7 if chunks and draw.random.random() < 0.5 else None,
         draw.random.choice((None, torch.randn(1, d_k))),

@@ -199,6 +199,9 @@ def test_search_with_kernels_equals_search_without(
         {"norm_order": NormOrder.post, "activation": Activation.gelu},
         {"norm": Norm.rms_norm, "activation": Activation.swiglu, "attention_bias": False},
         {"d_k": 6, "d_v": 10, "activation": Activation.reglu, "feed_forward_bias": False},
+        {"qk_norm": True, "positions": Positions.rotary},
+        {"qk_norm": True, "d_k": 6, "norm_order": NormOrder.post},
+        {"qk_norm": True, "decoder_self_attention": SelfAttention.ssru},
         {"decoder_self_attention": SelfAttention.ssru},
         {"decoder_self_attention": SelfAttention.ssru, "norm_order": NormOrder.post, "norm": Norm.rms_norm},
         {"decoder_d_model": 32, "decoder_d_ff": 24, "decoder_num_heads": 4, "tying": Tying.none},
@@ -213,7 +216,7 @@ def test_a_step_in_one_call_equals_the_layers_one_by_one(
     cfg = TransformerConfig(d_model=24, d_ff=40, num_heads=3, encoder_layers=1, decoder_layers=2, **changes)
     model = peaked(build_model(cfg, src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE))
     for name, parameter in model.named_parameters():
-        if name.endswith("gate_bias"):
+        if name.endswith(("gate_bias", "query_norm.weight", "key_norm.weight")):
             nn.init.normal_(parameter)
     model = in_low_precision(model, precision)
     src, mask = batch
