@@ -110,8 +110,7 @@ class SentencePieceModel:
         SentencePiece would make a row of unknown words one unknown piece.
         """
         if not self._is_word:
-            found = self._processor.encode(list(lines), add_eos=True, num_threads=1, return_type=int)
-            return list(found)
+            return self._each(lines, add_eos=True, return_type=int)
         of_line, normalize = self._processor.piece_to_id, self._processor.normalize
         return [[*of_line(words(normalize(line))), EOS_ID] for line in lines]
 
@@ -119,7 +118,13 @@ class SentencePieceModel:
         """Return the tokens of lines."""
         if self._is_word:
             return [self._word_pieces(line) for line in lines]
-        return [_of_proto(line) for line in self._processor.encode(list(lines), return_type="proto")]
+        return [_of_proto(line) for line in self._each(lines, return_type="proto")]
+
+    def _each(self, lines: Sequence[str], **options: object) -> list[Any]:
+        """Return what SentencePiece makes of each line, in this thread."""
+        if len(lines) == 1:  # for a list it would start a thread, which takes several times as long
+            return [self._processor.encode(lines[0], **options)]
+        return list(self._processor.encode(list(lines), num_threads=1, **options))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""

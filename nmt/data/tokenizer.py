@@ -247,7 +247,9 @@ class Tokenizer:
         sampler = self._sampler(self.src_model, alpha)
         ready = prepare(self.cfg, self._of_src(lines))
         sampled = sampler.sample(ready, seed=seed, first=first)
-        return _after(self.src_start, self._told(sampled) if self.cfg.source_factors else sampled)
+        if self.cfg.source_factors:
+            sampled = RaggedIds.of([self._told(ids.tolist()) for ids in sampled.take(range(len(lines)))])
+        return _after(self.src_start, sampled)
 
     def sample_tgt(
         self,
@@ -353,9 +355,10 @@ class Tokenizer:
 
     def _encode_sources(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, with the values of their factors, where there are some."""
-        if not self.cfg.source_factors:
-            return self._encode(self._src, lines)
-        return [[piece.id for piece in pieces] for pieces in self._factored(lines)]
+        if self.cfg.tells_case:
+            return [[piece.id for piece in pieces] for pieces in self._factored(lines)]
+        found = self._encode(self._src, lines)
+        return [self._told(ids) for ids in found] if self.cfg.source_factors else found
 
     def _factored(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the pieces of source lines, EOS the last, whose ids hold the values of their factors."""
@@ -382,14 +385,12 @@ class Tokenizer:
         found = source_factors.packed(ids, spellings, texts[: len(ids)], factors, self.src_vocab_size)
         return [*(piece._replace(id=i) for piece, i in zip(pieces, found, strict=False)), pieces[-1]]
 
-    def _told(self, sampled: RaggedIds) -> RaggedIds:
-        """Return sampled sources with the values of the factors that the spellings of pieces tell."""
-        found = []
-        for ids in sampled.take(range(len(sampled.lengths))):
-            spellings = self._src.spellings(ids.tolist())
-            pieces = [Piece(i, text, "") for i, text in zip(ids.tolist(), spellings, strict=True)]
-            found.append([piece.id for piece in self._with_values(pieces, spellings)])
-        return RaggedIds.of(found)
+    def _told(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids of a source, EOS the last, with the factors that the spellings of pieces tell."""
+        pieces, factors = ids[:-1], self.cfg.source_factors
+        spellings = self._src.spellings(pieces)
+        packed = source_factors.packed(pieces, spellings, spellings, factors, self.src_vocab_size)
+        return [*packed, ids[-1]]
 
     def _sampler(self, model: bytes, alpha: float) -> SubwordSampler:
         """Return the sampler of a model, which keeps what it knows of words for the next epoch."""
