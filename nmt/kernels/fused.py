@@ -86,6 +86,15 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
     return _LayerNorm.apply(x, weight, bias, eps, dtype)
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, feeds_product: bool) -> Tensor:
+    """Return the rows of `x` by the root of their mean squares, times `weight`; types as in `layer_norm`."""
+    dtype = product_dtype(x) if feeds_product else x.dtype
+    if not (kernels.usable_in_training(x) or kernels.usable(x)) or dtype is torch.float16:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
+    return _RmsNorm.apply(x, weight, eps, dtype)
+
+
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Return x (B, H, T, C) with channels 2i and 2i + 1 rotated as a point around the origin.
 
@@ -133,6 +142,16 @@ class LayerNorm(nn.LayerNorm):
         return layer_norm(x, self.weight, self.bias, self.eps, feeds_product=False)
 
 
+class RmsNorm(nn.RMSNorm):
+    """`nn.RMSNorm` over the last axis, computed by kernels where there are some."""
+
+    eps: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of x (..., D), in the type of x."""
+        return rms_norm(x, self.weight, self.eps, feeds_product=False)
+
+
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether `layer` is a `kind` that is neither wrapped nor hooked: its weights define it."""
     return type(layer) is kind and not layer._forward_hooks and not layer._forward_pre_hooks
@@ -142,6 +161,8 @@ def normed_operand(norm: nn.Module, x: Tensor) -> Tensor:
     """Return norm(x) for matrix products alone: in the type to which these will round it anyway."""
     if isinstance(norm, LayerNorm) and is_plain(norm, LayerNorm):
         return layer_norm(x, norm.weight, norm.bias, norm.eps, feeds_product=True)
+    if isinstance(norm, RmsNorm) and is_plain(norm, RmsNorm):
+        return rms_norm(x, norm.weight, norm.eps, feeds_product=True)
     return norm(x)
 
 
@@ -297,6 +318,19 @@ class _LayerNorm(OnceDifferentiable):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return *torch.ops.nmt.layer_norm_backward(grads[0].contiguous(), *ctx.saved_tensors), None, None
+
+
+class _RmsNorm(OnceDifferentiable):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Any:
+        x = x.contiguous()
+        out, scale = torch.ops.nmt.rms_norm(x, weight, eps, dtype)
+        ctx.save_for_backward(x, weight, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return *torch.ops.nmt.rms_norm_backward(grads[0].contiguous(), *ctx.saved_tensors), None, None
 
 
 class _Linear(OnceDifferentiable):

@@ -96,7 +96,7 @@ Tensor relu_dropout_backward(const Tensor& grad, const Tensor& out, double rate)
   return result;
 }
 
-// ---- layer norm
+// ---- norms of rows
 
 // The number and the width of the rows of x.
 std::pair<int64_t, int64_t> rows_of(const Tensor& x) {
@@ -105,14 +105,13 @@ std::pair<int64_t, int64_t> rows_of(const Tensor& x) {
   return {x.numel() / x.size(-1), x.size(-1)};
 }
 
-// The layer norm of x (M, D) in the type `dtype`, with mean and 1 / standard deviation (M,) of its rows for backward.
-std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                                              at::ScalarType dtype) {
+// The norm of the rows of x (M, D) in the type `dtype`: of their deviations from the mean (layer norm) or, with null
+// for `bias` and `means`, of the rows as they are (RMS norm). Writes mean and 1 / root of the mean square (M).
+template <bool CENTERS>
+Tensor normed(const Tensor& x, const float* weight, const float* bias, double eps, at::ScalarType dtype, float* means,
+              float* scales) {
   const auto [rows, width] = rows_of(x);
-  const float *w = data_of<float>("weight", weight, {width}), *b = data_of<float>("bias", bias, {width});
   Tensor out = at::empty_like(x, x.options().dtype(dtype));
-  Tensor mean = at::empty({rows}, weight.options()), scale = at::empty_like(mean);
-  float *means = mean.data_ptr<float>(), *scales = scale.data_ptr<float>();
   dispatch("x", x.scalar_type(), [&](auto* type) {
     const auto* in = data_of<Pointee<decltype(type)>>("x", x, x.sizes());
     dispatch("dtype", dtype, [&](auto* type) {
@@ -121,36 +120,38 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& wei
         for (int64_t m = begin; m < end; ++m) {
           const auto* row = in + m * width;
           Vec16 sum = {}, squares = {};
-          for (int64_t i = 0; i < width; i += LANES) sum += load(row + i, width - i);
-          const float center = horizontal_sum(sum) / float(width);
+          for (int64_t i = 0; CENTERS && i < width; i += LANES) sum += load(row + i, width - i);
+          const float center = CENTERS ? horizontal_sum(sum) / float(width) : 0.0f;
           for (int64_t i = 0; i < width; i += LANES) {
             const Vec16 d = load(row + i, width - i, center) - center;
             squares += d * d;
           }
           const float s = 1.0f / std::sqrt(horizontal_sum(squares) / float(width) + float(eps));
-          means[m] = center;
+          if (CENTERS) means[m] = center;
           scales[m] = s;
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            store(o + m * width + i, (load(row + i, n) - center) * s * load(w + i, n) + load(b + i, n), n);
+            const Vec16 y = (load(row + i, n) - center) * s * load(weight + i, n);
+            store(o + m * width + i, CENTERS ? y + load(bias + i, n) : y, n);
           }
         }
       });
     });
   });
-  return {out, mean, scale};
+  return out;
 }
 
-// Gradients of x, in the type of x, and of weight and bias.
-std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
-                                                       const Tensor& mean, const Tensor& scale) {
+// Gradients of x, in the type of x, and of weight and bias; of an RMS norm, without `means`, that of the bias is none.
+template <bool CENTERS>
+std::tuple<Tensor, Tensor, Tensor> normed_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                                   const float* means, const float* scales) {
   const auto [rows, width] = rows_of(x);
-  const float *w = data_of<float>("weight", weight, {width}), *means = data_of<float>("mean", mean, {rows});
-  const float* scales = data_of<float>("scale", scale, {rows});
+  const float* w = data_of<float>("weight", weight, {width});
   Tensor grad_x = at::empty_like(x);
   // Sums over parts of fixed size, added up in order, do not depend on the number of threads.
   const int64_t part = 256, parts = ceil_div(rows, part);
-  Tensor grad_weight = at::zeros({parts, width}, weight.options()), grad_bias = at::zeros_like(grad_weight);
+  Tensor grad_weight = at::zeros({parts, width}, weight.options());
+  Tensor grad_bias = at::zeros({CENTERS ? parts : 0, width}, weight.options());
   float *all_gw = grad_weight.data_ptr<float>(), *all_gb = grad_bias.data_ptr<float>();
   dispatch("grad", grad.scalar_type(), [&](auto* type) {
     const auto* g = data_of<Pointee<decltype(type)>>("grad", grad, x.sizes());
@@ -161,30 +162,66 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const
       at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
         for (int64_t m = first * part; m < std::min(rows, last * part); ++m) {
           float *gw = all_gw + m / part * width, *gb = all_gb + m / part * width;
-          const float center = means[m], s = scales[m];
+          const float center = CENTERS ? means[m] : 0.0f, s = scales[m];
           const auto* g_row = g + m * width;
           const T* row = in + m * width;
           Vec16 sums = {}, dots = {};
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Vec16 normed = (load(row + i, n) - center) * s, gi = load(g_row + i, n);
-            store(gw + i, load(gw + i, n) + gi * normed, n);
-            store(gb + i, load(gb + i, n) + gi, n);
+            const Vec16 unit = (load(row + i, n) - center) * s, gi = load(g_row + i, n);
+            store(gw + i, load(gw + i, n) + gi * unit, n);
+            if (CENTERS) store(gb + i, load(gb + i, n) + gi, n);
             const Vec16 weighted = gi * load(w + i, n);
             sums += weighted;
-            dots += weighted * normed;
+            dots += weighted * unit;
           }
-          const float sum = horizontal_sum(sums) / float(width), dot = horizontal_sum(dots) / float(width);
+          const float sum = CENTERS ? horizontal_sum(sums) / float(width) : 0.0f;
+          const float dot = horizontal_sum(dots) / float(width);
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Vec16 normed = (load(row + i, n) - center) * s;
-            store(gx + m * width + i, s * (load(g_row + i, n) * load(w + i, n) - sum - normed * dot), n);
+            const Vec16 unit = (load(row + i, n) - center) * s;
+            store(gx + m * width + i, s * (load(g_row + i, n) * load(w + i, n) - sum - unit * dot), n);
           }
         }
       });
     });
   });
   return {grad_x, grad_weight.sum(0), grad_bias.sum(0)};
+}
+
+// The layer norm of x (M, D) in the type `dtype`, with mean and 1 / standard deviation (M,) of its rows for backward.
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                                              at::ScalarType dtype) {
+  const auto [rows, width] = rows_of(x);
+  const float *w = data_of<float>("weight", weight, {width}), *b = data_of<float>("bias", bias, {width});
+  Tensor mean = at::empty({rows}, weight.options()), scale = at::empty_like(mean);
+  Tensor out = normed<true>(x, w, b, eps, dtype, mean.data_ptr<float>(), scale.data_ptr<float>());
+  return {out, mean, scale};
+}
+
+// Gradients of x, weight and bias.
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                                       const Tensor& mean, const Tensor& scale) {
+  const int64_t rows = rows_of(x).first;
+  const float *means = data_of<float>("mean", mean, {rows}), *scales = data_of<float>("scale", scale, {rows});
+  return normed_backward<true>(grad, x, weight, means, scales);
+}
+
+// The RMS norm of x (M, D) in the type `dtype`, with 1 / root of the mean square (M,) of its rows for backward.
+std::tuple<Tensor, Tensor> rms_norm(const Tensor& x, const Tensor& weight, double eps, at::ScalarType dtype) {
+  const auto [rows, width] = rows_of(x);
+  const float* w = data_of<float>("weight", weight, {width});
+  Tensor scale = at::empty({rows}, weight.options());
+  Tensor out = normed<false>(x, w, nullptr, eps, dtype, nullptr, scale.data_ptr<float>());
+  return {out, scale};
+}
+
+// Gradients of x and weight.
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                             const Tensor& scale) {
+  const float* scales = data_of<float>("scale", scale, {rows_of(x).first});
+  const auto [grad_x, grad_weight, none] = normed_backward<false>(grad, x, weight, nullptr, scales);
+  return {grad_x, grad_weight};
 }
 
 }  // namespace
@@ -200,4 +237,7 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
       "layer_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor mean, Tensor scale) -> "
       "(Tensor, Tensor, Tensor)",
       &layer_norm_backward);
+  m.def("rms_norm(Tensor x, Tensor weight, float eps, ScalarType dtype) -> (Tensor, Tensor)", &rms_norm);
+  m.def("rms_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor scale) -> (Tensor, Tensor)",
+        &rms_norm_backward);
 }

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.kernels import fused
-from nmt.kernels.fused import Linear
+from nmt.kernels.fused import Linear, RmsNorm
 from nmt.layers.blocks import Dropout, initialise
 from nmt.layers.relative_positions import RelativePositions
 
@@ -124,9 +124,7 @@ class MultiHeadAttention(Recorder):
         self.kv_widths = [self.num_kv_heads * size for size in channels]
         self.query = Linear(d_model, self.widths[0], bias=bias)
         self.key_value = Linear(d_memory or d_model, *self.kv_widths, bias=bias)
-        self.query_norm, self.key_norm = (
-            nn.RMSNorm(channels[0], QK_EPS) if qk_norm else None for _ in range(2)
-        )
+        self.query_norm, self.key_norm = (RmsNorm(channels[0], QK_EPS) if qk_norm else None for _ in range(2))
         self.output = Linear(self.widths[1], d_model, bias=output_bias)
         self.dropout = Dropout(dropout)
         self.positions = RelativePositions() if positions is None else positions
@@ -138,13 +136,12 @@ class MultiHeadAttention(Recorder):
         H is here `num_kv_heads`.
         """
         parts = torch.split(self.key_value(x), self.kv_widths, dim=-1)
-        keys, values = (self._split(part, self.num_kv_heads) for part in parts)
-        return self.positions.rotate(_normed(keys, self.key_norm), start), values
+        keys = self._split(parts[0], self.num_kv_heads, self.key_norm)
+        return self.positions.rotate(keys, start), self._split(parts[1], self.num_kv_heads)
 
     def queries(self, x: Tensor, start: int | Tensor) -> Tensor:
         """Return the queries (B, H, T, C) of x (B, T, D), rotated to their positions from `start` on."""
-        split = self._split(self.query(x), self.num_heads)
-        return self.positions.rotate(_normed(split, self.query_norm), start)
+        return self.positions.rotate(self._split(self.query(x), self.num_heads, self.query_norm), start)
 
     def forward(
         self,
@@ -200,13 +197,10 @@ class MultiHeadAttention(Recorder):
         bias = self.positions.bias(queries, num_keys)
         return self.output(fused.attention_cached(queries, keys, values, rows, mask, bias))
 
-    def _split(self, x: Tensor, num_heads: int) -> Tensor:
-        return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
-
-
-def _normed(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
-    """Return queries or keys x (B, H, T, C) after their norm, if there is one, in the type of x."""
-    return x if norm is None else norm(x.to(norm.weight.dtype)).to(x.dtype)
+    def _split(self, x: Tensor, num_heads: int, norm: RmsNorm | None = None) -> Tensor:
+        """Return the heads (B, H, T, C) of x (B, T, H * C), each after its norm if there is one."""
+        heads = x.view(*x.shape[:2], num_heads, -1)
+        return (heads if norm is None else norm(heads)).transpose(1, 2)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.kernels import fused
-from nmt.kernels.fused import LayerNorm, Linear
+from nmt.kernels.fused import LayerNorm, Linear, RmsNorm
 from nmt.layers.choices import Activation, Norm, NormOrder
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -105,7 +105,7 @@ class FeedForward(nn.Module):
 
 NORMS: dict[Norm, Callable[[int, float], nn.Module]] = {
     Norm.layer_norm: LayerNorm,
-    Norm.rms_norm: nn.RMSNorm,
+    Norm.rms_norm: RmsNorm,
 }
 
 

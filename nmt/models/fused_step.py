@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
-from nmt.kernels.fused import LayerNorm, Linear
+from nmt.kernels.fused import LayerNorm, Linear, RmsNorm
 from nmt.layers.attention import QK_EPS, AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
@@ -165,7 +165,7 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     maps = [getattr(block, name) for _, block, names in sublayers for name in names]
     if len({(type(norm), getattr(norm, "eps", None)) for norm in norms}) > 1:
         return None
-    if type(norms[0]) not in (LayerNorm, nn.RMSNorm) or not all(map(_is_known, maps)):
+    if type(norms[0]) not in (LayerNorm, RmsNorm) or not all(map(_is_known, maps)):
         return None
     blocks = [block for _, block, _ in sublayers]
     weights = [x for residual, block, names in sublayers for x in _weights(residual.norm, block, names)]
@@ -173,7 +173,7 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
     attention, block = attentions[0], layers[0].feed_forward.block
     heads, (keys, values) = attention.num_heads, attention.widths
     sizes = (len(layers), heads, keys // heads, values // heads, block.d_ff, sublayers[0][0].pre)
-    is_rms = isinstance(norms[0], nn.RMSNorm)
+    is_rms = isinstance(norms[0], RmsNorm)
     dtype = torch.bfloat16 if isinstance(maps[0], LowPrecisionLinear) else torch.float32
     positions = [one.positions for one in attentions if one.role is AttentionRole.decoder]
     return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, QK_EPS, block.kind.value), dtype, positions)

@@ -90,6 +90,16 @@ def _layer_norm_backward(draw: Draw) -> Arguments:
     return [grad, x, torch.randn(width), torch.randn(rows), torch.rand(rows)]
 
 
+def _rms_norm(draw: Draw) -> Arguments:
+    rows, width = draw.size(), draw.size(1)
+    return [torch.randn(rows, width).to(draw.dtype()), torch.randn(width), 1e-5, draw.dtype()]
+
+
+def _rms_norm_backward(draw: Draw) -> Arguments:
+    grad, x, weight, _, scale = _layer_norm_backward(draw)
+    return [grad, x, weight, scale]
+
+
 def _rotate(draw: Draw) -> Arguments:
     length, channels = draw.size(), 2 * draw.size()
     x = draw.heads(draw.few(), length, draw.few(), channels, dtype=draw.dtype())
@@ -260,6 +270,8 @@ ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "relu_dropout_backward": _relu_dropout_backward,
     "layer_norm": _layer_norm,
     "layer_norm_backward": _layer_norm_backward,
+    "rms_norm": _rms_norm,
+    "rms_norm_backward": _rms_norm_backward,
     "rotate": _rotate,
     "attention": _attention,
     "attention_backward": _attention_backward,

@@ -110,6 +110,11 @@ ROW = torch.zeros(2, 1, dtype=torch.int32)
             [torch.zeros(2, 8), *[torch.zeros(4)] * 2, 1e-5, torch.float32],
             "weight must have shape (8)",
         ),
+        (
+            "rms_norm",
+            [torch.zeros(2, 8), torch.zeros(4), 1e-5, torch.float32],
+            "weight must have shape (8), but has (4)",
+        ),
         ("rotate", [HEADS, torch.zeros(2, 8), 1.0], "table must have shape (3, 8), but has (2, 8)"),
         ("rotate", [HEADS[..., :7], torch.zeros(3, 7), 1.0], "x must have an even number of channels"),
         (

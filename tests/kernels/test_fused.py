@@ -107,6 +107,26 @@ def test_layer_norm_is_that_of_torch(rows: int, width: int) -> None:
     assert_near(gradients(out, inputs), gradients(expected, inputs), 1e-4)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 3), (600, 40), (7, 5, 4, 32), (2, 257)])
+def test_rms_norm_is_that_of_torch(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training and in search, and with the same result where there are no kernels."""
+    (x,), (weight,) = leaves(shape, dtype=dtype), leaves(shape[-1:])
+    out = fused.rms_norm(x, weight, 1e-5, feeds_product=False)
+    expected = F.rms_norm(x.float(), weight.shape, weight, 1e-5).to(dtype)
+    assert out.dtype is dtype
+    assert_near([out], [expected], TOLERANCE[dtype])
+    assert_near(gradients(out, [x, weight]), gradients(expected, [x, weight]), 10 * TOLERANCE[dtype])
+    norm = fused.RmsNorm(shape[-1], 1e-5)
+    with torch.no_grad():
+        norm.weight.copy_(weight)
+        found = norm(x)
+        monkeypatch.setattr(kernels, "load", lambda: False)
+        assert_near([found], [norm(x)], TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize("norm_order", NormOrder)
 def test_the_residual_stream_stays_float32(norm_order: NormOrder) -> None:
     around, x = Residual(32, norm_order, dropout=0.1), torch.randn(3, 32)

@@ -72,6 +72,9 @@ TWINS = {
         lambda x, w, b: fused.layer_norm(x, w, b, 1e-5, feeds_product=False),
         reorders=True,
     ),
+    "rms_norm": Twin(
+        ((3, 19), (19,)), lambda x, w: fused.rms_norm(x, w, 1e-5, feeds_product=False), reorders=True
+    ),
     "rotate": Twin(((2, 3, 5, 18),), lambda x: fused.rotate(x, sinusoids(5, 18))),
     "attention": Twin(HEADS, _attention(None, 0.0), rounded=3),
     "attention with dropout": Twin(HEADS, _attention(None, 0.5), rounded=3, reorders=True),
