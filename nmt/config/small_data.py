@@ -5,10 +5,11 @@ does; any other value is never replaced. configs/model/by_corpus.yaml leaves ope
 corpora of any size. Every value is a function of the counts of the split (`Census`), and of the values that
 the config already has. With more words no size falls, and no regularisation rises.
 
-The rules go through the recipe for 29,000 pairs of Multi30k, configs/experiment/multi30k_en_de.yaml. What
-they do elsewhere follows Sennrich and Zhang 2019 (fewer pieces, smaller batches, more smoothing, word
-dropout), Araabi and Monz 2020 (the same for the Transformer), Atrio and Popescu-Belis 2022 (all of it in
-proportion to the scarcity), Gowda and May 2020 (vocabularies) and Provilkov et al. 2020 (BPE-dropout).
+The rules go through the recipe for 29,000 pairs of Multi30k, configs/experiment/multi30k_en_de.yaml, but for
+its tokenizer: twice as many pieces, and case markup (Berard et al. 2019), are better there and for 5,000
+pairs (docs/records.md). What they do elsewhere follows Sennrich and Zhang 2019 (fewer pieces, smaller
+batches, more smoothing, word dropout), Araabi and Monz 2020 (the same for the Transformer), Atrio and
+Popescu-Belis 2022 (all of it in proportion to the scarcity) and Gowda and May 2020 (vocabularies).
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from omegaconf import DictConfig, OmegaConf
 from nmt.config.overrides import config_dir
 from nmt.config.plain import read_plain
 from nmt.config.roots import Task, TrainConfig
-from nmt.data import census
+from nmt.data import casing, census
 from nmt.data.census import Census, SideCensus
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer_training import COUNTED, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer_training import COUNTED, Case, Normalization, TokenizerConfig, TokenizerKind
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError
 from nmt.models.configs import TransformerConfig
 
 REFERENCE_WORDS = 345_000
 """Words of the 29,000 pairs of Multi30k, English side, for which the recipe was made."""
-REFERENCE_BATCH, REFERENCE_STEPS, REFERENCE_MERGES = 2048, 5000, 3900
+REFERENCE_BATCH, REFERENCE_STEPS, REFERENCE_MERGES = 2048, 5000, 7900
 """What that recipe does: tokens in a batch, updates, pieces that are no single characters."""
 TOKENS_PER_WORD = 1.5
 """Target pieces of a word for that recipe, about; one tenth of the data has 1.26 times as many, and so on."""
@@ -62,7 +63,7 @@ OPEN = "${small_data}"
 """The value of a key that the rules are to choose: in the form of a reference, which any type takes."""
 KEYS = (
     VOCABULARY,
-    "tokenizer.sampling_alpha",
+    "tokenizer.case",
     "model.dropout",
     "objective.label_smoothing",
     "objective.word_dropout",
@@ -84,7 +85,7 @@ class Setting:
     """The value of one key, and why it is that; no reason where the value has no effect."""
 
     key: str
-    value: int | float
+    value: int | float | str
     reason: str
 
 
@@ -181,6 +182,10 @@ def settings_for(counts: Census, cfg: DictConfig) -> list[Setting]:
 _ALSO_READ = (
     "tokenizer.kind",
     "tokenizer.path",
+    "tokenizer.lowercase",
+    "tokenizer.normalization",
+    "tokenizer.source_factors",
+    "tokenizer.symbols",
     "tokenizer.joint",
     "tokenizer.byte_fallback",
     "data.max_tokens",
@@ -207,15 +212,19 @@ def _settings(counts: Census, known: Mapping[str, Any]) -> Iterator[Setting]:
     share = words / REFERENCE_WORDS
     # 1 for a tenth of the words of Multi30k, -1 for ten times as many
     scarcity = -math.log10(share)
-    yield _vocab_size(counts, share, known)
-    yield _sampling_alpha(scarcity, known)
+    case = _case(counts, known)
+    yield _vocab_size(counts, share, known, Case(known.get(case.key, case.value)))
+    yield case
     yield from _regularisation(scarcity)
     yield from _length(words, share, known)
 
 
-def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setting:
+def _vocab_size(counts: Census, share: float, known: Mapping[str, Any], case: Case) -> Setting:
     """Return the size of the tokenizer; see docs/configuration.md for the sizes of other papers."""
-    alphabet = len({*counts.src.alphabet, *counts.tgt.alphabet})
+    characters = sorted({*counts.src.alphabet, *counts.tgt.alphabet})
+    if case is Case.markup:
+        characters = [*casing.MARKS, *"".join(casing.marked(characters))]
+    alphabet = len({*characters})
     single = EOS_ID + 2 + alphabet + 256 * bool(known.get("tokenizer.byte_fallback"))  # and the space
     richer = max if known.get("tokenizer.joint", True) else min  # each side has a tokenizer of this size
     most = richer(counts.src.distinct, counts.tgt.distinct) // 2
@@ -229,19 +238,25 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setti
     return Setting(VOCABULARY, size, f"{alphabet:,} different characters, and {why}")
 
 
-def _sampling_alpha(scarcity: float, known: Mapping[str, Any]) -> Setting:
-    alpha, kind = _step(0.05 * scarcity, 0.0, 0.05), known.get("tokenizer.kind")
+def _case(counts: Census, known: Mapping[str, Any]) -> Setting:
+    """Return what becomes of capitals: marks, where there are capitals and the tokenizer can have marks."""
+    kind, lowercase = known.get("tokenizer.kind"), known.get("tokenizer.lowercase")
+    normalization = known.get("tokenizer.normalization") or Normalization.nmt_nfkc
+    has_capitals = any(char.isupper() for char in counts.src.alphabet + counts.tgt.alphabet)
     if path := known.get("tokenizer.path"):
-        alpha, why = 0.0, f"tokenizer.path={path} has one segmentation only"
-    elif kind in (TokenizerKind.char, TokenizerKind.word):
-        alpha, why = 0.0, f"tokenizer.kind={kind.value} has one segmentation only"
-    elif alpha and kind is TokenizerKind.unigram:
-        alpha, why = 0.2, "each epoch shows words in other pieces (Kudo 2018)"
-    elif alpha:
-        why = "each epoch shows words in other pieces (BPE-dropout, Provilkov et al. 2020)"
+        why = f"tokenizer.path={path} is trained already"
+    elif kind is TokenizerKind.word:
+        why = "tokenizer.kind=word has no pieces for marks"
+    elif lowercase or normalization.value.endswith("_cf") or not has_capitals:
+        why = "there are no capitals"
+    elif "case" in (known.get("tokenizer.source_factors") or []):
+        why = "a factor tells the case of sources"
+    elif any((sign[:1] + sign[-1:]).isalpha() for sign in known.get("tokenizer.symbols") or []):
+        why = "tokenizer.symbols begin or end with letters"
     else:
-        why = "words are frequent enough to be learnt in one segmentation"
-    return Setting("tokenizer.sampling_alpha", alpha, why)
+        why = "Word and WORD have the pieces of word, and marks for the capitals (Berard et al. 2019)"
+        return Setting("tokenizer.case", Case.markup.value, why)
+    return Setting("tokenizer.case", Case.keep.value, why)
 
 
 def _regularisation(scarcity: float) -> Iterator[Setting]:

@@ -31,7 +31,7 @@ from nmt.data import census
 from nmt.data.census import Census, SideCensus, count
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.models.configs import TransformerConfig
 from nmt.verbs import VERBS
@@ -80,15 +80,15 @@ def test_every_key_is_open_in_the_recipe_and_has_one_reason(unread: None) -> Non
 
 
 def test_at_29000_pairs_the_rules_say_what_the_recipe_of_multi30k_says(unread: None) -> None:
-    (known,) = compose(VERBS["train"], ["experiment=multi30k_en_de", "data=demo"])
+    pieces = ["tokenizer.vocab_size=8000", "tokenizer.case=markup"]
+    (known,) = compose(VERBS["train"], ["experiment=multi30k_en_de", "data=demo", *pieces])
     assert recipe().to_config(TrainConfig) == known.to_config(TrainConfig)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "tokenizer.case"])
 def test_more_pairs_mean_larger_sizes_and_less_regularisation(key: str, unread: None) -> None:
     values = [chosen(english(pairs))[key] for pairs in NUMBERS]
     falls = key in (
-        "tokenizer.sampling_alpha",
         "model.dropout",
         "objective.label_smoothing",
         "objective.word_dropout",
@@ -115,6 +115,7 @@ def test_a_corpus_of_nearly_nothing_has_settings(counts: Census, unread: None) -
 
 SCRIPTS: dict[str, Callable[[str], str]] = {
     "latin": str,
+    "capitals": str.title,
     "greek": lambda line: "".join(chr(ord("α") + ord(char) % 24) if char != " " else " " for char in line),
     "no spaces": lambda line: line.replace(" ", ""),
     "ideographs": lambda line: "".join(
@@ -171,7 +172,27 @@ def test_settings_follow_what_the_user_states(unread: None) -> None:
     assert chosen(english(29_000), "trainer.accumulate=2")["trainer.max_steps"] == usual / 2
     assert chosen(english(29_000), "trainer.batch_tokens=auto")["trainer.max_steps"] == usual
     assert chosen(english(500), "data.max_tokens=1500")["trainer.batch_tokens"] == 1500
-    assert chosen(english(500), "tokenizer=char")["tokenizer.sampling_alpha"] == 0
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tokenizer=word",
+        "tokenizer.lowercase=true",
+        "tokenizer.normalization=nfkc_cf",
+        "tokenizer.source_factors=[case]",
+        "tokenizer.symbols=[NUM]",
+        "tokenizer.path=ready.json",
+    ],
+)
+def test_case_is_marked_where_that_is_possible(override: str, unread: None) -> None:
+    assert chosen(english(500))["tokenizer.case"] == "markup"
+    assert chosen(english(500), "tokenizer.symbols=['⟨num⟩']")["tokenizer.case"] == "markup"
+    assert chosen(english(500), override)["tokenizer.case"] == "keep"
+    closed = filled(recipe(override).cfg, settings_for(english(500), recipe(override).cfg))
+    check(to_config(closed, TrainVerbConfig))
+    kanji = SideCensus(1000, 500, 0, 5000, "一二三")
+    assert chosen(Census(500, kanji, kanji))["tokenizer.case"] == "keep"
 
 
 def test_a_value_that_is_stated_wins_and_is_said_to_be_stated(unread: None) -> None:
@@ -180,7 +201,7 @@ def test_a_value_that_is_stated_wins_and_is_said_to_be_stated(unread: None) -> N
     assert filled(cfg, settings).tokenizer.vocab_size == 2000
     lines = list(remarks(NOMINAL, cfg, settings))
     assert lines[0] == "chosen for 29,000 training pairs, 345,000 words on the longer side:"
-    assert "  tokenizer.vocab_size=2000, as you say; the rules say 4000: " in lines[1]
+    assert "  tokenizer.vocab_size=2000, as you say; the rules say 8000: " in lines[1]
     assert "  model.dropout=0.3: 0.3 at 29,000 pairs" in lines[3]
     assert len(lines) == 1 + len(KEYS)
 
@@ -287,7 +308,7 @@ def test_the_same_command_finds_its_run(
     (run,) = (tmp_path / "outputs" / "files-xx-yy").iterdir()
     capsys.readouterr()
     stored = load_config(run / "config.yaml")
-    assert (stored.tokenizer.sampling_alpha, stored.model.dropout) == (0.05, 0.4)  # type: ignore[attr-defined]
+    assert (stored.tokenizer.case, stored.model.dropout) == (Case.keep, 0.4)  # type: ignore[attr-defined]
     assert main(command) == 0
     assert "is finished:" in capsys.readouterr().out
     with (tmp_path / "train.xx").open("a") as src, (tmp_path / "train.yy").open("a") as tgt:
