@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def recipe(*overrides: str) -> Composed:
     return only
 
 
-def chosen(counts: Census, *overrides: str) -> dict[str, float]:
+def chosen(counts: Census, *overrides: str) -> dict[str, Any]:
     return {setting.key: setting.value for setting in settings_for(counts, recipe(*overrides).cfg)}
 
 
