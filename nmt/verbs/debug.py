@@ -33,7 +33,6 @@ from nmt.config.roots import (
     lengths_with_units,
     with_epoch_size,
 )
-from nmt.config.stored import to_plain
 from nmt.data import census, source_factors
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
@@ -325,7 +324,7 @@ def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainC
     tokenizer, objective = cfg.tokenizer, cfg.objective
     if cfg.task is Task.translation and not found.is_whole:
         counts = census.take(found.data, folder / "cache")
-        rules = small_data.settings_for(counts, OmegaConf.create(to_plain(cfg)))
+        rules = small_data.settings_for(counts, OmegaConf.structured(cfg))
         size = next(setting.value for setting in rules if setting.key == "tokenizer.vocab_size")
         tokenizer = dataclasses.replace(tokenizer, vocab_size=min(tokenizer.vocab_size, int(size)))
     if isinstance(objective, DistillationConfig):
