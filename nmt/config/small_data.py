@@ -234,7 +234,7 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any], case: Ca
     if most < wanted:
         why = f"{most:,} more, half of the different words, which are few"
     else:
-        why = f"{_rounded(merges):,} more that {counts.words:,} words can teach (Sennrich and Zhang 2019)"
+        why = f"{_rounded(merges):,} more that {counts.words:,} words can teach (docs/records.md)"
     return Setting(VOCABULARY, size, f"{alphabet:,} different characters, and {why}")
 
 
