@@ -60,8 +60,8 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.task import TrainedModel
 from nmt.signals import StopRequest
-from nmt.training.configs import TrackingConfig
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
 from nmt.verbs import VERBS
 from nmt.verbs.train import _trainer
 

@@ -29,20 +29,13 @@ from nmt.models.configs import Cell, RnnConfig
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
 from nmt.training import build_objective
-from nmt.training.configs import (
-    MEASURES,
-    AdamConfig,
-    ConsistencyConfig,
-    MuonConfig,
-    OptimizerConfig,
-    RDropConfig,
-    SimCutConfig,
-    Teacher,
-)
 from nmt.training.ema import MovingAverage
 from nmt.training.objective import LossModule
+from nmt.training.objective_configs import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
 from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.statistics import BatchSize, Update, UpdateStatistics
+from nmt.training.trainer_config import MEASURES
 from tests.models.test_contract import CASES, VOCAB_SIZE
 from tests.training.test_objective import cross_entropy, no_other_model
 

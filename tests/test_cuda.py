@@ -21,8 +21,8 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import ModelConfig
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision, RuntimeConfig
-from nmt.training.configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.parallel_model import ParallelModel
 from tests.decoding.test_graph_search import assert_same
 from tests.models.test_contract import CASES, build

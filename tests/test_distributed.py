@@ -46,26 +46,18 @@ from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.configs import (
-    MEASURES,
-    AdamConfig,
-    ConstantConfig,
-    CrossEntropyConfig,
-    MuonConfig,
-    OnNonfinite,
-    OptimizerConfig,
-    SimCutConfig,
-    Teacher,
-    TrackingConfig,
-    TrainerConfig,
-)
 from nmt.training.objective import CrossEntropy, LossModule, Objective
+from nmt.training.objective_configs import CrossEntropyConfig, SimCutConfig, Teacher
 from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
+from nmt.training.schedule_configs import ConstantConfig
 from nmt.training.schedules import ScheduleContext
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
 from nmt.training.trainer import Trainer
+from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
 from tests.training.test_auto_batch import Limited, many_pairs
 from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 

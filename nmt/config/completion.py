@@ -25,7 +25,8 @@ from nmt.config.verb import Verb
 from nmt.data.pairs import Split
 from nmt.decoding.metrics import METRICS
 from nmt.errors import NmtError
-from nmt.training.configs import MEASURES, SINKS
+from nmt.training.tracking_config import SINKS
+from nmt.training.trainer_config import MEASURES
 
 OPTIONS = ("--help", "--cfg", "--multirun", "--info", "--config-dir", "--resolve")
 RUNS = ("run", "teacher", "scorers", "objective.teachers", "init", "init.run")

@@ -109,7 +109,8 @@ def spelled(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, str | Path):
-        return quoted(str(value))
+        text = str(value)
+        return quoted(text) if re.search(r"[\"\\$]", text) else f'"{text}"'  # which a shell need not escape
     if value is None or isinstance(value, bool | int | float):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Sequence):

@@ -30,20 +30,12 @@ from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import Parallel, RuntimeConfig
 from nmt.training.adaptation_table import AdaptationConfig, FewWeightsConfig
-from nmt.training.configs import (
-    AUTO,
-    WEIGHING,
-    AdafactorConfig,
-    ConstantConfig,
-    DecayConfig,
-    MuonConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    TrackingConfig,
-    TrainerConfig,
-)
 from nmt.training.lengths import EpochSize, Length, are_counted, in_steps, typed_lengths
+from nmt.training.objective_configs import WEIGHING, ObjectiveConfig
+from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig, OptimizerConfig
+from nmt.training.schedule_configs import ConstantConfig, DecayConfig, ScheduleConfig
+from nmt.training.tracking_config import TrackingConfig
+from nmt.training.trainer_config import AUTO, TrainerConfig
 
 LENGTHS = ("trainer", "schedule")
 """Parts with keys that may be typed in epochs or target tokens."""

@@ -31,8 +31,8 @@ from nmt.decoding.sampling import draw_samples
 from nmt.errors import UserError, suggest
 from nmt.models.base import TranslationModel
 from nmt.runtime import derive_seed
-from nmt.training.configs import GuidedAlignmentConfig, MinimumRiskConfig
 from nmt.training.objective import OfText, Places
+from nmt.training.objective_configs import GuidedAlignmentConfig, MinimumRiskConfig
 
 SPACED = re.compile(r"\S+")
 """A word of an alignment in a file."""

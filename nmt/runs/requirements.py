@@ -21,7 +21,7 @@ from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import require_kept_symbols
 from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
-from nmt.training.configs import GuidedAlignmentConfig
+from nmt.training.objective_configs import GuidedAlignmentConfig
 from nmt.training.trackers import require_sink
 
 

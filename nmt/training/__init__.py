@@ -3,7 +3,11 @@
 Knows models and batches; refuses to know text and BLEU. The modules in import order:
 
     lengths             Lengths in updates, epochs or target tokens; no torch.
-    configs             The configs of a training, and the tables of its choices; no torch.
+    trainer_config      The keys of `trainer`, and the table of measures; no torch.
+    optimizer_configs   The keys of each optimizer, and their table; no torch.
+    schedule_configs    The keys of each schedule, and their table; no torch.
+    objective_configs   The keys of each objective, and their table; no torch.
+    tracking_config     The keys of `tracking`, and the table of sinks; no torch.
     adaptation_table    The configs of ways to train few weights, and their table; no torch.
     status_line         Progress, scores and time left of a training, in one line of words.
     display             Display of a training on stderr.
@@ -46,7 +50,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nmt.loading import loaded
-from nmt.training.configs import OBJECTIVES, ObjectiveConfig
+from nmt.training.objective_configs import OBJECTIVES, ObjectiveConfig
 
 if TYPE_CHECKING:
     from nmt.training.objective import Objective, OfText, OpenModel

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmt.errors import UserError
-from nmt.training.configs import AUTO
+from nmt.training.trainer_config import AUTO
 
 MULTIPLE = 256
 """Divisor of all numbers that are tried and found."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from nmt.errors import Log, UserError
 from nmt.layers.blocks import Dropout
-from nmt.training.configs import TrainerConfig
+from nmt.training.trainer_config import TrainerConfig
 
 
 class Changes:

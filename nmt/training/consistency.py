@@ -13,8 +13,8 @@ from torch import Tensor
 
 from nmt.data.batching import Batch
 from nmt.layers.loss import Agreement
-from nmt.training.configs import CrossEntropyConfig, Teacher
 from nmt.training.objective import LossModule, Objective, cut
+from nmt.training.objective_configs import CrossEntropyConfig, Teacher
 
 
 class RDrop(Objective):

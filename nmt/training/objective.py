@@ -10,7 +10,7 @@ returns sums by name and never divides: the trainer alone divides, by the target
 over all ranks.
 
 Here are the contract and label-smoothed cross-entropy; the table is `OBJECTIVES` in
-`nmt.training.configs`.
+`nmt.training.objective_configs`.
 Shapes: M target tokens (no padding), D d_model, V vocabulary.
 """
 

@@ -19,7 +19,9 @@ from nmt.distributed import ALONE, World
 from nmt.errors import UserError
 from nmt.loading import loaded
 from nmt.training.checkpoint import require_match
-from nmt.training.configs import (
+from nmt.training.freezing import matching
+from nmt.training.muon import Muon, packed_matrices
+from nmt.training.optimizer_configs import (
     OPTIMIZERS,
     AdafactorConfig,
     AdamConfig,
@@ -29,8 +31,6 @@ from nmt.training.configs import (
     SgdConfig,
     WeightGroup,
 )
-from nmt.training.freezing import matching
-from nmt.training.muon import Muon, packed_matrices
 
 
 def build_adam(cfg: AdamConfig, model: nn.Module) -> torch.optim.Optimizer:

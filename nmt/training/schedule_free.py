@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nmt.training.configs import ScheduleFreeConfig
 from nmt.training.ema import part_of_process
 from nmt.training.optimizer import parameter_groups
+from nmt.training.optimizer_configs import ScheduleFreeConfig
 
 ITERATE, SECOND_MOMENT, COUNT, WEIGHT_SUM = "iterate", "exp_avg_sq", "step", "weight_sum"
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nmt.errors import UserError
 from nmt.loading import loaded
-from nmt.training.configs import (
+from nmt.training.schedule_configs import (
     SCHEDULES,
     ConstantConfig,
     CosineConfig,

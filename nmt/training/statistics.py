@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmt.distributed import ALONE, World
 from nmt.loading import loaded
 from nmt.runtime import whole
-from nmt.training.configs import MEASURES
+from nmt.training.trainer_config import MEASURES
 
 
 class Update(NamedTuple):

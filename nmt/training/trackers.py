@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from nmt import extras
 from nmt.errors import warn
 from nmt.files import load_json, step_records, write_json
-from nmt.training.configs import TrackingConfig
 from nmt.training.tracking import Rows, Sink, TrackedRun, flat, markdown_table
+from nmt.training.tracking_config import TrackingConfig
 
 MAX_PENDING = 10_000
 """Calls that may wait for a server before it counts as one that does not answer."""

@@ -37,8 +37,8 @@ from nmt.errors import Interrupted, NmtError, TrainingStopped, warn, witnessed
 from nmt.files import require_space, step_records, write_lines
 from nmt.loading import loaded
 from nmt.progress import Work, heard_by
-from nmt.training.configs import SINKS, TrackingConfig
 from nmt.training.status_line import StatusLine, WorkLine
+from nmt.training.tracking_config import SINKS, TrackingConfig
 
 ESCAPE_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 MARKUP = re.compile(r"[!-/:-@\[-`{-~]")  # ASCII punctuation, all that Markdown and HTML give a meaning to

@@ -35,19 +35,12 @@ from nmt.training.agreement import Agreement, drift
 from nmt.training.auto_batch import Room, Trial, search
 from nmt.training.changes import Changes
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
-from nmt.training.configs import (
-    AUTO,
-    AverageOf,
-    OnNonfinite,
-    PlateauConfig,
-    ScheduleConfig,
-    TrainerConfig,
-)
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import LOSSES, RolledBack, cause, diverges, explosion, go_back
 from nmt.training.saving import Saves, copied, has_room
+from nmt.training.schedule_configs import PlateauConfig, ScheduleConfig
 from nmt.training.schedules import ScheduleContext, rate
 from nmt.training.statistics import (
     Fault,
@@ -61,6 +54,7 @@ from nmt.training.statistics import (
 from nmt.training.status_line import validation_line
 from nmt.training.tracking import Tracker
 from nmt.training.train_state import TrainState
+from nmt.training.trainer_config import AUTO, AverageOf, OnNonfinite, TrainerConfig
 
 ROOM = 2.5
 """Checkpoints that the disk must have room for before the first step."""

@@ -33,7 +33,7 @@ from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.configs import SelectionConfig, Side
 from nmt.serving.configs import ServingConfig
-from nmt.training.configs import DistillationConfig
+from nmt.training.objective_configs import DistillationConfig
 
 
 class Debug(Enum):

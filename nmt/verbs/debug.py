@@ -53,21 +53,18 @@ from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
 from nmt.training.adaptation import adapt
 from nmt.training.adaptation_table import AdaptationConfig
-from nmt.training.configs import (
-    AUTO,
-    AverageOf,
-    ConstantConfig,
+from nmt.training.freezing import freeze
+from nmt.training.lengths import EpochSize, in_steps, typed_lengths
+from nmt.training.objective_configs import (
     CrossEntropyConfig,
-    DecayConfig,
     DistillationConfig,
     GuidedAlignmentConfig,
     ObjectiveConfig,
-    TrainerConfig,
 )
-from nmt.training.freezing import freeze
-from nmt.training.lengths import EpochSize, in_steps, typed_lengths
+from nmt.training.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
+from nmt.training.trainer_config import AUTO, AverageOf, TrainerConfig
 from nmt.verbs import train
 from nmt.verbs.configs import Debug, TrainVerbConfig
 

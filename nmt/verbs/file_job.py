@@ -95,6 +95,7 @@ def answer(cfg: FileConfig, work: Work) -> None:
     """Answer the lines of standard input, in order, or those of `cfg.input` with several workers."""
     if cfg.input is not None:
         answer_file(cfg, work)
+        print(f"written     {cfg.output}")
         return
     reader, target = work.reader(cfg), sys.stdout.buffer
     lines = decoded(sys.stdin.buffer)
@@ -136,7 +137,6 @@ def answer_file(cfg: FileConfig, work: Work) -> None:
             )
             _answer_missing(job, settings, work, counter)
         job.finish()
-    print(f"written     {job.output}")
 
 
 def worker_settings(cfg: FileConfig, num_blocks: int) -> list[FileConfig]:

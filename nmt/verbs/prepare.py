@@ -21,8 +21,8 @@ from nmt.runs.tasks import TASKS
 from nmt.runs.training_data import prepare
 from nmt.signals import StopRequest
 from nmt.temporary import temporary_folder
-from nmt.training.configs import TrackingConfig
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
 from nmt.verbs.configs import PrepareConfig
 
 

@@ -47,7 +47,6 @@ from nmt.training import build_objective
 from nmt.training.adaptation import frozen_names, num_learning
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.checkpoint import AVERAGE
-from nmt.training.configs import AverageOf, TrackingConfig
 from nmt.training.freezing import freeze
 from nmt.training.lengths import EpochSize, are_counted
 from nmt.training.memory import release
@@ -57,8 +56,10 @@ from nmt.training.recovery import RolledBack
 from nmt.training.schedule_free import ScheduleFree
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer, selected_steps
+from nmt.training.trainer_config import AverageOf
 
 
 def run(trial: Composed) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from nmt.data.pairs import DataConfig
 from nmt.data.sources import SOURCES
 from nmt.errors import UserError
 from nmt.models.configs import MODELS
-from nmt.training.configs import OPTIMIZERS, SCHEDULES, CosineConfig
+from nmt.training.optimizer_configs import OPTIMIZERS
+from nmt.training.schedule_configs import SCHEDULES, CosineConfig
 from nmt.verbs import VERBS
 from nmt.verbs.configs import EvaluateConfig
 

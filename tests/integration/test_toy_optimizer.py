@@ -13,11 +13,11 @@ import yaml
 
 from nmt import cli
 from nmt.models.base import TranslationModel
-from nmt.training import configs, optimizer, schedules
+from nmt.training import optimizer, optimizer_configs, schedule_configs, schedules
 
 
 @dataclass
-class HeavyBallConfig(configs.OptimizerConfig):
+class HeavyBallConfig(optimizer_configs.OptimizerConfig):
     """Gradient descent with momentum."""
 
     name: str = "heavy_ball"
@@ -26,7 +26,7 @@ class HeavyBallConfig(configs.OptimizerConfig):
 
 
 @dataclass
-class StairsConfig(configs.PeakConfig):
+class StairsConfig(schedule_configs.PeakConfig):
     """Half the rate after every `width` steps."""
 
     name: str = "stairs"
@@ -54,8 +54,8 @@ schedule.peak_rate=0.4 schedule.warmup_steps=0 trainer.max_steps=5 trainer.log_e
 def test_a_row_and_a_file_are_all_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(configs.OPTIMIZERS, "heavy_ball", (HeavyBallConfig, build_heavy_ball))
-    monkeypatch.setitem(configs.SCHEDULES, "stairs", (StairsConfig, stairs))
+    monkeypatch.setitem(optimizer_configs.OPTIMIZERS, "heavy_ball", (HeavyBallConfig, build_heavy_ball))
+    monkeypatch.setitem(schedule_configs.SCHEDULES, "stairs", (StairsConfig, stairs))
     for group, name in (("optimizer", "heavy_ball"), ("schedule", "stairs")):
         file = tmp_path / "configs" / group / f"{name}.yaml"
         file.parent.mkdir(parents=True)

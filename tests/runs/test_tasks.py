@@ -28,8 +28,11 @@ from nmt.models.configs import DecoderOnlyConfig, LossOn, Prefix
 from nmt.runs.language_model import continued, decoded_text
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
-from nmt.training.configs import AdamConfig, NoamConfig, TrackingConfig, TrainerConfig
+from nmt.training.optimizer_configs import AdamConfig
+from nmt.training.schedule_configs import NoamConfig
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
+from nmt.training.trainer_config import TrainerConfig
 
 LINES = ["a man rides", "", "two men ride a horse", "no"] * 5
 TEXT = ParallelText([""] * len(LINES), LINES)

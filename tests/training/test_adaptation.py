@@ -18,9 +18,9 @@ from nmt.models.configs import ConvolutionalConfig, DecoderOnlyConfig, ModelConf
 from nmt.runtime_config import Precision
 from nmt.training.adaptation import adapt, frozen_names, merge, num_learning
 from nmt.training.adaptation_table import ADAPTATIONS, AdaptationConfig, AdaptersConfig, LoraConfig
-from nmt.training.configs import AdamWConfig, MuonConfig, OptimizerConfig
 from nmt.training.lora import LowRankUpdate
 from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer_configs import AdamWConfig, MuonConfig, OptimizerConfig
 from tests.conftest import VOCAB_SIZE
 
 Model = Callable[..., TranslationModel]

@@ -15,8 +15,8 @@ from nmt.errors import UserError
 from nmt.training import auto_batch
 from nmt.training import gradients as gradients_module
 from nmt.training.auto_batch import Found, Room, Trial, available, search
-from nmt.training.configs import TrainerConfig
 from nmt.training.objective import LossModule, Objective
+from nmt.training.trainer_config import TrainerConfig
 from tests.training.test_objective import Sums, cross_entropy
 from tests.training.test_trainer import Factory
 

@@ -14,8 +14,8 @@ from nmt.kernels import fused
 from nmt.layers.blocks import Dropout
 from nmt.models.base import TranslationModel
 from nmt.training.changes import Changes
-from nmt.training.configs import TrainerConfig
 from nmt.training.trainer import Trainer
+from nmt.training.trainer_config import TrainerConfig
 from tests.training.test_trainer import fit, resumed, weights
 
 CHANGES: dict[str, Any] = {

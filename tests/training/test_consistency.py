@@ -15,7 +15,7 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.models.base import TranslationModel
 from nmt.runtime import seed_everything
 from nmt.training import build_objective
-from nmt.training.configs import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
+from nmt.training.objective_configs import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
 from nmt.training.parallel_model import ParallelModel
 from tests.training.test_objective import batch_of, hide, no_other_model, train, trained_in_parts
 

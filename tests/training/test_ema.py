@@ -16,10 +16,11 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.runtime_config import Precision
 from nmt.training import build_objective, gradients
-from nmt.training.configs import OnNonfinite, SimCutConfig, Teacher
 from nmt.training.ema import MovingAverage, decay_at
 from nmt.training.objective import Objective
+from nmt.training.objective_configs import SimCutConfig, Teacher
 from nmt.training.trainer import Trainer
+from nmt.training.trainer_config import OnNonfinite
 from tests.training.test_memory import Small
 from tests.training.test_objective import cross_entropy, no_other_model, train
 from tests.training.test_recovery import Faulty, resumed

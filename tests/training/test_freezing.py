@@ -11,9 +11,9 @@ from torch import nn
 
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
-from nmt.training.configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.freezing import freeze, matching
 from nmt.training.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 
 Model = Callable[..., TranslationModel]
 

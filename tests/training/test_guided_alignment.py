@@ -14,8 +14,8 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.training import build_objective
-from nmt.training.configs import CrossEntropyConfig, GuidedAlignmentConfig
 from nmt.training.objective import LossModule, OfText, Places
+from nmt.training.objective_configs import CrossEntropyConfig, GuidedAlignmentConfig
 from tests.training.test_objective import no_other_model
 
 LINKS = [(0, 0, 1), (0, 0, 0), (2, 1, 0), (3, 0, 1)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nmt.errors import UserError
-from nmt.training.configs import ExponentialConfig, LinearConfig, NoamConfig, TrainerConfig
 from nmt.training.lengths import EpochSize, in_steps, parsed
+from nmt.training.schedule_configs import ExponentialConfig, LinearConfig, NoamConfig
+from nmt.training.trainer_config import TrainerConfig
 
 SIZE = EpochSize(steps=460, update_tokens=2500)
 

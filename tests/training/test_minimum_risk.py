@@ -14,8 +14,8 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.models.base import TranslationModel
 from nmt.training import build_objective
-from nmt.training.configs import CrossEntropyConfig, MinimumRiskConfig
 from nmt.training.objective import LossModule, OfText
+from nmt.training.objective_configs import CrossEntropyConfig, MinimumRiskConfig
 from tests.training.test_objective import no_other_model
 
 SAMPLES = [[[5, 6, EOS_ID], [7, EOS_ID], [7, EOS_ID]], [[EOS_ID], [4, 4, 4, 4, 4, EOS_ID]]]

@@ -17,9 +17,9 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import Cell, ConvolutionalConfig, ModelConfig, RnnConfig, Tying
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
-from nmt.training.configs import MuonConfig
 from nmt.training.muon import COEFFICIENTS, Muon, dealt, orthogonalised, packed_matrices
 from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer_configs import MuonConfig
 
 CPU = torch.device("cpu")
 

@@ -24,9 +24,15 @@ from nmt.layers.loss import projected_nll
 from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import TokenEmbedding
 from nmt.runtime import seed_everything
-from nmt.training.configs import OBJECTIVES, CrossEntropyConfig, ObjectiveConfig, RDropConfig, SimCutConfig
 from nmt.training.objective import CrossEntropy, LossModule, Objective
 from nmt.training.objective import cut as cut_tokens
+from nmt.training.objective_configs import (
+    OBJECTIVES,
+    CrossEntropyConfig,
+    ObjectiveConfig,
+    RDropConfig,
+    SimCutConfig,
+)
 
 Sums = tuple[Tensor, dict[str, Tensor]]
 

@@ -15,7 +15,13 @@ from nmt.layers.choices import Positions
 from nmt.models.base import TranslationModel
 from nmt.models.configs import Tying
 from nmt.runtime import step_unless
-from nmt.training.configs import (
+from nmt.training.optimizer import (
+    build_optimizer,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    parameter_groups,
+)
+from nmt.training.optimizer_configs import (
     OPTIMIZERS,
     AdafactorConfig,
     AdamConfig,
@@ -24,12 +30,6 @@ from nmt.training.configs import (
     OptimizerConfig,
     ScheduleFreeConfig,
     SgdConfig,
-)
-from nmt.training.optimizer import (
-    build_optimizer,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    parameter_groups,
 )
 
 

@@ -12,8 +12,8 @@ from nmt.data.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.signals import StopRequest
-from nmt.training.configs import TrackingConfig
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from nmt import cli
 from nmt.runtime import step_unless
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.configs import ScheduleFreeConfig
 from nmt.training.ema import MovingAverage
 from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer_configs import ScheduleFreeConfig
 from nmt.training.schedule_free import ScheduleFree
 from tests.training.test_objective import train
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmt.errors import UserError
-from nmt.training.configs import (
+from nmt.training.schedule_configs import (
     SCHEDULES,
     ConstantConfig,
     CosineConfig,

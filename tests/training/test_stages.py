@@ -10,9 +10,9 @@ import pytest
 
 from nmt.data.batching import Indices
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.training.configs import OnNonfinite
 from nmt.training.recovery import RolledBack
 from nmt.training.trainer import Trainer
+from nmt.training.trainer_config import OnNonfinite
 from tests.training.test_recovery import Faulty, resumed
 from tests.training.test_trainer import Factory, assert_same, fit
 

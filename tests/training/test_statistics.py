@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.training.configs import MEASURES
 from nmt.training.statistics import BatchSize, Fault, Update, UpdateStatistics, gpu_memory, means
+from nmt.training.trainer_config import MEASURES
 from tests.training.test_objective import train
 
 CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ import pytest
 
 from nmt.errors import UserError
 from nmt.training import trackers
-from nmt.training.configs import TrackingConfig
 from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
 
 CONFIG = {"run": "x", "model": {"d_model": 16}, "metrics": ["bleu"], "tgt": None}
 PIXELS = np.zeros((2, 3, 3), np.uint8)

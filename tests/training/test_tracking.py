@@ -28,7 +28,6 @@ from nmt.files import write_lines
 from nmt.progress import Work, told
 from nmt.training import display
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
-from nmt.training.configs import SINKS, TrackingConfig
 from nmt.training.status_line import StatusLine, duration, shown_perplexity, validation_line
 from nmt.training.tracking import (
     Display,
@@ -40,6 +39,7 @@ from nmt.training.tracking import (
     printable,
     rewind,
 )
+from nmt.training.tracking_config import SINKS, TrackingConfig
 
 TRAIN = {
     "train/loss": 3.214,

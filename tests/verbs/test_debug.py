@@ -16,7 +16,7 @@ from nmt.data.excerpt import Excerpt
 from nmt.models.configs import TransformerConfig
 from nmt.training.adaptation_table import LoraConfig
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.configs import DecayConfig
+from nmt.training.schedule_configs import DecayConfig
 from nmt.verbs import VERBS, debug
 from tests.runs.untrained import TRANSFORMER, WORDS, untrained
 

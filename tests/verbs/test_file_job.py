@@ -75,7 +75,7 @@ def test_two_workers_give_what_a_stream_gives(
     expected = streamed(run, text, search, chunk=4)
     capsys.readouterr()
     monkeypatch.setattr(file_job, "LINES_AT_ONCE", 4)
-    answer_file(config(run, tmp_path, workers=2, decoding=search), TRANSLATION)
+    answer(config(run, tmp_path, workers=2, decoding=search), TRANSLATION)
     shown = capsys.readouterr()
     assert (tmp_path / "out").read_bytes() == expected
     assert b"16 ||| " in expected

@@ -22,7 +22,7 @@ from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import file_job
 from nmt.verbs.configs import ScoreConfig
-from nmt.verbs.file_job import answer_file
+from nmt.verbs.file_job import answer, answer_file
 from nmt.verbs.score import SCORES
 from tests.runs.untrained import GPT, WORDS, untrained
 
@@ -127,7 +127,7 @@ def test_two_workers_give_what_a_stream_gives(
     (tmp_path / "in").write_text(text)
     monkeypatch.setattr(file_job, "LINES_AT_ONCE", 4)
     expected = scored(run, text, monkeypatch, capfdbinary, "per_token=true")
-    answer_file(config(run, tmp_path, workers=2, per_token=True), SCORES)
+    answer(config(run, tmp_path, workers=2, per_token=True), SCORES)
     shown = capfdbinary.readouterr()
     assert (tmp_path / "out").read_text().split("\n") == [*expected, ""]
     assert shown.out == f"written     {tmp_path}/out\n".encode()
