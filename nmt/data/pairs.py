@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -241,18 +242,18 @@ class DataConfig:
 
 
 @dataclass
-class TableConfig(DataConfig):
+class TableConfig(DataConfig, ABC):
     """Base of the sources that read rows with named columns."""
 
     @property
+    @abstractmethod
     def columns(self) -> tuple[str, ...]:
         """The names of the columns that are read; the last is the target."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def column_fields(self) -> tuple[str, ...]:
         """The names of the fields that name the columns, in their order."""
-        raise NotImplementedError
 
     @property
     def numbered(self) -> tuple[str, ...]:
@@ -269,9 +270,9 @@ class TableConfig(DataConfig):
         src, tgt = columns
         return ParallelText(src, tgt)
 
+    @abstractmethod
     def key_of(self, column: str) -> tuple[str, str]:
         """Return the field that names a column, and the fields to set for another, as an error says them."""
-        raise NotImplementedError
 
     def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
         """Return the error for a `column` that `where` lacks; `columns` are there."""
