@@ -9,12 +9,12 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.kernels.fused import is_plain
+from nmt.kernels.fused import Linear, is_plain
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.models.base import TranslationModel
 
@@ -59,7 +59,7 @@ def _read_by_kernel(output: object, hidden: Tensor) -> tuple[Tensor, Tensor | No
     """Return weight, bias and V of the output, where a kernel multiplies fastest; None where torch does."""
     if isinstance(output, LowPrecisionLinear):
         return (output.weight, output.bias, output.num_outputs) if output.is_packed else None
-    if not isinstance(output, nn.Linear) or not is_plain(output, nn.Linear) or len(hidden) > FEW_ROWS:
+    if not isinstance(output, Linear) or not is_plain(output, Linear) or len(hidden) > FEW_ROWS:
         return None
     return (output.weight, output.bias, output.out_features) if kernels.usable(hidden) else None
 

@@ -101,28 +101,28 @@ class Samples:
         self.rows = self.groups[:, None].expand(-1, num)  # (B', K)
 
     def extend(self, logits: Tensor, cfg: DrawingConfig, rules: Restrictions | None = None) -> None:
-        """Extend every open sample by one token, drawn by the `logits` (R, V) of its row, overwritten."""
-        normaliser = logits.logsumexp(dim=-1)  # (R,)
+        """Extend every open sample by one token, drawn by the `logits` (R, V) of its row."""
+        log_probs = _allowed(logits.log_softmax(dim=-1))  # (R, V)
         rows = self.rows[self.open]  # (N,)
-        drawn = _allowed(logits) if rules is None else self._ruled(logits, normaliser, rules)
+        drawn = log_probs if rules is None else self._ruled(log_probs, rules)
         tokens = draw(drawn, self.numbers[:, :, self.length][self.open], cfg, rows)
         self.length += 1
         ending = (self.limits == self.length)[:, None].expand_as(self.open)[self.open]
         tokens = tokens.masked_fill(ending, EOS_ID)
         self.tokens = torch.full_like(self.rows, PAD_ID).masked_scatter(self.open, tokens)
-        found = (logits[rows, tokens] - normaliser[rows]).to(self.log_probs.dtype)
+        found = log_probs[rows, tokens].to(self.log_probs.dtype)
         added = torch.zeros_like(self.open, dtype=found.dtype).masked_scatter(self.open, found)
         self.ids[self.sentences, :, self.length - 1] = self.tokens
         self.log_probs[self.sentences] += added
         self.open = self.open & (self.tokens != EOS_ID)
 
-    def _ruled(self, logits: Tensor, normaliser: Tensor, rules: Restrictions) -> Tensor:
-        """Return the log probabilities (R, V) of the tokens that may follow each row; EOS if none may."""
+    def _ruled(self, log_probs: Tensor, rules: Restrictions) -> Tensor:
+        """Return the `log_probs` (R, V) of the tokens that may follow each row; EOS if none may."""
         places, numbers = self.open.nonzero().unbind(1)
-        rows, none = self.rows[self.open], self.rows.new_zeros(len(logits))
+        rows, none = self.rows[self.open], self.rows.new_zeros(len(log_probs))
         sentences = none.scatter(0, rows, self.sentences[places])  # (R,)
         ids = self.ids[sentences, none.scatter(0, rows, numbers), : self.length]
-        return _by_rules(_allowed(logits) - normaliser[:, None], ids, sentences, rules)
+        return _by_rules(log_probs.clone(), ids, sentences, rules)
 
     def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows (R,) that go on, the groups (G,) that they are of, and their last tokens (R,).
@@ -194,7 +194,9 @@ def draw(logits: Tensor, numbers: Tensor, cfg: DrawingConfig, rows: Tensor | Non
     if cfg.temperature == 0:
         return logits.argmax(dim=-1)[rows]
     probs = (logits if cfg.temperature == 1 else logits / cfg.temperature).softmax(dim=-1)
-    probs = F.pad(truncate(probs, cfg), (0, -probs.shape[1] % BLOCK_SIZE))
+    probs = truncate(probs, cfg)
+    if missing := -probs.shape[1] % BLOCK_SIZE:
+        probs = F.pad(probs, (0, missing))
     blocks = probs.view(len(probs), -1, BLOCK_SIZE)
     ends = blocks.sum(dim=2).cumsum(dim=1)[rows]  # (N, blocks)
     reached = numbers * ends[:, -1]
@@ -230,7 +232,7 @@ def truncate(probs: Tensor, cfg: DrawingConfig) -> Tensor:
             bounds[-1][more] = _nucleus_bound(probs[more].sort(dim=1, descending=True).values, cfg.top_p)
     if not bounds:
         return probs
-    return probs.masked_fill(probs < torch.stack(bounds).amax(dim=0)[:, None], 0.0)
+    return torch.where(probs < torch.stack(bounds).amax(dim=0)[:, None], 0.0, probs)
 
 
 def _nucleus_bound(best: Tensor, top_p: float) -> Tensor:
@@ -247,10 +249,10 @@ def _by_rules(log_probs: Tensor, ids: Tensor, sentences: Tensor, rules: Restrict
     return found
 
 
-def _allowed(logits: Tensor) -> Tensor:
-    """Return `logits`, overwritten, without the tokens that no text shows."""
-    logits[:, [PAD_ID, UNK_ID, BOS_ID]] = -torch.inf
-    return logits
+def _allowed(scores: Tensor) -> Tensor:
+    """Return `scores` (R, V), overwritten, without the tokens that no text shows."""
+    scores[:, [PAD_ID, UNK_ID, BOS_ID]] = -torch.inf
+    return scores
 
 
 def _numbers(src: Tensor, src_mask: Tensor, limits: Tensor, cfg: DrawingConfig, num: int) -> Tensor:

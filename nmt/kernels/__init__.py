@@ -34,7 +34,7 @@ from nmt.files import sync
 FOLDER = Path(__file__).parent
 SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp", "step.cpp", "int8.cpp")
 HEADERS = (
-    *("lanes.h", "tiles.h", "packing.h", "products.h", "int8.h"),
+    *("lanes.h", "tiles.h", "packing.h", "products.h", "panels.h", "int8.h"),
     *("linear.h", "heads.h", "arguments.h", "dropout.h"),
 )
 LIBRARY = "library.so"
@@ -78,14 +78,19 @@ def status() -> str:
 
 
 def usable(x: Tensor) -> bool:
-    """Return whether kernels of search may be given `x`: float32 on CPU, where no gradient is wanted."""
-    return x.device.type == "cpu" and x.dtype is torch.float32 and not torch.is_grad_enabled() and load()
+    """Return whether kernels of search may be given `x`: float32 on CPU, where no gradient is wanted.
+
+    Compiled code uses none of the kernels.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return False
+    return x.dtype is torch.float32 and load()
 
 
 def usable_in_training(x: Tensor) -> bool:
     """Return whether kernels of training may be given `x`: float32 or bfloat16 on CPU, gradients on.
 
-    Compiled code uses none of the kernels.
+    Compiled code uses none of these either.
     """
     if x.device.type != "cpu" or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
@@ -100,6 +105,11 @@ def has_tiles() -> bool:
 def has_int8() -> bool:
     """Return whether the kernels multiply numbers of 8 bits on this processor."""
     return load() and bool(torch.ops.nmt.has_int8())
+
+
+def has_panels() -> bool:
+    """Return whether the kernels multiply float32 numbers faster than torch on this processor."""
+    return load() and bool(torch.ops.nmt.has_panels())
 
 
 @functools.cache

@@ -149,13 +149,13 @@ Tensor pack_weights(const Tensor& weight) {
 
 #endif
 
-// x (M, I) times packed weights, of 16 or 8 bits, plus bias (O), then relu where asked for: (M, O).
-Tensor packed_linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias, int64_t outputs,
-                     bool relu) {
+// x (M, I) times weights, float32 (O, I) or packed in 16 or 8 bits, plus bias (O), then relu where asked for: (M, O).
+Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, int64_t outputs,
+                  bool relu) {
   const auto [rows, inputs] = sizes_of<2>("x", x);
   const Tensor in = x.contiguous();
   const float* numbers = data_of<float>("x", in, {rows, inputs});
-  const LinearMap linear("packed", packed, bias, outputs, inputs);
+  const LinearMap linear("weight", weight, bias, outputs, inputs);
   Tensor out = at::empty({rows, outputs}, x.options());
   linear(numbers, rows, out.data_ptr<float>(), [=](int64_t, int64_t, Vec16 sum, int64_t) {
     return relu ? maximum(Vec16{}, sum) : sum;
@@ -304,7 +304,8 @@ Continuations best_of_hidden(const Tensor& hidden, const Tensor& weight, const s
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
   m.def("has_tiles() -> bool", &has_tiles);
-  m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int outputs, bool relu) -> Tensor", &packed_linear);
+  m.def("has_panels() -> bool", &gains_from_panels);
+  m.def("linear_map(Tensor x, Tensor weight, Tensor? bias, int outputs, bool relu) -> Tensor", &linear_map);
   m.def("attend(Tensor queries, Tensor[] keys, Tensor[] values, Tensor rows, Tensor? mask, Tensor? bias) -> Tensor",
         &attend);
   m.def(

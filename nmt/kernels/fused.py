@@ -114,9 +114,12 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return (..., N) of x (..., K), weight (N, K) and bias (N,)."""
-    if not _can_multiply(x, weight):
-        return F.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias)
+    if _can_multiply(x, weight):
+        return _Linear.apply(x, weight, bias)
+    if weight.dtype is torch.float32 is product_dtype(x) and kernels.usable(x) and kernels.has_panels():
+        y = torch.ops.nmt.linear_map(x.reshape(-1, x.shape[-1]), weight, bias, len(weight), False)
+        return y.view(*x.shape[:-1], len(weight))
+    return F.linear(x, weight, bias)
 
 
 class Linear(nn.Linear):

@@ -144,6 +144,23 @@ inline float horizontal_max(Vec16 x) {
   return x[0];
 }
 
+// Transposes a square of 16 x 16 words.
+inline void transpose16(UInt32x16 (&rows)[LANES]) {
+  for (uint32_t step = 1; step < LANES; step *= 2) {
+    UInt32x16 low, high;
+    for (uint32_t c = 0; c < LANES; ++c) {
+      low[c] = c & step ? LANES + c - step : c;
+      high[c] = c & step ? LANES + c : c + step;
+    }
+    for (uint32_t i = 0; i < LANES; ++i) {
+      if (i & step) continue;
+      const UInt32x16 a = rows[i], b = rows[i + step];
+      rows[i] = __builtin_shuffle(a, b, low);
+      rows[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
 // e^x for x <= 0 with a relative error of about 1e-7; 0 below -87, where e^x leaves the normal range of float32; NaN
 // for NaN.
 inline Vec16 exp_nonpositive(Vec16 x) {

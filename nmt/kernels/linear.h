@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "int8.h"
 #include "lanes.h"
+#include "panels.h"
 #include "products.h"
 
 #include <ATen/ATen.h>
@@ -130,6 +131,10 @@ class LinearMap {
   // Torch multiplies many rows faster, but takes several times as long for few.
   template <typename F>
   void multiply_float(const float* x, int64_t M, float* out, const F& finish) const {
+    if (M > FEW && gains_from_panels()) {
+      multiply_by_panels(x, M, inputs, rows_, outputs, out, finish);
+      return;
+    }
     if (M > FEW) {
       const at::Tensor products = at::from_blob(const_cast<float*>(x), {M, inputs}, at::kFloat).matmul(weight_.t());
       const float* sums = products.const_data_ptr<float>();

@@ -15,23 +15,6 @@
 
 namespace nmt {
 
-// Transposes a square of 16 x 16 words.
-inline void transpose16(UInt32x16 (&rows)[EDGE]) {
-  for (uint32_t step = 1; step < EDGE; step *= 2) {
-    UInt32x16 low, high;
-    for (uint32_t c = 0; c < EDGE; ++c) {
-      low[c] = c & step ? EDGE + c - step : c;
-      high[c] = c & step ? EDGE + c : c + step;
-    }
-    for (uint32_t i = 0; i < EDGE; ++i) {
-      if (i & step) continue;
-      const UInt32x16 a = rows[i], b = rows[i + step];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + step] = __builtin_shuffle(a, b, high);
-    }
-  }
-}
-
 // Transposes a block of BLOCK x BLOCK sums.
 inline void transpose_block(float* sums) {
   UInt32x16 square[EDGE];

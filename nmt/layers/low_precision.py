@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import kernels
+from nmt.kernels import fused
 from nmt.layers.blocks import AnyModule, FeedForward
 from nmt.runtime_config import Precision
 
@@ -67,7 +68,7 @@ class LowPrecisionLinear(nn.Module):
         """Return (..., O) of x (..., I)."""
         rows = x.flatten(0, -2)
         if self.is_packed:
-            y = torch.ops.nmt.packed_linear(rows, self.weight, self.bias, self.num_outputs, self.relu)
+            y = torch.ops.nmt.linear_map(rows, self.weight, self.bias, self.num_outputs, self.relu)
         else:
             y = self._in_8_bits(rows) if self.precision is Precision.int8 else self._in_16_bits(rows)
             y = F.relu(y) if self.relu else y
@@ -131,7 +132,8 @@ def rows_of(linear: nn.Module, rows: Tensor) -> nn.Module:
 
 
 def _of_rows(linear: nn.Linear, rows: Tensor) -> nn.Linear:
-    result = nn.Linear(linear.in_features, len(rows), bias=linear.bias is not None, device="meta")
+    with torch.device("meta"):
+        result = fused.Linear(linear.in_features, len(rows), bias=linear.bias is not None)
     for name, x in linear.named_parameters():
         setattr(result, name, nn.Parameter(x.detach()[rows], requires_grad=False))
     return result

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.errors import UserError
+from nmt.kernels import fused
 from nmt.models.configs import EmbeddingInit, FactorCombine, ModelConfig, Tying
 
 
@@ -104,7 +105,7 @@ def build_vocabulary(
         )
     src = TokenEmbedding(src_vocab_size, d_model)
     tgt = TokenEmbedding(tgt_vocab_size, tgt_d_model or d_model)
-    output = nn.Linear(tgt_d_model or d_model, tgt_vocab_size, bias=output_bias)
+    output = fused.Linear(tgt_d_model or d_model, tgt_vocab_size, bias=output_bias)
     for layer in (src, tgt, output):
         if init is EmbeddingInit.xavier:
             nn.init.xavier_uniform_(layer.weight)

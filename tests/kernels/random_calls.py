@@ -172,7 +172,7 @@ def _projected_nll(draw: Draw) -> Arguments:
     return [hidden, weight, draw.ids(rows, below=vocab_size), 0.1]
 
 
-def _packed_linear(draw: Draw) -> Arguments:
+def _linear_map(draw: Draw) -> Arguments:
     rows, inputs, outputs = draw.size(), draw.size(), draw.size()
     bias = draw.random.choice((None, torch.randn(outputs)))
     weight = _weight(draw, outputs, inputs)
@@ -278,7 +278,7 @@ ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "smoothed_nll_": _smoothed_nll,
     "attend": _attend,
     "best_of_logits": _best_of_logits,
-    "packed_linear": _packed_linear,
+    "linear_map": _linear_map,
     "best_of_hidden": _best_of_hidden,
     "decoder_step": _decoder_step,
 }

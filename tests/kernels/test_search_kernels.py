@@ -19,6 +19,7 @@ from nmt.decoding.beam_search import beam_search
 from nmt.decoding.candidates import Candidates
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.sampling import sample
+from nmt.kernels.fused import Linear
 from nmt.layers.attention import recorded_attention
 from nmt.layers.blocks import FeedForward
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
@@ -100,12 +101,30 @@ def test_products_of_rounded_numbers(num_rows: int, inputs: int, outputs: int, h
     assert_close(plain, expected.float(), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("num_rows", [1, 5, 9, 16, 17, 100])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (31, 33), (32, 64), (64, 100), (200, 16)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_of_float32(num_rows: int, inputs: int, outputs: int, has_bias: bool) -> None:
+    """In panels where that gains, and as torch has them; what a row gives is its own."""
+    linear, x = Linear(inputs, outputs, bias=has_bias), torch.randn(num_rows, inputs)
+    bias = linear.bias if has_bias else torch.zeros(outputs)
+    expected = (x.double() @ linear.weight.double().t() + bias).float()
+    found = linear(x[:, None])[:, 0]
+    assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_close(torch.ops.nmt.linear_map(x, linear.weight, bias, outputs, True), expected.relu())
+    if torch.ops.nmt.has_panels() and num_rows > 9:
+        assert torch.equal(linear(x[:10]), found[:10])
+    x[0, inputs // 2] = torch.nan
+    assert linear(x)[0].isnan().all()
+    assert linear(x)[1:].isfinite().all()
+
+
 class Projection(nn.Module):
     """As much of a model as choosing continuations asks for."""
 
     def __init__(self, width: int, vocab_size: int, precision: Precision):
         super().__init__()
-        linear = nn.Linear(width, vocab_size)
+        linear = Linear(width, vocab_size)
         linear.weight.data = linear.weight.bfloat16().float()
         self.output = linear if precision is Precision.fp32 else LowPrecisionLinear(linear, precision)
 

@@ -101,7 +101,7 @@ def test_what_is_not_finite_stays_so(number: float, relu: bool) -> None:
 @needs_kernel
 def test_the_kernel_checks_its_arguments() -> None:
     linear = in_8_bits(nn.Linear(20, 30))
-    with pytest.raises(RuntimeError, match=r"packed must have shape \(2048\), but has \(1792\)"):
+    with pytest.raises(RuntimeError, match=r"weight must have shape \(2048\), but has \(1792\)"):
         linear(torch.randn(3, 24))
     with pytest.raises(RuntimeError, match="x must be Float, but is Double"):
         linear(torch.randn(3, 20).double())

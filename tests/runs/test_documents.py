@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -223,8 +224,9 @@ def test_a_stream_is_read_no_further_than_needed(plain: Run, monkeypatch: pytest
     next(found)
     assert next(taken) == 4
     lines = ["ab", "ba", "", "cd", "dc"]
-    whole = translate(lines, plain.model, plain.tokenizer, SEARCH, device=plain.device)
-    assert list(plain.translate(lines, SEARCH)) == whole
+    model, tokenizer, device = plain.model, plain.tokenizer, plain.device
+    parts = (translate(part, model, tokenizer, SEARCH, device=device) for part in (lines[:4], lines[4:]))
+    assert list(plain.translate(lines, SEARCH)) == [*itertools.chain(*parts)]
 
 
 def test_kept_pairs_are_read_for_their_length(plain: Run) -> None:
