@@ -23,7 +23,7 @@ from nmt.config.renames import translate
 from nmt.containment import require_contained
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
-from nmt.exchange.configs import IMPORT_RECORD
+from nmt.exchange.configs import EXPORT_RECORD, IMPORT_RECORD
 from nmt.files import MAX_JSON_BYTES, lines_of, misfits, parse_json, read_json, require_unlocked, step_record
 
 MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 1_000_000, 8
@@ -32,7 +32,10 @@ PARTS = ("model", "data", "trainer")
 """Parts that the config of every training has."""
 MARKS = ("checkpoints", "metrics.jsonl", "results.json")
 """Names that only a run directory has."""
-STATES = ("done", "running", "stopped", "failed", "killed", "unknown", "imported", "new", "damaged")
+STATES = (
+    *("done", "running", "stopped", "failed", "killed", "unknown"),
+    *("imported", "exported", "new", "damaged"),
+)
 """States of a run in `nmt runs`."""
 SPLITS = ("validation", "test", "train")
 CHECKPOINT = re.compile(r"step_(\d{8,})")
@@ -305,8 +308,9 @@ def _state(path: Path, has_results: bool, has_checkpoint: bool) -> tuple[str, st
     known = {"finished": "done", "preempted": "stopped", "stopped": "stopped", "failed": "failed"}
     if has_results and told in ("", "running"):
         return "done", "", step
-    if not told and (path / IMPORT_RECORD).is_file():
-        return "imported", "", step
+    for state, file in (("imported", IMPORT_RECORD), ("exported", EXPORT_RECORD)):
+        if not told and (path / file).is_file():
+            return state, "", step
     return known.get(told, "stopped" if has_checkpoint else "new"), reason, step
 
 

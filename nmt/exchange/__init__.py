@@ -2,7 +2,7 @@
 
 Knows runs and the formats of other programs; refuses to know the command line. The modules in import order:
 
-    configs             The config of `nmt export`, and the mark of imported runs; no torch.
+    configs             The config of `nmt export`, and the marks of imported and exported runs; no torch.
     pieces              SentencePiece models rewritten for the ids of another vocabulary.
     foreign             Folders of models as `transformers` writes them.
     imported            What an import consists of, and weights that are named as in BART.
@@ -14,6 +14,7 @@ Knows runs and the formats of other programs; refuses to know the command line. 
     to_ctranslate2      Models for CTranslate2, filled into its specification of a Transformer.
     to_huggingface      Models for `transformers`, in the class that computes the same.
     to_safetensors      The weights of any model under our names, and the facts to rebuild the model.
+    to_run              A run directory with the model alone, for every verb that takes a run.
     usage               Short Python programs that use an exported folder.
     model_card          The card of an exported model.
     export              The table of formats, and the one function that writes a folder.

@@ -1,4 +1,4 @@
-"""The config of `nmt export`, and the mark of imported runs; needs no library that a model is built with."""
+"""The config of `nmt export`, and the marks of imported and exported runs; no torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from nmt.models.configs import Mean
 
 IMPORT_RECORD = "import.json"
 """File of an imported run that says which folder its model is from."""
+EXPORT_RECORD = "export.json"
+"""File of an exported run, which is a model alone, that says which run it is from."""
 
 
 class Format(Enum):
@@ -25,6 +27,8 @@ class Format(Enum):
     """`transformers`: `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without code of its own."""
     safetensors = "safetensors"
     """Any program: the weights by the names of this project, and a config."""
+    nmt = "nmt"
+    """nmt: a run directory with the model alone."""
 
 
 class Quantization(Enum):
@@ -36,12 +40,16 @@ class Quantization(Enum):
     int8 = "int8"
 
 
+FLOATS_ONLY = (Format.huggingface, Format.safetensors, Format.nmt)
+"""Formats without quantization=int8."""
+
+
 @dataclass
 class ExportConfig(RunConfig):
-    """Write the model of a run for another program; of decoding, limits and beams become its defaults."""
+    """Write the model of a run to be shared; of decoding, limits and beams become its defaults."""
 
     format: Format = MISSING
-    """ctranslate2, huggingface or safetensors."""
+    """ctranslate2, huggingface, safetensors or nmt."""
     output: str = MISSING
     """Folder to write, which must not be there yet."""
     quantization: Quantization = Quantization.float32
@@ -67,7 +75,7 @@ class ExportConfig(RunConfig):
             )
         if not self.output.strip():
             raise UserError("output must name a folder, but is empty")
-        if self.quantization is Quantization.int8 and self.format in (Format.huggingface, Format.safetensors):
+        if self.quantization is Quantization.int8 and self.format in FLOATS_ONLY:
             raise UserError(
                 f"quantization=int8 needs format=ctranslate2, but format is {self.format.value}; "
                 "choose float32, bfloat16 or float16"

@@ -1,7 +1,7 @@
 """The table of formats, and the one function that writes the model of a run as a folder.
 
-Every folder has the SentencePiece models, source.spm and target.spm, which a model that finds labels lacks,
-and README.md, the card of the model with a program that uses the folder.
+Every folder has README.md, the card of the model with a program that uses the folder. Those for other
+programs have the SentencePiece models, source.spm and target.spm, which a model that finds labels lacks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from nmt.data import casing
 from nmt.data.tokenizer_training import Case
 from nmt.errors import TrainingStopped, UserError
-from nmt.exchange import to_ctranslate2, to_huggingface, to_safetensors
+from nmt.exchange import to_ctranslate2, to_huggingface, to_run, to_safetensors
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.model_card import model_card
 from nmt.exchange.shared import SOURCE, TARGET, misfits, refuse
-from nmt.exchange.usage import ctranslate2_program, huggingface_program, safetensors_program
+from nmt.exchange.usage import ctranslate2_program, huggingface_program, run_program, safetensors_program
 from nmt.files import FULL, publish, write_atomically
 from nmt.runs.opened import Run
 
@@ -28,15 +28,18 @@ class Exporter(NamedTuple):
     """How a format is written, and used."""
 
     write: Callable[[Run, ExportConfig, Path], None]
-    """Writes the model into a folder that has the SentencePiece models; raises `UserError` for a misfit."""
+    """Writes the model into a folder; raises `UserError` for a misfit."""
     program: Callable[[Run, int], str]
     """Returns a Python program that uses the folder, given the longest text in tokens."""
+    needs_nmt: bool = False
+    """Whether nmt reads the folder, so that it has the files of the tokenizer as a run has them."""
 
 
 FORMATS = {
     Format.ctranslate2: Exporter(to_ctranslate2.write, ctranslate2_program),
     Format.huggingface: Exporter(to_huggingface.write, huggingface_program),
     Format.safetensors: Exporter(to_safetensors.write, safetensors_program),
+    Format.nmt: Exporter(to_run.write, run_program, needs_nmt=True),
 }
 
 
@@ -48,13 +51,20 @@ def export(run: Run, cfg: ExportConfig) -> Path:
         TrainingStopped: the disk is full.
     """
     cfg.require_free()
-    of_text = misfits(run.cfg.tokenizer, "tokenizer", {"path": [""]}, "nmt export")
-    refuse(of_text, "its folders have SentencePiece models")
+    exporter = FORMATS[cfg.format]
+    if not exporter.needs_nmt:
+        of_text = misfits(run.cfg.tokenizer, "tokenizer", {"path": [""]}, f"format={cfg.format.value}")
+        refuse(of_text, "its folders have SentencePiece models; format=nmt holds any tokenizer")
     folder = Path(cfg.output)
     draft = folder.with_name(f".tmp-{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
-        _fill(draft, run, cfg)
+        if not exporter.needs_nmt:
+            _write_pieces(draft, run)
+        exporter.write(run, cfg, draft)
+        longest = run.cfg.model.longest or run.cfg.decoding.max_source_tokens
+        card = model_card(run, cfg, exporter.program(run, longest), longest)
+        write_atomically(draft / "README.md", card.encode())
         cfg.require_free()
         publish(draft, folder)
     except OSError as error:
@@ -66,14 +76,10 @@ def export(run: Run, cfg: ExportConfig) -> Path:
     return folder
 
 
-def _fill(folder: Path, run: Run, cfg: ExportConfig) -> None:
-    exporter = FORMATS[cfg.format]
+def _write_pieces(folder: Path, run: Run) -> None:
+    """Write the SentencePiece models, and the program that spells capitals, where the run has it."""
     write_atomically(folder / SOURCE, run.tokenizer.src_model)
     if not run.tokenizer.labels:
         write_atomically(folder / TARGET, run.tokenizer.tgt_model)
     if run.cfg.tokenizer.case is Case.markup:  # of the standard library alone
         write_atomically(folder / "casing.py", Path(casing.__file__).read_bytes())
-    exporter.write(run, cfg, folder)
-    longest = run.cfg.model.longest or run.cfg.decoding.max_source_tokens
-    card = model_card(run, cfg, exporter.program(run, longest), longest)
-    write_atomically(folder / "README.md", card.encode())

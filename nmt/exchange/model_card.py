@@ -111,7 +111,7 @@ def _requirements(cfg: ExportConfig) -> str:
         Format.huggingface: "pip install transformers torch sentencepiece",
         Format.safetensors: "pip install safetensors torch sentencepiece",
     }
-    return f"`{needed[cfg.format]}`"
+    return f"`{needed[cfg.format]}`" if cfg.format in needed else f"with `nmt` {__version__} or later"
 
 
 def _recorded(run: Run, name: str) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _training(run: Run) -> str:
         **environment.get("packages", {}),
     }
     known = {name: value for name, value in facts.items() if value is not None}
-    return f"{text}\n\n{_table(['', ''], _rows(known))}\n\nThe whole config is in the run, in config.yaml."
+    return f"{text}\n\n{_table(['', ''], _rows(known))}\n\nThe whole config is in config.yaml of the run."
 
 
 def _command(words: list[str]) -> str:
@@ -209,6 +209,8 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
     yield from PURPOSES[run.cfg.task](run).limits
     yield f"Texts have at most {longest:,} tokens."
     yield "The scores are those of the texts named above; other domains have not been measured."
+    if cfg.format is Format.nmt:
+        return
     beam_size, alpha = beam_search_of(run.cfg.decoding)
     if cfg.format is Format.safetensors:
         yield "These are weights: the program above reads them, and does not compute the model."

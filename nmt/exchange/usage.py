@@ -6,6 +6,7 @@ lower case, punctuation, capitals, symbols, the order of the target. They are ru
 
 from __future__ import annotations
 
+from nmt.config.roots import Task
 from nmt.data.tokenizer_training import SPACE, Case, TagSide, TokenizerKind, symbol_pattern
 from nmt.exchange.shared import SOURCE, TARGET, beam_search_of
 from nmt.runs.opened import Run
@@ -99,6 +100,31 @@ weights = load_file(f"{{FOLDER}}/model.safetensors")
 weights |= {{name: weights[first] for name, first in config["tied"].items()}}
 source = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{SOURCE}")
 {target}
+"""
+
+
+RUN_PROGRAMS = {
+    Task.translation: """def translate(lines{argument}):
+    return [found.text for found in run.translate(lines{given})]""",
+    Task.language_model: """def go_on(text):
+    return run.generate(text)""",
+    Task.classification: """def classify(lines):
+    return [label for label, probabilities in run.classify(lines)]""",
+}
+
+
+def run_program(run: Run, longest: int) -> str:
+    """Return the program for a run directory; what a line needs is in its config."""
+    argument = _language_argument(run)
+    given = ", tgt=language" if argument else ""
+    function = RUN_PROGRAMS[run.cfg.task].format(argument=argument, given=given)
+    return f"""import nmt
+
+FOLDER = "."
+run = nmt.open_run(FOLDER)
+
+
+{function}
 """
 
 

@@ -1,7 +1,7 @@
 """A run directory: all files of one training, so that a run can be moved and shared.
 
     config.yaml  environment.json  tokenizer*.model  data/  MANIFEST.json  checkpoints/  metrics.jsonl
-    tb/  hypotheses/  evaluations/  results.json  status.json  init.json  import.json
+    tb/  hypotheses/  evaluations/  results.json  status.json  init.json  import.json  export.json
     nonfinite_step_*.json  train.log
 
 MANIFEST.json holds the SHA-256 of the tokenizer and of the kept data, which never change once the training
@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import shutil
 import sys
 from contextlib import AbstractContextManager, suppress
 from importlib import metadata
@@ -192,6 +193,13 @@ class RunDirectory:
                     f"{self.path / name} has changed since the run began: its SHA-256 is {found[:16]}..., "
                     f"but {self._manifest.name} has {str(sums[name])[:16]!r}...; restore the file"
                 )
+
+    def copy_sealed(self, folder: Path) -> None:
+        """Copy the tokenizer and the kept data into another directory."""
+        for name in self._sealed_names():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.path / name, target)
 
     def _sealed_names(self) -> list[str]:
         files = sorted(file for pattern in SEALED for file in self.path.glob(pattern) if file.is_file())

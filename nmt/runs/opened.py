@@ -55,7 +55,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.training.adaptation import adapt, merge
-from nmt.training.checkpoint import AVERAGE, require_match
+from nmt.training.checkpoint import AVERAGE, require_match, widened
 from nmt.training.recovery import bad_weights
 from nmt.training.train_state import TrainState
 
@@ -514,11 +514,13 @@ def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
 def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
     """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`.
 
+    Those in 16 bits, as `nmt export` writes them on request, are widened to float32.
+
     Raises:
         UserError: the checkpoint is missing or damaged, or its weights do not fit or are not finite.
     """
     store, found = run.checkpoints, _resolved(name, run, cfg)
-    weights = store.load_average().model if found == AVERAGE else store.load_model(int(found))
+    weights = widened(store.load_average().model if found == AVERAGE else store.load_model(int(found)))
     what = f"the weights of checkpoint {found} of {run.path}"
     require_match(weights, model.state_dict(), what)
     model.load_state_dict(weights)

@@ -177,6 +177,11 @@ def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -
             f"{key}: {cfg.init.run} ends with an average of checkpoints, which has no optimizer; "
             "set init.checkpoint=best or last"
         )
+    if int(checkpoint) == 0:
+        raise UserError(
+            f"{key}: {cfg.init.run} is a model without an optimizer, imported or exported; "
+            "set init.optimizer=fresh"
+        )
     if cfg.optimizer.name != stored.optimizer.name:
         raise UserError(
             f"{key}: optimizer={cfg.optimizer.name}, but {cfg.init.run} was trained with "

@@ -507,6 +507,13 @@ def _is_tensor(entry: object) -> bool:
     return fits and entry["dtype"] in DTYPES.values()
 
 
+def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return `tensors` with those of 16-bit numbers in float32."""
+    return {
+        name: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for name, x in tensors.items()
+    }
+
+
 def require_match(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
     """Raise `UserError` unless `found` has the names, shapes and types of `wanted`; `what` names `found`."""
     wrong = [f"{name} is missing" for name in wanted.keys() - found.keys()]

@@ -29,6 +29,7 @@ from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
+from nmt.exchange.configs import EXPORT_RECORD
 from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory, scores_by_split
@@ -70,6 +71,11 @@ def run(trial: Composed) -> dict[str, Any]:
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
     """Train until a limit, score the model and return the content of results.json; report a finished run."""
     run = RunDirectory(run_dir)
+    if (run_dir / EXPORT_RECORD).is_file():
+        raise UserError(
+            f"{run_dir} is a model alone, as nmt export writes it, and no training can go on there; "
+            f"start one from it with init={run_dir} and another run=..."
+        )
     with (
         StopRequest(cfg.runtime.grace_seconds) as stop,
         distributed.joined(cfg.runtime.timeout_minutes) as world,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -18,12 +19,16 @@ import transformers
 from safetensors.torch import load_file
 
 from nmt.cli import main
+from nmt.comparison.record import read_run
+from nmt.config.stored import load_config, save_config
+from nmt.data.pairs import Split
 from nmt.data.special_ids import EOS_ID
 from nmt.exchange import export as module
 from nmt.exchange import to_safetensors
-from nmt.runs.opened import open_run
+from nmt.runs.opened import initial_model, open_run
 from nmt.runtime_config import RuntimeConfig
-from tests.runs.untrained import GPT, RNN, WORDS, untrained
+from nmt.training.adaptation_table import LoraConfig
+from tests.runs.untrained import GPT, RNN, TRANSFORMER, WORDS, untrained, untrained_classifier
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 LINES = [*WORDS[:6], "ab  BA", "h, 'a'! ☃☃ b", "a"]
@@ -135,6 +140,83 @@ def test_plain_weights(tmp_path: Path, model: tuple[str, ...], monkeypatch: pyte
     assert len({tensor.data_ptr() for tensor in expected.values()}) == len(stored)
     half = exported(run.rename(tmp_path / "half"), "safetensors", "quantization=bfloat16")
     assert {tensor.dtype for tensor in load_file(half / to_safetensors.WEIGHTS).values()} == {torch.bfloat16}
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "transformer": {"overrides": ("model.tying=src_tgt", "decoding.beam_size=3")},
+    "two vocabularies": {"overrides": ("tokenizer.joint=false", "model.tying=none")},
+    "layers that share weights": {
+        "overrides": ("model.decoder_layers=2", "model.decoder_sharing=[1,1]", "model.activation=selu")
+    },
+    "rnn": {"model": RNN},
+    "decoder alone": {"model": GPT},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_with_the_model_alone(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, ties, translations, kept pairs and defaults are those of the run."""
+    facts = RUNS[name]
+    run = untrained(tmp_path / "run", *facts.get("overrides", ()), model=facts.get("model", TRANSFORMER))
+    folder = exported(run, "nmt", "decoding.max_length_offset=5")
+    theirs, mine = open_run(run, runtime_cfg=CPU), open_run(folder, runtime_cfg=CPU)
+    expected, found = theirs.model.state_dict(), mine.model.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert mine.cfg.decoding == dataclasses.replace(theirs.cfg.decoding, max_length_offset=5)
+    names = program(folder, monkeypatch)
+    assert names["translate"](LINES) == [one.text for one in theirs.translate(LINES, max_length_offset=5)]
+    assert mine.directory.kept_text(Split.test, mine.cfg.data) == theirs.directory.kept_text(
+        Split.test, mine.cfg.data
+    )
+    (checkpoint,) = folder.joinpath("checkpoints").iterdir()
+    stored = load_file(checkpoint / "model.safetensors")
+    assert sum(x.numel() for x in stored.values()) == sum(x.numel() for x in theirs.model.parameters())
+    assert load_file(checkpoint / "optimizer.safetensors") == {}
+    record = json.loads((folder / "export.json").read_text())
+    assert [(one["run"], one["checkpoint"]) for one in record["of"]] == [("run", "7")]
+
+
+def test_a_classifier_as_a_run_with_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = untrained_classifier(tmp_path / "run")
+    names = program(exported(run, "nmt"), monkeypatch)
+    assert names["classify"](LINES) == [label for label, _ in open_run(run, runtime_cfg=CPU).classify(LINES)]
+
+
+def test_an_exported_run_in_half_the_bytes_is_what_other_runs_start_from(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = exported(run, "nmt", "quantization=bfloat16")
+    found, expected = (open_run(path, runtime_cfg=CPU).model.state_dict() for path in (folder, run))
+    assert all(torch.equal(found[name], expected[name].bfloat16().float()) for name in expected)
+    assert read_run(folder).state == "exported"
+    capsys.readouterr()
+    short = ("trainer.max_steps=1", "runtime.device=cpu", "data=toy")
+    assert main(["train", f"run={folder}", *short]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {folder} is a model alone, as nmt export writes it, and no training can go on there; "
+        f"start one from it with init={folder} and another run=...\n"
+    )
+    tuned = run.with_name("tuned")
+    assert main(["train", f"init={folder}", "init.optimizer=keep", f"run={tuned}", *short]) == 2
+    assert "is a model without an optimizer, imported or exported; set init.optimizer=fresh" in (
+        capsys.readouterr().err
+    )
+    assert main(["train", f"init={folder}", f"run={tuned}", *short]) == 0
+
+
+def test_an_exported_run_holds_what_lora_has_learnt(run: Path) -> None:
+    cfg, opened = load_config(run / "config.yaml"), open_run(run, runtime_cfg=CPU)
+    cfg.adapt = LoraConfig(rank=2)
+    adapted = initial_model(cfg, opened.tokenizer)
+    for parameter in adapted.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    store = opened.directory.checkpoints
+    store.save(dataclasses.replace(store.load(7), model=adapted.state_dict()))
+    save_config(cfg, run / "config.yaml")
+    alone = open_run(exported(run, "nmt"), runtime_cfg=CPU)
+    assert alone.cfg.adapt.name == "none"
+    assert [one.text for one in alone.translate(LINES, beam_size=1)] == ours(run, LINES)
 
 
 REFUSED = {

@@ -1,0 +1,43 @@
+"""A run directory with the model alone, for every verb of `nmt` that takes a run: what is needed to share it.
+
+It has the config, the tokenizer, the pairs that the run is scored on, and one checkpoint of step 0 without an
+optimizer. export.json says which model it is, and keeps a training from going on there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nmt.config.stored import save_config
+from nmt.exchange.configs import EXPORT_RECORD, ExportConfig
+from nmt.files import write_json
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import Run, identify_checkpoint
+from nmt.training.adaptation_table import AdaptationConfig
+from nmt.training.checkpoint import Checkpoint, memory_of
+from nmt.training.train_state import TrainState
+
+
+def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
+    """Make `folder` a run directory of the model of `run`, as it is now."""
+    stored, directory = run.cfg, RunDirectory(folder)
+    if stored.adapt.merges:  # what was learnt is in the weights
+        stored = dataclasses.replace(stored, adapt=AdaptationConfig())
+    save_config(stored, directory.config_file)
+    run.directory.copy_sealed(folder)
+    directory.seal()
+    dtype = getattr(torch, cfg.quantization.value)
+    rounded: dict[object, Tensor] = {}  # by place in memory, so that what is tied stays one tensor
+    weights = {
+        name: rounded.setdefault(memory_of(x), x.cpu().to(dtype) if x.is_floating_point() else x.cpu())
+        for name, x in run.model.state_dict().items()
+    }
+    directory.checkpoints.save(Checkpoint(0, weights, {}, TrainState().to_store()))
+    pairs = list(zip(cfg.runs, cfg.checkpoints, strict=True))
+    found = [(Path(name).name, *identify_checkpoint(name, checkpoint)) for name, checkpoint in pairs]
+    origins = [dict(zip(("run", "checkpoint", "sha256"), one, strict=True)) for one in found]
+    write_json(folder / EXPORT_RECORD, {"of": origins, "dtype": cfg.quantization.value})
