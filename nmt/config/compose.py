@@ -460,7 +460,8 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     """Raise `UserError` with all that is wrong with overrides which together make no config.
 
     Each value is set by itself; those that can be set are then checked together, again and again without
-    those to blame, because a component states the first of its values that is out of range.
+    those to blame, because a component states the first of its values that is out of range. To blame are those
+    without which nothing is wrong, and where there are none, those without which the problem is gone.
     """
     overrides = parse_overrides(lines)
     values = [o for o in overrides if o.key_or_group not in verb.groups and not o.is_hydra_override()]
@@ -483,7 +484,9 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
             fit.append(override)
     while new := [problem for problem in problems_of(fit) if problem not in problems]:
         problems += new
-        fit = [o for o in fit if {*new} <= {*problems_of([other for other in fit if other is not o])}]
+        left = [(o, problems_of([other for other in fit if other is not o])) for o in fit]
+        alone = [o for o, found in left if found]
+        fit = alone if len(alone) < len(fit) else [o for o, found in left if {*new} <= {*found}]
     problems.refuse()
 
 

@@ -21,6 +21,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from nmt.cli import main
 from nmt.config.roots import TranslateConfig
 from nmt.data import lines
 from nmt.data.lines import decoded
@@ -102,6 +103,13 @@ def test_a_thousand_lines_come_out_as_a_thousand(run: Path, capsys: pytest.Captu
     assert [i for i, line in enumerate(found) if not line] == [*range(0, 1000, 100), 1000]
     assert {i: found[i] + b"\n" for i in alone} == alone
     assert "only the first 1024 tokens of line 78 are translated" in capsys.readouterr().err
+
+
+def test_only_settings_to_blame_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without input= both would be wrong, so it is not to blame, and workers= is right beside it."""
+    command = ["translate", f"run={run}", "input=a", "output=b", "workers=2", "lines_at_once=256"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == "error: lines_at_once=256 is for standard input; leave it out\n"
 
 
 @pytest.mark.parametrize(("is_terminal", "lines_at_once"), [(True, None), (False, 1)])
