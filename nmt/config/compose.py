@@ -460,8 +460,8 @@ def _refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     """Raise `UserError` with all that is wrong with overrides which together make no config.
 
     Each value is set by itself; those that can be set are then checked together, again and again without
-    those to blame, because a component states the first of its values that is out of range. To blame are those
-    without which nothing is wrong, and where there are none, those without which the problem is gone.
+    those to blame, because a component states the first of its values that is out of range. To blame are
+    those without which nothing is wrong, and where there are none, those without which the problem is gone.
     """
     overrides = parse_overrides(lines)
     values = [o for o in overrides if o.key_or_group not in verb.groups and not o.is_hydra_override()]
