@@ -21,7 +21,8 @@ from nmt.exchange.configs import IMPORT_RECORD, ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
 from nmt.files import read_json
 from nmt.layers.choices import Positions
-from nmt.runs.opened import Run, identify_checkpoint
+from nmt.runs.checkpoint_names import identify_checkpoint
+from nmt.runs.opened import Run
 
 LICENSE = "LICENSE-PLACEHOLDER"
 """What stands where the owner of a model has to choose a license."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from nmt.config.stored import save_config
 from nmt.exchange.configs import EXPORT_RECORD, ExportConfig
 from nmt.files import write_json
+from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import Run, identify_checkpoint
+from nmt.runs.opened import Run
 from nmt.training.adaptation_table import AdaptationConfig
 from nmt.training.checkpoint import Checkpoint, memory_of
 from nmt.training.train_state import TrainState

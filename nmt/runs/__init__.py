@@ -13,7 +13,8 @@ Knows files and models together; refuses to know the command line. The modules i
     agreement           The agreement of several runs that are to predict together.
     shown               A run as a table for a notebook.
     markup              Inline tags taken out of lines, and put into their translations.
-    opened              Opening a finished run: its model, its checkpoints, the texts to score it on.
+    checkpoint_names    Checkpoints by their names: final, best, last, average or a step.
+    opened              Opening a finished run: its model, and the texts to score it on.
     pair_classifier     The probability of a label of pairs under a classifier, for a filter.
     requirements        What a training needs, asked for before anything is prepared.
     start               The start of a training from the model of another run.

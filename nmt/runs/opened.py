@@ -1,4 +1,4 @@
-"""Opening a finished run: its model, a checkpoint by its name, and the texts to score it on.
+"""Opening a finished run: its model, and the texts to score it on.
 
 Every component gets its own part of the config; no component sees the whole.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
-from nmt.config.roots import RunConfig, Task, TrainConfig, require_checkpoint, with_values
+from nmt.config.roots import RunConfig, Task, TrainConfig, with_values
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
@@ -47,6 +47,7 @@ from nmt.models.ensemble import Ensemble, mean_of_weights
 from nmt.models.fusion import Fusion
 from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement, require_equal_shapes
+from nmt.runs.checkpoint_names import load_weights
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued
 from nmt.runs.markup import Markup, Part
@@ -55,11 +56,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.training.adaptation import adapt, merge
-from nmt.training.checkpoint import AVERAGE, require_match, widened
-from nmt.training.recovery import bad_weights
-from nmt.training.train_state import TrainState
 
-AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
 Line = TypeVar("Line", bound=str | Request)
 
 
@@ -509,84 +506,6 @@ def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
         return dataclasses.replace(runs[0], model=Ensemble(models, cfg).eval())
     require_equal_shapes(named)
     return dataclasses.replace(runs[0], model=mean_of_weights(models, cfg.normalised(len(runs))).eval())
-
-
-def load_weights(model: TranslationModel, run: RunDirectory, cfg: TrainConfig, name: str) -> None:
-    """Load the weights of the checkpoint `name`, one of the names of `open_run`, into `model`.
-
-    Those in 16 bits, as `nmt export` writes them on request, are widened to float32.
-
-    Raises:
-        UserError: the checkpoint is missing or damaged, or its weights do not fit or are not finite.
-    """
-    store, found = run.checkpoints, _resolved(name, run, cfg)
-    weights = widened(store.load_average().model if found == AVERAGE else store.load_model(int(found)))
-    what = f"the weights of checkpoint {found} of {run.path}"
-    require_match(weights, model.state_dict(), what)
-    model.load_state_dict(weights)
-    if bad := bad_weights(model):
-        raise UserError(f"{what} are not finite: {', '.join(bad[:3])}; choose another with checkpoint=...")
-
-
-def identify_checkpoint(path: str | Path, name: str = "final") -> tuple[str, str]:
-    """Return average or the step that the checkpoint `name` means now, and a SHA-256 of its content.
-
-    Raises:
-        UserError: the directory holds no run, or the checkpoint is missing.
-    """
-    run = RunDirectory(Path(path))
-    found = _resolved(name, run, load_config(run.config_file))
-    store = run.checkpoints
-    return found, store.digest(store.directory / AVERAGE if found == AVERAGE else store.folder(int(found)))
-
-
-def with_fixed_checkpoints(cfg: AnyRunConfig) -> tuple[AnyRunConfig, dict[str, Any]]:
-    """Return `cfg` with the checkpoints that its names mean now, and facts that tell its weights from others.
-
-    Raises:
-        UserError: a directory holds no run, or a checkpoint is missing.
-    """
-    pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
-    found = [identify_checkpoint(run, checkpoint) for run, checkpoint in pairs]
-    layers = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
-    facts: dict[str, Any] = {key: kept for key, kept in layers.items() if kept is not None}
-    if cfg.ensemble.lm is not None:
-        lm_digest = identify_checkpoint(cfg.ensemble.lm)[1][:16]
-        facts |= {"ensemble.lm": lm_digest, "ensemble.lm_weight": cfg.ensemble.lm_weight}
-    if len(found) == 1:
-        ((checkpoint, digest),) = found
-        return dataclasses.replace(cfg, checkpoint=checkpoint), facts | {"checkpoint": digest[:16]}
-    facts |= {
-        "checkpoint": [digest[:16] for _, digest in found],
-        "ensemble.mean": cfg.ensemble.mean.value,
-        "ensemble.weights": cfg.ensemble.normalised(len(found)),
-    }
-    return dataclasses.replace(cfg, checkpoint=[checkpoint for checkpoint, _ in found]), facts
-
-
-def _resolved(name: str, run: RunDirectory, cfg: TrainConfig) -> str:
-    """Return average or the number of a step for any name of a checkpoint."""
-    require_checkpoint(name)
-    store = run.checkpoints
-    if not store.steps():
-        raise UserError(f"{run.path} has no checkpoint yet; train it with `nmt train run={run.path} ...`")
-    if name == "final":
-        name = AVERAGE if store.has_average() and cfg.trainer.average else "best"
-    return name if name == AVERAGE else str(_step_of(name, run))
-
-
-def _step_of(name: str, run: RunDirectory) -> int:
-    store = run.checkpoints
-    steps = store.steps()
-    if name == "best":
-        scored = TrainState.stored_in(store.load(steps[-1]).state).best_steps(among=steps)
-        return scored[0] if scored else steps[-1]
-    step = steps[-1] if name == "last" else int(name)
-    if step not in steps:
-        raise UserError(
-            f"checkpoint={name} is not in {run.path}; there are the steps {', '.join(map(str, steps))}"
-        )
-    return step
 
 
 def evaluation_text(

@@ -24,8 +24,9 @@ from nmt.errors import Log, UserError
 from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import TokenEmbedding
+from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import Run, identify_checkpoint, open_run
+from nmt.runs.opened import Run, open_run
 from nmt.training.checkpoint import AVERAGE, Checkpoint
 from nmt.training.freezing import matching
 from nmt.training.lengths import are_counted

@@ -37,9 +37,10 @@ from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, tell
 from nmt.files import digest
 from nmt.runs import synthetic
+from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.configs import Side
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_runs, with_fixed_checkpoints
+from nmt.runs.opened import open_runs
 from nmt.runs.scorers import RunScorers
 from nmt.runs.stages import Fill, Stage
 from nmt.runs.synthetic import Selection

@@ -29,7 +29,8 @@ from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import digest_of_lines, write_json, write_lines
-from nmt.runs.opened import Run, evaluation_text, open_runs, score_line, with_fixed_checkpoints
+from nmt.runs.checkpoint_names import with_fixed_checkpoints
+from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
 from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest

@@ -51,7 +51,7 @@ from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
-from nmt.runs.opened import with_fixed_checkpoints
+from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runtime import resolve_device
 from nmt.signals import StopRequest, when_orphaned, without_interrupt
 from nmt.training.display import is_live

@@ -56,8 +56,8 @@ def run(trial: Composed) -> dict[str, Any]:
     record = read_run(then)
     if not record.results:
         raise UserError(
-            f"run={then} has no scores to compare with: its training is {record.state}; "
-            "the command that began it goes on"
+            f"run={then} has no scores to compare with, as its state is {record.state}; reproduce needs the "
+            "directory of a finished training"
         )
     if now.absolute() == then.absolute():
         raise UserError(f"output={now} is the run itself; choose another folder for the repetition")

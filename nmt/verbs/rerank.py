@@ -27,14 +27,8 @@ from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
 from nmt.files import read_json, write_json, write_lines
-from nmt.runs.opened import (
-    evaluation_text,
-    identify_checkpoint,
-    open_run,
-    open_runs,
-    score_line,
-    with_fixed_checkpoints,
-)
+from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
+from nmt.runs.opened import evaluation_text, open_run, open_runs, score_line
 from nmt.runs.reranker import Reranker
 from nmt.verbs.configs import RerankConfig
 from nmt.verbs.file_job import Answers, Work, answer

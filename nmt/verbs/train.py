@@ -32,9 +32,10 @@ from nmt.errors import Log, UserError, warn
 from nmt.exchange.configs import EXPORT_RECORD
 from nmt.files import write_json, write_lines
 from nmt.models.base import TranslationModel
+from nmt.runs.checkpoint_names import load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.objective_text import functions_of_text
-from nmt.runs.opened import evaluation_text, initial_model, load_weights, open_run, score_line
+from nmt.runs.opened import evaluation_text, initial_model, open_run, score_line
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import opened_start, require_unchanged

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nmt.config.stored import load_config
-from nmt.runs.opened import identify_checkpoint
+from nmt.runs.checkpoint_names import identify_checkpoint
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

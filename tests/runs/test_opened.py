@@ -15,7 +15,8 @@ from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import TransformerConfig
-from nmt.runs.opened import Run, open_run, with_fixed_checkpoints
+from nmt.runs.checkpoint_names import with_fixed_checkpoints
+from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import Precision, RuntimeConfig
 from tests.runs.untrained import RNN, TRANSFORMER, WORDS, untrained
 
