@@ -7,7 +7,9 @@
 A run is FOLDER/METHOD/seed_N, an ordinary run directory: the same command again skips what is finished and
 goes on with what was interrupted. Each training has one thread and a core to itself, as many at a time as
 there are cores (`--jobs`). Seeds come first, so that an unfinished study compares all methods on the first
-seeds. No test split is scored. What has the form KEY=VALUE is an override of `nmt train` that all runs share.
+seeds. A method with {baseline} in its overrides learns from the baseline of its seed, which has to be
+finished by then: name it well after the baseline. No test split is scored. What has the form KEY=VALUE is an
+override of `nmt train` that all runs share.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ METHODS: dict[str, Sequence[str]] = {
     "ema": ("trainer.ema_decay=0.999",),
     "simcut_ema": ("objective=simcut", "trainer.ema_decay=0.999"),
     "simcut_ema_teacher": ("objective=simcut", "objective.teacher=ema", "trainer.ema_decay=0.999"),
+    "self_distillation": ("objective=distillation", "objective.teachers=[{baseline}]"),
     "all": (
         "objective=simcut",
         "objective.word_dropout=0.1",
@@ -64,7 +67,7 @@ METHODS: dict[str, Sequence[str]] = {
     "case_markup": ("tokenizer.case=markup",),
     "source_factors": ("tokenizer.source_factors=[case,position]",),
 }
-"""Name of a method -> its overrides of the recipe."""
+"""Name of a method -> its overrides of the recipe; {baseline} is the baseline's run with the same seed."""
 BASELINE = "baseline"
 
 
@@ -85,7 +88,9 @@ def command(study: Path, method: str, seed: int, shared: Sequence[str]) -> list[
     """Return the command line of one run."""
     own = (f"seed={seed}", f"run={folder_of(study, method, seed)}")
     program = (sys.executable, "-m", "nmt", "train", RECIPE, "data.scored_split=validation")
-    return [*program, "runtime.threads=1", *METHODS[method], *shared, *own]
+    baseline = str(folder_of(study, BASELINE, seed))
+    overrides = [override.replace("{baseline}", baseline) for override in METHODS[method]]
+    return [*program, "runtime.threads=1", *overrides, *shared, *own]
 
 
 def run(study: Path, methods: Sequence[str], seeds: Sequence[int], jobs: int, shared: Sequence[str]) -> int:

@@ -434,3 +434,5 @@ def test_the_methods_of_a_study_are_configs_that_hold(tmp_path: Path) -> None:
         composed = compose(VERBS["train"], line[line.index("train") + 1 :])[0]
         composed.checked(VERBS["train"])
         assert composed.cfg.run == str(tmp_path / method / "seed_2")
+    line = ablation.command(tmp_path, "self_distillation", 2, [])
+    assert f"objective.teachers=[{tmp_path}/baseline/seed_2]" in line
