@@ -125,8 +125,9 @@ def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
     if not (verb.opens_run or verb.words):
         _require_unlocked(argv)
-    from nmt.config.compose import compose, plan
+    from nmt.config.compose import compose
     from nmt.config.overrides import parse_flags
+    from nmt.config.trials import plan
 
     if not verb.shared:
         _require_one_process(f"nmt {verb.name}")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import nmt
-from nmt.config.compose import compose, plan
+from nmt.config.compose import compose
+from nmt.config.trials import plan
 from nmt.kernels import HEADERS, SOURCES
 from nmt.verbs import VERBS
 

@@ -9,12 +9,18 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     explain             Errors of Hydra and OmegaConf, each as one readable sentence.
     plain               YAML as plain data: the one reader of stored configs and of --config-dir.
     starting            A training that starts from the model of another run, which it follows.
-    roots               Root configs that several modules know, and the checks across components.
+    roots               Root configs that several modules know.
+    misfits             Checks across components.
     stored              The config.yaml of a run: written, read again, compared.
     sweeps              Settings of a sweep, the values that it tries, names of its trials.
     help                `nmt VERB --help`: every key with its default and its docstring.
     overrides           The arguments of a verb; mistakes are refused before anything is composed.
     small_data          Settings by the size of the training split, with reasons.
-    compose             From the command line of one verb to its configs, through Hydra.
+    named_runs          The runs that a command line names, and what it takes over from them.
+    schemas             Hydra, set up for one verb: the schema of every choice.
+    composed            One config as Hydra composed it: checked, and completed by the training data.
+    blame               All that is wrong with overrides, each with those to blame.
+    compose             From the command line of one verb to its config, through Hydra.
+    trials              From the command line of a sweep to its trials.
     completion          The words that may stand where the cursor is.
 """

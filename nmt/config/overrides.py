@@ -10,7 +10,7 @@ import argparse
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import NoReturn, cast
@@ -20,11 +20,12 @@ from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueTy
 from omegaconf import OmegaConf
 
 from nmt.config.explain import explained, no_such_choice, renamed
+from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_KEYS
 from nmt.config.sweeps import PREFIX
 from nmt.config.verb import Verb
-from nmt.errors import UserError
+from nmt.errors import Problems, UserError
 
 FROM_RUN = "from_run"
 """Name of the choice that stands for the settings that the run was trained with."""
@@ -188,6 +189,47 @@ def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
     if override.key_or_group in verb.groups:
         _refuse_choice(verb, override, flags)
     return override
+
+
+@dataclass
+class Arguments:
+    """The arguments of a verb."""
+
+    flags: argparse.Namespace
+    overrides: list[Override]
+    """Those that can be used."""
+    problems: Problems
+    """What is wrong with the others."""
+
+    @classmethod
+    def read(cls, verb: Verb, argv: Sequence[str]) -> Arguments:
+        """Return the arguments, each looked at by itself."""
+        read = cls(parse_flags(verb, argv), [], Problems())
+        for argument in read.flags.overrides:
+            with read.problems.gathered():
+                read.overrides.append(usable(verb, argument, read.flags))
+        return read
+
+    @property
+    def refused(self) -> set[str]:
+        """The first words of the arguments that cannot be used."""
+        typed = {argument.partition("=")[0] for argument in self.flags.overrides}
+        return typed - {override.key_or_group for override in self.overrides}
+
+    @property
+    def kept(self) -> list[Override]:
+        """The overrides that are not below a choice which cannot be used."""
+        refused = self.refused
+        return [o for o in self.overrides if o.key_or_group.partition(".")[0] not in refused]
+
+
+def as_lines(values: Mapping[str, str], flags: argparse.Namespace) -> list[str]:
+    """Return the overrides that set `values`, and the folder with the choices of the user."""
+    lines = [f"{key}={value}" for key, value in values.items()]
+    if flags.config_dir is not None:
+        folder = f"{UserFiles.scheme()}://{Path(flags.config_dir).absolute()}"
+        lines.append(f"hydra.searchpath=[{quoted(folder)}]")
+    return lines
 
 
 def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nmt.config.roots import TrainConfig, epoch_size, in_updates, lengths_with_units
+from nmt.config.misfits import in_updates
+from nmt.config.roots import TrainConfig, epoch_size, lengths_with_units
 from nmt.data import training_split
 from nmt.data.batching import plan_epoch
 from nmt.data.streaming import closed

@@ -17,10 +17,11 @@ from omegaconf import OmegaConf
 
 from nmt.comparison.record import read_run
 from nmt.config import small_data
-from nmt.config.compose import Composed, Sweep
+from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
+from nmt.config.trials import Sweep
 from nmt.data.pairs import Split
 from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import METRICS, default_best

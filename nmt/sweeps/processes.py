@@ -31,7 +31,7 @@ from nmt.signals import SIGNALS, when_orphaned
 from nmt.sweeps.records import infinite
 
 if TYPE_CHECKING:
-    from nmt.config.compose import Composed
+    from nmt.config.composed import Composed
 
 Action = Callable[["Composed"], dict[str, Any]]
 """A function that runs a trial and returns its scores by split."""

@@ -23,7 +23,7 @@ from nmt.files import read_json, write_json
 from nmt.sweeps.processes import Outcome, Report, attempt
 
 if TYPE_CHECKING:
-    from nmt.config.compose import Composed
+    from nmt.config.composed import Composed
 
 ENDED = (
     "BOOT_FAIL",

@@ -9,7 +9,7 @@ from typing import Any
 
 from nmt.attention_views.maps import empty_maps
 from nmt.attention_views.views import require_maps, write_views
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.roots import Task
 from nmt.data.lines import decoded
 from nmt.data.pairs import one_line

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
 from nmt.errors import Log

@@ -10,7 +10,7 @@ from nmt.comparison.comparing import Comparison, compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.page import page
 from nmt.comparison.summary import summary
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.errors import UserError, tell, warn
 from nmt.files import write_atomically
 

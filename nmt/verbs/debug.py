@@ -24,15 +24,9 @@ from omegaconf import OmegaConf
 
 from nmt import runtime
 from nmt.config import small_data
-from nmt.config.compose import Composed
-from nmt.config.roots import (
-    Task,
-    TrainConfig,
-    epoch_size,
-    in_updates,
-    lengths_with_units,
-    with_epoch_size,
-)
+from nmt.config.composed import Composed
+from nmt.config.misfits import in_updates
+from nmt.config.roots import Task, TrainConfig, epoch_size, lengths_with_units, with_epoch_size
 from nmt.data import census, source_factors
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs

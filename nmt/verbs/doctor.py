@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.data.sources import NoData, set_configs
 from nmt.doctor.configs import DoctorConfig
 from nmt.doctor.corpus import SplitReport, examined

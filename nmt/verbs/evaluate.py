@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmt import __version__, distributed
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain

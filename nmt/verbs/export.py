@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.exchange.configs import ExportConfig
 from nmt.exchange.export import export
 from nmt.runs.opened import open_runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.decoding.configs import SamplingConfig
 from nmt.errors import UserError
 from nmt.runs.opened import open_runs

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
 from nmt.disk_cache import cache_dir, entry_name, write_entry
 from nmt.errors import UserError

@@ -9,8 +9,10 @@ from typing import Any
 from nmt.comparison.configs import ReproduceConfig
 from nmt.comparison.record import read_run
 from nmt.comparison.reproduction import report, reproduction, require_reproduced
-from nmt.config.compose import Composed, load_run
-from nmt.config.roots import TrainConfig, check
+from nmt.config.composed import Composed
+from nmt.config.misfits import check
+from nmt.config.named_runs import load_run
+from nmt.config.roots import TrainConfig
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError, tell

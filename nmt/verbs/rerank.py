@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from nmt.config.compose import Composed, load_run
+from nmt.config.composed import Composed
+from nmt.config.named_runs import load_run
 from nmt.config.overrides import FROM_RUN
 from nmt.config.stored import to_plain
 from nmt.data.mixture import untagged

@@ -6,7 +6,7 @@ from typing import Any
 
 from nmt.comparison.configs import RunsConfig
 from nmt.comparison.listing import listed
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.errors import warn
 
 

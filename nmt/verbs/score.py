@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
 from nmt.data.lines import is_cut

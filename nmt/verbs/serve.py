@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nmt import extras
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.runs.opened import open_runs
 from nmt.verbs.configs import ServeConfig
 

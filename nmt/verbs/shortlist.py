@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task
 from nmt.config.stored import load_config

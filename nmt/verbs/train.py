@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from nmt import distributed, kernels, runtime
-from nmt.config.compose import Composed
-from nmt.config.roots import TrainConfig, in_updates, with_batch_tokens, with_epoch_size
+from nmt.config.composed import Composed
+from nmt.config.misfits import in_updates
+from nmt.config.roots import TrainConfig, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nmt.config.compose import Composed
+from nmt.config.composed import Composed
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import load_config, to_plain
 from nmt.data.lines import is_cut

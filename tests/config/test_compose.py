@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from nmt.attention_views.configs import View
-from nmt.config.compose import Composed, compose, plan
+from nmt.config.compose import compose
+from nmt.config.composed import Composed
 from nmt.config.explain import leaves
 from nmt.config.overrides import parse_overrides
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
 from nmt.config.sweeps import MAX_NAME, file_name
+from nmt.config.trials import plan
 from nmt.data.hub import HubData
 from nmt.data.pairs import Split
 from nmt.decoding.configs import BeamConfig, LengthPenalty

@@ -13,11 +13,13 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from nmt.config.compose import Composed, compose
+from nmt.config.compose import compose
+from nmt.config.composed import Composed
 from nmt.config.help import field_docs
+from nmt.config.misfits import check
 from nmt.config.overrides import config_dir
 from nmt.config.registry import VARIANTS
-from nmt.config.roots import TrainConfig, check
+from nmt.config.roots import TrainConfig
 from nmt.config.stored import fingerprint, to_plain
 from nmt.data.sources import open_group
 from nmt.verbs import VERBS

@@ -15,8 +15,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.config.compose import Composed, compose
-from nmt.config.roots import TrainConfig, TranslateConfig, check, with_batch_tokens
+from nmt.config.compose import compose
+from nmt.config.composed import Composed
+from nmt.config.misfits import check
+from nmt.config.roots import TrainConfig, TranslateConfig, with_batch_tokens
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData

@@ -14,9 +14,11 @@ import pytest
 
 from nmt.cli import main
 from nmt.config import small_data
-from nmt.config.compose import Composed, compose, plan
+from nmt.config.compose import compose
+from nmt.config.composed import Composed
+from nmt.config.misfits import check
 from nmt.config.overrides import config_dir
-from nmt.config.roots import TrainConfig, check, to_config
+from nmt.config.roots import TrainConfig, to_config
 from nmt.config.small_data import (
     KEYS,
     NOMINAL,
@@ -28,6 +30,7 @@ from nmt.config.small_data import (
     settings_for,
 )
 from nmt.config.stored import fingerprint, load_config
+from nmt.config.trials import plan
 from nmt.data import census
 from nmt.data.census import Census, SideCensus, count
 from nmt.data.pairs import ParallelText

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from nmt.cli import main, print_error, report
-from nmt.config.compose import Composed, Sweep, plan
+from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
+from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.files import write_json
 from nmt.sweeps.drive import sweep

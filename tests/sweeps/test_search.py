@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from nmt.cli import report
-from nmt.config.compose import Composed, Sweep, plan
+from nmt.config.composed import Composed
 from nmt.config.sweeps import Dimension, Direction, Pruner, Sampler, SweepConfig
+from nmt.config.trials import Sweep, plan
 from nmt.errors import UserError
 from nmt.signals import StopRequest
 from nmt.sweeps.drive import sweep

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import report
-from nmt.config.compose import plan
+from nmt.config.trials import plan
 from nmt.errors import Interrupted, UserError
 from nmt.sweeps.drive import sweep
 from nmt.sweeps.processes import Outcome

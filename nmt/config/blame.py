@@ -1,0 +1,52 @@
+"""All that is wrong with overrides which together make no config, each with those to blame alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from nmt.config.composed import Composed, closed
+from nmt.config.explain import explained, is_missing
+from nmt.config.overrides import (
+    parse_overrides,
+)
+from nmt.config.roots import to_config
+from nmt.config.verb import Verb
+from nmt.errors import Problems
+
+
+def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
+    """Raise `UserError` with all that is wrong with overrides which together make no config.
+
+    Each value is set by itself; those that can be set are then checked together, again and again without
+    those to blame, because a component states the first of its values that is out of range. To blame are
+    those without which nothing is wrong, and where there are none, those without which the problem is gone.
+    """
+    overrides = parse_overrides(lines)
+    values = [o for o in overrides if o.key_or_group not in verb.groups and not o.is_hydra_override()]
+    with explained():
+        base = Composed.of(verb, [str(o.input_line) for o in overrides if o not in values]).cfg
+
+    def problems_of(some: Sequence[Override]) -> list[str]:
+        found, cfg = Problems(), copy.deepcopy(base)
+        with found.gathered(), explained():
+            for override in some:
+                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+            to_config(closed(cfg), verb.config_class())
+        left = {is_missing(o.key_or_group) for o in values if not any(o is other for other in some)}
+        return [problem for problem in found if problem not in left]
+
+    fit, problems = list[Override](), Problems()
+    for override in values:
+        with problems.gathered(), explained():
+            OmegaConf.update(copy.deepcopy(base), override.key_or_group, override.value(), merge=True)
+            fit.append(override)
+    while new := [problem for problem in problems_of(fit) if problem not in problems]:
+        problems += new
+        left = [(o, problems_of([other for other in fit if other is not o])) for o in fit]
+        alone = [o for o, found in left if found]
+        fit = alone if len(alone) < len(fit) else [o for o, found in left if {*new} <= {*found}]
+    problems.refuse()

@@ -1,0 +1,299 @@
+"""Checks across components: settings that no component can see by itself to go together.
+
+Each check yields one sentence for each misfit, with the keys, the values and the way out. Knows dataclasses;
+knows no file and no command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, cast
+
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
+from nmt.config.starting import OptimizerUse, VocabularyUse
+from nmt.data.pairs import Split
+from nmt.data.sources import has_split
+from nmt.data.tokenizer_training import TagSide, prepare
+from nmt.decoding.metrics import METRICS, names_of_metrics
+from nmt.errors import Problems, suggest
+from nmt.runtime_config import Parallel
+from nmt.training.adaptation_table import FewWeightsConfig
+from nmt.training.lengths import are_counted, in_steps
+from nmt.training.objective_configs import WEIGHING
+from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig
+from nmt.training.schedule_configs import ConstantConfig, DecayConfig
+from nmt.training.trainer_config import AUTO
+
+
+def check(cfg: TrainConfig) -> None:
+    """Raise `UserError` for combinations that no component can see by itself, all of them in one message."""
+    Problems(
+        [
+            *_misfits_of_parts(cfg),
+            *_misfits_of_training(cfg),
+            *_misfits_of_adaptation(cfg),
+            *_misfits_of_metrics(cfg),
+        ]
+    ).refuse()
+
+
+def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
+    for part, (name_field, classes) in VARIANTS.items():
+        chosen = getattr(cfg, part)
+        if type(chosen) is not classes.get(getattr(chosen, name_field)):
+            schemas = ", ".join(f"{SCHEMA_PREFIX}{name}" for name in classes)
+            yield (
+                f"the file of {part}=... does not say what its keys are; "
+                f"begin it with `defaults: [SCHEMA, _self_]`, where SCHEMA is one of {schemas}"
+            )
+    if cfg.model.shares_vocabulary and not cfg.tokenizer.joint and not cfg.tokenizer.labels:
+        yield (
+            f"model.name={cfg.model.name} shares one matrix between source and target, which needs "
+            f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
+        )
+    for language, tag in cfg.data.tags.items():
+        if prepare(cfg.tokenizer, [tag])[0].lower() != tag.lower():
+            yield (
+                f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
+                f"name the language without punctuation, not {language!r}"
+            )
+    yield from _misfits_of_sides(cfg)
+    yield from _misfits_of_task(cfg)
+    longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
+    if longest is not None and cfg.data.max_tokens > longest:
+        yield (
+            f"data.max_tokens must not exceed {longest}, which is what model.max_positions leaves with "
+            f"learned positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
+        )
+    for split in dict.fromkeys((Split.train, Split.validation, cfg.data.scored_split)):
+        if not has_split(cfg.data, split):
+            other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
+            yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
+
+
+def _misfits_of_sides(cfg: TrainConfig) -> Iterator[str]:
+    if cfg.tokenizer.tag_side is not TagSide.source and not cfg.data.tags:
+        yield (
+            f"tokenizer.tag_side={cfg.tokenizer.tag_side.value} is for the tags of data.target_tags=true, "
+            "but there are none; set tokenizer.tag_side=source"
+        )
+    if cfg.tokenizer.source_factors and not cfg.model.needs_source:
+        yield (
+            f"tokenizer.source_factors needs a model with an encoder, but model.name={cfg.model.name} has "
+            "one matrix for both sides; choose model=transformer, or set it to []"
+        )
+    if cfg.data.has_weights and cfg.objective.name not in WEIGHING:
+        yield (
+            f"objective={cfg.objective.name} knows no weights of pairs, but the data has some (weights or "
+            f"loss_weight); leave them out, or choose objective={' or '.join(WEIGHING)}"
+        )
+
+
+def _misfits_of_labels(cfg: TrainConfig) -> Iterator[str]:
+    is_classification = cfg.task is Task.classification
+    if is_classification and cfg.model.shares_vocabulary:
+        yield (
+            f"task=classification: labels share no matrix with text, but model.name={cfg.model.name} has "
+            "one matrix for both; choose model=encoder"
+        )
+    if cfg.model.finds_labels_alone and cfg.task is Task.translation:
+        yield f"model.name={cfg.model.name} finds labels; add task=classification, or choose another model"
+    if is_classification and not cfg.data.has_labels:
+        yield f"task=classification needs labels, but data={cfg.data.name} has none; choose data=labels"
+    if not is_classification and cfg.data.has_labels:
+        yield f"data={cfg.data.name} has labels; add task=classification, or choose data with two languages"
+    if is_classification and cfg.data.streaming:
+        yield "data.streaming=true does not know all labels at the start; set it to false"
+    if cfg.tokenizer.labels and not is_classification:
+        yield "tokenizer.labels=true is for task=classification alone; leave it out"
+
+
+def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
+    yield from _misfits_of_labels(cfg)
+    if cfg.task is Task.language_model and cfg.model.needs_source:
+        yield (
+            f"task=language_model needs a model without a source, but model.name={cfg.model.name} has an "
+            "encoder; choose model=gpt"
+        )
+    for key in cfg.decoding.narrowed_by if cfg.task is not Task.translation else ():
+        yield f"decoding.{key} is for task=translation; leave it out"
+    if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
+        yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
+    if cfg.task is Task.language_model and any(
+        part.filters for part in [cfg.data, *cfg.data.parts(Split.train).values()]
+    ):
+        yield "data.filters is for pairs; with task=language_model set it to []"
+    if cfg.task is Task.language_model and cfg.data.augment:
+        yield "data.augment is for pairs; with task=language_model set it to []"
+    if cfg.task is Task.language_model and cfg.tokenizer.right_to_left:
+        yield "tokenizer.right_to_left=true is for task=translation; set it to false"
+    if cfg.task is Task.translation and not cfg.data.has_source:
+        yield "data=text has one language; add task=language_model, or choose data with two"
+    if cfg.task is Task.language_model and cfg.data.streaming:
+        yield "data.streaming=true is for task=translation; set it to false"
+    if cfg.task is Task.language_model and cfg.data.is_mixture:
+        yield "data=mixture is for task=translation; choose data=text"
+
+
+def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
+    """Yield what an objective that looks beyond the loss cannot go with."""
+    if cfg.objective.needs_attention and cfg.trainer.gradient_checkpointing:
+        yield (
+            f"objective={cfg.objective.name} keeps the weights of an attention, which "
+            "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
+        )
+    if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            f"objective={cfg.objective.name} translates with all weights in each process, but "
+            "runtime.parallel=fsdp splits them; set runtime.parallel=ddp"
+        )
+    if cfg.objective.needs_text and cfg.task is not Task.translation:
+        yield f"objective={cfg.objective.name} is for task=translation, but task={cfg.task.value}"
+
+
+def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
+    limits = ("max_steps", "max_epochs", "max_tokens", "max_minutes")
+    if all(getattr(cfg.trainer, limit) is None for limit in limits):
+        yield f"training would never end; set one of {', '.join(f'trainer.{limit}' for limit in limits)}"
+    if cfg.data.streaming and cfg.trainer.max_epochs is not None:
+        yield (
+            "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
+            "set trainer.max_steps instead"
+        )
+    yield from _misfits_of_lengths(cfg)
+    problems = Problems()
+    limits_with_units = [text for key, text, _ in lengths_with_units(cfg) if key == "trainer.max_steps"]
+    if limits_with_units and cfg.data.stages_follow_limit:
+        yield (
+            "data.stages end at shares of trainer.max_steps, which must then be a number of updates, but is "
+            f"{limits_with_units[0]!r}; give that number, or the update where each stage ends"
+        )
+    else:
+        with problems.gathered():
+            cfg.data.last_updates(cfg.trainer.max_steps)
+    yield from problems
+    if cfg.trainer.is_to_be_found and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            f"trainer.batch_tokens={AUTO} cannot be found with runtime.parallel=fsdp; set it "
+            "to a number, or trainer.auto_batch_tokens to the one in the config.yaml of the run"
+        )
+    if not cfg.trainer.is_to_be_found and cfg.trainer.tokens_per_batch < cfg.data.max_tokens:
+        key = f"trainer.{'auto_' if cfg.trainer.batch_tokens == AUTO else ''}batch_tokens"
+        yield (
+            f"{key} must hold the longest sentence, data.max_tokens={cfg.data.max_tokens}, "
+            f"but is {cfg.trainer.tokens_per_batch}; set {key} higher or data.max_tokens lower"
+        )
+    if cfg.trainer.gradient_checkpointing and cfg.runtime.compile:
+        yield (
+            "trainer.gradient_checkpointing=true is for layers as they are, but runtime.compile=true makes "
+            "other code of them; set one of the two to false"
+        )
+    yield from _misfits_of_optimizer(cfg)
+    if cfg.objective.needs_average and not cfg.trainer.ema_decay:
+        yield (
+            "objective.teacher=ema is the moving average of the weights, but trainer.ema_decay is 0; "
+            "set trainer.ema_decay=0.999, or objective.teacher=self"
+        )
+    if cfg.objective.needs_average and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            "objective.teacher=ema needs all averaged weights in each process, but runtime.parallel=fsdp "
+            "splits them; set runtime.parallel=ddp, or objective.teacher=self"
+        )
+    yield from _misfits_of_objective(cfg)
+    yield from _misfits_of_decay(cfg)
+
+
+def _misfits_of_optimizer(cfg: TrainConfig) -> Iterator[str]:
+    if isinstance(cfg.optimizer, MuonConfig | AdafactorConfig) and cfg.runtime.parallel is Parallel.fsdp:
+        yield (
+            f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "
+            "set runtime.parallel=ddp, or optimizer=adamw"
+        )
+    if cfg.optimizer.averages and cfg.trainer.ema_decay:
+        yield (
+            f"optimizer={cfg.optimizer.name} averages the weights itself, but trainer.ema_decay is "
+            f"{cfg.trainer.ema_decay:g}; set it to 0"
+        )
+    if cfg.optimizer.averages and not isinstance(cfg.schedule, ConstantConfig):
+        yield (
+            f"optimizer={cfg.optimizer.name} averages the weights in place of a decay, but "
+            f"schedule={cfg.schedule.name} has one; set schedule=constant, with its warm-up"
+        )
+
+
+def _misfits_of_decay(cfg: TrainConfig) -> Iterator[str]:
+    if decay_follows_limit(cfg):
+        decay = cast(DecayConfig, cfg.schedule)
+        if cfg.trainer.max_steps is None:
+            yield (
+                f"schedule={decay.name} must know where its decay ends; "
+                "set trainer.max_steps or schedule.decay_steps"
+            )
+        elif are_counted(decay.warmup_steps, cfg.trainer.max_steps) and (
+            cfg.trainer.max_steps <= decay.warmup_steps
+        ):
+            yield (
+                f"schedule={decay.name} decays until trainer.max_steps={cfg.trainer.max_steps}, which "
+                f"must be above schedule.warmup_steps={decay.warmup_steps}; lower schedule.warmup_steps"
+            )
+
+
+def _misfits_of_lengths(cfg: TrainConfig) -> Iterator[str]:
+    for key, text, length in lengths_with_units(cfg):
+        if cfg.data.streaming and length.unit == "epoch" and cfg.trainer.epoch_steps is None:
+            yield (
+                f"{key}={text!r} counts passes over the training split, but data.streaming=true has none; "
+                "give a number of updates, or of tokens such as '10M tokens'"
+            )
+
+
+def _misfits_of_adaptation(cfg: TrainConfig) -> Iterator[str]:
+    adapt, init = cfg.adapt, cfg.init
+    if not isinstance(adapt, FewWeightsConfig):
+        return
+    what = f"adapt={adapt.name} trains few weights beside those of another run"
+    if init.run is None:
+        yield f"{what}, but there is none; name it with init=RUN, or leave adapt out"
+    if not init.is_whole:
+        yield f"{what}, but init.weights takes a part of them; leave init.weights out, or adapt"
+    if init.optimizer is OptimizerUse.keep:
+        yield f"{what}, of which its optimizer knows nothing; leave out init.optimizer=keep"
+    if init.vocabulary is not VocabularyUse.keep and not adapt.train:
+        yield (
+            f"{what}, so that the pieces of init.vocabulary={init.vocabulary.value} would never learn; add "
+            "adapt.train=['*embedding*','output.*']"
+        )
+
+
+def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
+    best = cfg.trainer.best_metric
+    known = names_of_metrics(of_labels=cfg.task is Task.classification)
+    for name in cfg.metrics if cfg.task is not Task.language_model else ():
+        if name not in known:
+            of = "labels" if METRICS[name].of_labels else "translations"
+            yield (
+                f"metrics: {name} is a score of {of}, but task is {cfg.task.value}; choose among "
+                f"{', '.join(known)}"
+            )
+    if best == "loss":
+        return
+    if cfg.task is Task.language_model:
+        yield f"trainer.best_metric={best} scores translations; with task=language_model set it to loss"
+    elif best not in cfg.metrics:
+        near = suggest(best, [*cfg.metrics, "loss", "auto"])
+        yield (
+            f"trainer.best_metric={best} is not computed: metrics is [{', '.join(cfg.metrics)}]; "
+            f"set trainer.best_metric to one of them or to loss{near}"
+        )
+
+
+def in_updates(cfg: TrainConfig) -> TrainConfig:
+    """Return `cfg` with all lengths in updates; raise `UserError` when they then contradict each other."""
+    if not lengths_with_units(cfg):
+        return cfg
+    counted: dict[str, Any] = {part: in_steps(part, getattr(cfg, part), epoch_size(cfg)) for part in LENGTHS}
+    found = dataclasses.replace(cfg, **counted)
+    check(found)
+    return found

@@ -1,0 +1,111 @@
+"""Hydra, set up for one verb: the schema of every choice, and what the verb takes over from its run.
+
+The schema in the defaults list of a choice states its dataclass. All verbs but `train` start from the config
+of their run, which enters the composition as the choice `from_run`, typed and overridden like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import hydra
+from hydra.core.config_store import ConfigNode, ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from nmt.config.explain import explained
+from nmt.config.overrides import (
+    FROM_RUN,
+    config_dir,
+)
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.roots import TrainConfig
+from nmt.config.verb import Verb
+
+WITHOUT = tuple(
+    f"~hydra/{group}"
+    for group in (
+        *("output", "launcher", "sweeper", "help"),
+        *("hydra_help", "job_logging", "hydra_logging", "env"),
+    )
+)
+"""Overrides without what Hydra adds for itself and nothing here uses: a quarter of its time."""
+
+
+class _Choice(ConfigNode):
+    """The schema of one choice, made when Hydra reads it: a command reads a few of more than forty."""
+
+    def __init__(self, part: str, name: str, cls: type) -> None:
+        """Name the schema of the dataclass `cls`, without its attribute `node`."""
+        self.name, self.group, self.package, self.provider = name, part, None, None
+        self.cls: Any = cls
+
+    def __getattr__(self, name: str) -> DictConfig:
+        """Make `node`, the one attribute that is missing until Hydra gives it to a copy."""
+        if name != "node":
+            raise AttributeError(name)
+        return _schema(self.cls)
+
+
+def _register(verb: Verb, stored: TrainConfig | None) -> None:
+    """Give Hydra the schema of `verb`, and what the verb takes over from the config of a run."""
+    store, taken = ConfigStore.instance(), dict[str, Any]()
+    schema: Any = verb.config_class()
+    if verb.opens_run:
+        stored = stored or _any_config()
+        shared = {field.name for field in dataclasses.fields(schema)} & vars(stored).keys()
+        taken = {name: getattr(stored, name) for name in shared - {"run", *VARIANTS}}
+        open_groups = {key: value for key, value in taken.items() if isinstance(value, dict)}
+        taken |= {key: DictConfig(value, flags={"struct": False}) for key, value in open_groups.items()}
+        if stored.runtime.device.startswith("cuda"):  # a run is not bound to the GPU it was trained on
+            taken["runtime"] = dataclasses.replace(stored.runtime, device="auto")
+    for group in verb.groups_from_run:
+        store.store(
+            group=group, name=FROM_RUN, node=_with_open_mappings(getattr(stored or _any_config(), group))
+        )
+    store.store(name=f"{SCHEMA_PREFIX}{verb.name}", node=schema(**taken) if taken else _root(schema))
+
+
+@functools.cache
+def _root(schema: type) -> DictConfig:
+    """Return the schema of a verb that takes nothing over, once; Hydra copies it."""
+    return cast(DictConfig, OmegaConf.structured(schema))
+
+
+def _any_config() -> TrainConfig:
+    """Return a placeholder for the config of a run, for help and completion, which open no run."""
+    return TrainConfig(**{part: next(iter(classes.values()))() for part, (_, classes) in VARIANTS.items()})
+
+
+@functools.cache
+def _schema(cls: type) -> DictConfig:
+    """Return what `_with_open_mappings` makes of a class, once; Hydra copies what it takes of it."""
+    return _with_open_mappings(cls)
+
+
+def _with_open_mappings(component: object) -> DictConfig:
+    """Return a config whose mappings accept new keys, because the keys are names that the user gives."""
+    cfg = OmegaConf.structured(component)
+    for key in cfg:
+        if not OmegaConf.is_missing(cfg, key) and OmegaConf.is_dict(cfg[key]):
+            OmegaConf.set_struct(cfg[key], False)
+    return cast(DictConfig, cfg)
+
+
+@contextmanager
+def set_up(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
+    """Set Hydra up for `verb` and the config of its run; turn the errors of Hydra into `UserError`."""
+    store = ConfigStore.instance()
+    # Hydra copies the store for each config, and again what it reads of it.
+    vars(store)["__deepcopy__"] = lambda _: store
+    for part, (_, classes) in VARIANTS.items():
+        schemas = store.repo.setdefault(part, {})
+        for name, cls in classes.items():
+            schemas[f"{SCHEMA_PREFIX}{name}.yaml"] = _Choice(part, f"{SCHEMA_PREFIX}{name}.yaml", cls)
+    _register(verb, stored)
+    with explained(), hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"):
+        yield GlobalHydra.instance().hydra

@@ -1,0 +1,197 @@
+"""From the command line of a sweep to its trials: all of them, or for a search the values that they may have.
+
+All configs of a sweep but of a search are known before its first trial starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.types import Override
+
+from nmt.config.blame import refuse_all
+from nmt.config.composed import Composed
+from nmt.config.explain import explained
+from nmt.config.named_runs import implied, stored_config
+from nmt.config.overrides import (
+    Arguments,
+    as_lines,
+    combinations,
+    parse_overrides,
+    quoted,
+    runs_of,
+    swept_values,
+)
+from nmt.config.schemas import set_up
+from nmt.config.sweeps import (
+    PREFIX,
+    Dimension,
+    SweepConfig,
+    dimension,
+    sweep_config,
+    sweep_folder,
+    trial_names,
+)
+from nmt.config.verb import Verb
+from nmt.errors import Problems, UserError, first_of
+
+
+@dataclass
+class Sweep:
+    """The trials of a sweep: all of them, or for a search the values that they may have."""
+
+    verb: Verb
+    cfg: SweepConfig
+    folder: Path
+    keys: list[str]
+    """The swept keys, as typed."""
+    space: dict[str, Dimension]
+    """The values that a search may try; empty where every combination is tried."""
+    is_listed: bool
+    """Whether the trials are to be shown, not run."""
+    _flags: argparse.Namespace
+    _fixed: dict[str, str]
+    _tried: dict[str, list[str]]
+
+    @functools.cached_property
+    def trials(self) -> list[Composed]:
+        """The trials, where every combination is tried; raise `UserError` with all that is wrong with any."""
+        if not (rows := combinations(self._tried)):
+            raise UserError("the sweep is empty: a pattern matches no choice")
+        return self._composed(rows, trial_names(rows))
+
+    @functools.cached_property
+    def example(self) -> Composed:
+        """A trial of the sweep, composed to see what all of them share.
+
+        Raises:
+            UserError: an end of a dimension of a search can be used with no end of the others.
+        """
+        if not self.space:
+            return self.trials[0]
+        most, problems = max((len(one.ends) for one in self.space.values()), default=0), Problems()
+        for key, own in self.space.items():
+            for end in own.ends:
+                found = Problems()
+                for turn in range(most):
+                    others = {k: one.ends[turn % len(one.ends)] for k, one in self.space.items()}
+                    found.clear()
+                    with found.gathered():
+                        example = self.trial("example", others | {key: end})
+                        break
+                problems += [problem for problem in found if problem not in problems]
+        problems.refuse()
+        return example
+
+    def trial(self, name: str, values: Mapping[str, str]) -> Composed:
+        """Return the trial of a search that sets `values`; raise `UserError` for values out of range."""
+        return self._composed([values], [name])[0]
+
+    def _composed(self, rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[Composed]:
+        """Compose and check each trial; raise `UserError` with all that is wrong with any of them."""
+        made, wrong = list[Composed](), dict[str, list[str]]()
+        for run, group in itertools.groupby(
+            sorted(zip(rows, names, strict=True), key=lambda one: one[0].get(self.verb.run_key, "")),
+            key=lambda one: one[0].get(self.verb.run_key) or self._fixed.get(self.verb.run_key),
+        ):
+            runs = parse_overrides([f"{self.verb.run_key}={run}"]) if run else []
+            key = self.verb.run_key
+            stored = stored_config(self.verb, runs_of(runs, key), self._flags) if key else None
+            with set_up(self.verb, stored):
+                for values, name in group:
+                    try:
+                        made.append(self._checked(name, values))
+                    except UserError as error:
+                        for problem in error.problems:
+                            wrong.setdefault(problem, []).append(name)
+        Problems(_of_trials(wrong, len(rows))).refuse()
+        return sorted(made, key=lambda trial: list(names).index(trial.name))
+
+    def _checked(self, name: str, values: Mapping[str, str]) -> Composed:
+        folder = None if self.verb.opens_run else self.folder / name
+        own = {"run": quoted(str(folder))} if folder else {}
+        settings = {**self._fixed, **values, **own}
+        lines = as_lines(settings, self._flags)
+        try:
+            lines = [*implied(self.verb, lines), *lines]
+            with explained():
+                found = Composed.of(self.verb, lines)
+                found.checked(self.verb)
+        except UserError as error:
+            refuse_all(self.verb, lines)
+            raise error
+        config_dir = self._flags.config_dir
+        arguments = [f"{key}={value}" for key, value in settings.items()]
+        options = ["--config-dir", str(config_dir)] if config_dir is not None else []
+        return dataclasses.replace(
+            found, name=name, values=dict(values), arguments=(*options, *arguments), folder=folder
+        )
+
+
+def _of_trials(wrong: Mapping[str, Sequence[str]], total: int) -> list[str]:
+    """Return problems with the names of the trials that have them, unless all have."""
+    return [
+        problem if len(names) == total else f"{first_of(names, 3)}: {problem}"
+        for problem, names in wrong.items()
+    ]
+
+
+def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
+    """Return the sweep that the arguments make, with every value checked.
+
+    Raises:
+        UserError: the arguments make no sweep; the message has all that is wrong with them.
+    """
+    read = Arguments.read(verb, argv)
+    flags, problems = read.flags, read.problems
+    settings = [o for o in read.overrides if o.key_or_group.startswith(PREFIX)]
+    cfg = SweepConfig()
+    with problems.gathered():
+        cfg = sweep_config(settings)
+    others = [o for o in read.kept if o not in settings]
+    swept = {o.get_key_element(): o for o in others if o.is_sweep_override()}
+    fixed = {o.get_key_element(): o.get_value_element_as_str() for o in others if not o.is_sweep_override()}
+    swept = {key: override for key, override in swept.items() if key not in fixed}
+    tried = {key: swept_values(verb, override, flags) for key, override in swept.items()}
+    if verb.run_key and not {verb.run_key} & {*fixed, *swept, *read.refused}:
+        with problems.gathered():
+            stored_config(verb, [], flags)
+    space = dict[str, Dimension]()
+    for key, override in swept.items():
+        with problems.gathered():
+            if cfg.is_search:
+                space[key] = _dimension(verb, key, override, tried[key])
+            elif override.is_interval_sweep():
+                raise UserError(
+                    f"{override.input_line!r} has infinitely many values; list those to try: {key}=A,B, "
+                    "or search among them: sweep.trials=N"
+                )
+    if cfg.is_search and not swept:
+        problems.append("a search needs values to choose from, such as schedule.factor=interval(0.5,2)")
+    folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed))
+    found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, flags, fixed, tried)
+    problems.refuse()
+    if found.example.is_rehearsal:
+        if space:
+            raise UserError(
+                "debug=... and dry_run=true give no scores to search by; leave them out, or leave out "
+                "sweep.trials and list values to try"
+            )
+        found.folder = folder / "rehearsal"  # so that the files of the sweep itself stay as they are
+    return found
+
+
+def _dimension(verb: Verb, key: str, override: Override, tried: Sequence[str]) -> Dimension:
+    """Return the values of a key in a search."""
+    if key in ("seed", verb.run_key):
+        raise UserError(
+            f"{override.input_line!r}: a search does not choose the {key}; "
+            "leave it out, and sweep it with what the search has found"
+        )
+    return dimension(override, tried)
