@@ -29,7 +29,7 @@ from nmt.decoding.configs import DrawingConfig, SamplingConfig
 from nmt.decoding.hypotheses import Hypothesis, Wish, length_limits
 from nmt.decoding.restrictions import Restrictions
 from nmt.errors import UserError
-from nmt.models.base import TranslationModel
+from nmt.models.base import State, TranslationModel
 from nmt.runtime import derive_seed
 
 GROUP_SIZE = 8
@@ -72,8 +72,19 @@ def draw_samples(
         )
     limits = length_limits(src_mask, model.max_length, cfg, wishes)
     samples = Samples(limits, _numbers(src, src_mask, limits, cfg, num))
-    rules = Restrictions(cfg, src_mask, wishes)
-    state, last = model.start(src, src_mask), torch.full_like(limits, BOS_ID)
+    last = torch.full_like(limits, BOS_ID)
+    return _drawn(model, model.start(src, src_mask), last, samples, cfg, Restrictions(cfg, src_mask, wishes))
+
+
+def _drawn(
+    model: TranslationModel,
+    state: State,
+    last: Tensor,
+    samples: Samples,
+    cfg: DrawingConfig,
+    rules: Restrictions,
+) -> list[list[Hypothesis]]:
+    """Return `samples` when all have ended; `last` (B,) are the tokens that `state` has not read."""
     while True:
         samples.extend(model.step(last, state).float(), cfg, None if rules.change_nothing else rules)
         staying = samples.open.any(1).nonzero().squeeze(1)
@@ -184,6 +195,32 @@ def continuation(
         text, unread = [*text[-window:], token], [token]
 
 
+def draw_lines(
+    model: TranslationModel,
+    before: Sequence[int],
+    numbers: Sequence[int],
+    cfg: SamplingConfig,
+    *,
+    longest: int,
+    device: torch.device,
+) -> list[list[int]]:
+    """Return the tokens of a line for each of `numbers`, which with the seed decides it.
+
+    Each continues the ids `before`, by itself, to its end: EOS, which is left out, or `longest` tokens. To be
+    called without gradients, with the model in eval mode.
+    """
+    nothing = torch.zeros(len(numbers), 0, dtype=torch.long, device=device)
+    state, (*read, last) = model.start(nothing, nothing.bool()), [BOS_ID, *before]
+    for token in read:
+        model.step(nothing.new_full((len(numbers),), token), state)
+    limits = nothing.new_full((len(numbers),), longest + 1)  # EOS counts
+    drawn = [_uniform(longest + 1, "line", cfg.seed, number) for number in numbers]
+    samples = Samples(limits, torch.stack(drawn)[:, None].to(device))
+    rules = Restrictions(cfg, torch.ones(len(numbers), 1, device=device), None)
+    found = _drawn(model, state, torch.full_like(limits, last), samples, cfg, rules)
+    return [line[0].ids if line else [] for line in found]
+
+
 def draw(logits: Tensor, numbers: Tensor, cfg: DrawingConfig, rows: Tensor | None = None) -> Tensor:
     """Return a token (N,) for each of `numbers` (N,) from [0, 1), which decides it.
 
@@ -261,9 +298,13 @@ def _numbers(src: Tensor, src_mask: Tensor, limits: Tensor, cfg: DrawingConfig, 
     numbers = torch.zeros(len(src), num, longest)
     for row, ids, real, limit in zip(numbers, src.tolist(), src_mask.tolist(), limits.tolist(), strict=True):
         sentence = [token for token, is_real in zip(ids, real, strict=True) if is_real]
-        generator = torch.Generator().manual_seed(derive_seed("samples", cfg.seed, *sentence))
-        row[:, :limit] = torch.rand(num, limit, generator=generator)
+        row[:, :limit] = _uniform(num * limit, "samples", cfg.seed, *sentence).view(num, limit)
     return numbers.to(src.device)
+
+
+def _uniform(num: int, *parts: str | int) -> Tensor:
+    """Return `num` random numbers from [0, 1), a function of `parts`."""
+    return torch.rand(num, generator=torch.Generator().manual_seed(derive_seed(*parts)))
 
 
 def _hypothesis(ids: list[int], log_prob: float) -> Hypothesis:

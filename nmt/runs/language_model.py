@@ -8,7 +8,7 @@ for translation.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nmt.config.roots import TrainConfig
 from nmt.data.encode import encode_pairs
@@ -20,11 +20,14 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.sampling import continuation
+from nmt.decoding.sampling import continuation, draw_lines
 from nmt.decoding.translate import evaluating
 from nmt.errors import UserError
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking import Tracker
+
+LINES_AT_ONCE = 256
+"""Lines that are sampled together."""
 
 
 class LanguageModel(TaskCode):
@@ -64,19 +67,54 @@ class LanguageModel(TaskCode):
 
 def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_tokens: int) -> str:
     """Return the text of `max_tokens` sampled tokens that continue `prompt`; EOS ends a line."""
+    _require_free(cfg)
+    ids, window = _prompt_ids(trained, prompt), trained.cfg.data.max_tokens
+    with evaluating(trained.model):
+        sampled = continuation(trained.model, ids, cfg, window=window, device=trained.device)
+        tokens = list(itertools.islice(sampled, max_tokens))
+    return decoded_text(trained.tokenizer, ids, tokens)
+
+
+def sampled_lines(
+    trained: TrainedModel, prompt: str, cfg: SamplingConfig, num: int, max_tokens: int
+) -> Iterator[str]:
+    """Yield `num` lines that begin with `prompt`, each sampled by itself to its end, or for `max_tokens`.
+
+    Raises:
+        UserError: the prompt has a line break, or leaves no room for a token.
+    """
+    _require_free(cfg)
+    if "\n" in prompt:
+        raise UserError(f"the prompt of lines is the beginning of one line, but {prompt!r} has a line break")
+    before, window = [EOS_ID, *_prompt_ids(trained, prompt)], trained.cfg.data.max_tokens
+    longest = min(max_tokens, window - 1 - len(before))  # BOS is in the window, too
+    if longest < 1:
+        raise UserError(
+            f"the prompt has {len(before) - 1} tokens, and the model sees data.max_tokens={window} at most, "
+            "two of them before the prompt; shorten it"
+        )
+    for first in range(0, num, LINES_AT_ONCE):
+        numbers = range(first, min(first + LINES_AT_ONCE, num))
+        with evaluating(trained.model):
+            found = draw_lines(trained.model, before, numbers, cfg, longest=longest, device=trained.device)
+        for tokens in found:
+            yield prompt + decoded_text(trained.tokenizer, before, tokens)
+
+
+def _require_free(cfg: SamplingConfig) -> None:
+    """Raise `UserError` for rules that translations alone can follow."""
     if cfg.has_minimum or cfg.avoid or cfg.narrowed_by:
         raise UserError(
             "decoding.min_length, min_length_ratio, avoid, shortlist and allowed are for translations; leave "
             "them out to continue a text"
         )
+
+
+def _prompt_ids(trained: TrainedModel, prompt: str) -> list[int]:
+    """Return the ids of a text whose last line is not finished."""
     *whole, unfinished = prompt.split("\n")
     ids = [token for line in trained.tokenizer.encode_tgt(whole) for token in line]
-    ids += trained.tokenizer.encode_tgt([unfinished])[0][:-1]
-    window = trained.cfg.data.max_tokens
-    with evaluating(trained.model):
-        sampled = continuation(trained.model, ids, cfg, window=window, device=trained.device)
-        tokens = list(itertools.islice(sampled, max_tokens))
-    return decoded_text(trained.tokenizer, ids, tokens)
+    return ids + trained.tokenizer.encode_tgt([unfinished])[0][:-1]
 
 
 def decoded_text(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:

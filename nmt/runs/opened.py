@@ -49,7 +49,7 @@ from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement, require_equal_shapes
 from nmt.runs.checkpoint_names import load_weights
 from nmt.runs.directory import RunDirectory
-from nmt.runs.language_model import continued
+from nmt.runs.language_model import continued, sampled_lines
 from nmt.runs.markup import Markup, Part
 from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
@@ -389,6 +389,13 @@ class Run(TrainedModel):
         self.require_task(Task.language_model)
         prompt = prompt.rstrip(" ")  # a space belongs to the word after it
         return prompt + continued(self, prompt, sampling or SamplingConfig(), max_tokens)
+
+    def generate_lines(
+        self, num: int, prompt: str = "", max_tokens: int = 200, sampling: SamplingConfig | None = None
+    ) -> Iterator[str]:
+        """Yield `num` lines, each sampled by itself: `prompt`, and at most `max_tokens` tokens."""
+        self.require_task(Task.language_model)
+        return sampled_lines(self, prompt.rstrip(" "), sampling or SamplingConfig(), num, max_tokens)
 
     def require_task(self, task: Task) -> None:
         """Raise `UserError` for a model that was trained for another task."""

@@ -203,6 +203,7 @@ _ROWS = (
         examples=(
             "nmt generate run=outputs/mine prompt='Two men'",
             "nmt generate run=outputs/mine max_tokens=500 decoding.temperature=0.7 decoding.seed=2",
+            "nmt generate run=outputs/mine lines=100000 > more.en      # lines like the corpus",
         ),
     ),
     Verb(

@@ -213,11 +213,14 @@ class GenerateConfig(RunConfig):
     prompt: str = ""
     """Beginning of the text; empty: the model begins."""
     max_tokens: int = 200
-    """Number of tokens to add."""
+    """Number of tokens to add; with lines=N the most for each line."""
+    lines: int | None = None
+    """Number of lines to write, each sampled by itself from the prompt to its end; null: one text, of as many
+    lines as the model makes of max_tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, "", 1, "max_tokens")
+        at_least(self, "", 1, "max_tokens", "lines")
 
 
 @dataclass

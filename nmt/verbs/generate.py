@@ -1,7 +1,8 @@
-"""The wiring of `nmt generate`: continue a text with a language model."""
+"""The wiring of `nmt generate`: continue a text with a language model, or make lines like those it knows."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from nmt.config.composed import Composed
@@ -12,10 +13,14 @@ from nmt.verbs.configs import GenerateConfig
 
 
 def run(trial: Composed) -> dict[str, Any]:
-    """Print the prompt and what the model adds to it."""
+    """Print the prompt and what the model adds to it, or lines that begin with it."""
     cfg = trial.to_config(GenerateConfig)
     if not isinstance(cfg.decoding, SamplingConfig):
         raise UserError(f"nmt generate needs decoding=sampling, but has {cfg.decoding.strategy}")
     opened = open_runs(cfg)
-    print(opened.generate(cfg.prompt, cfg.max_tokens, cfg.decoding))
+    if cfg.lines is None:
+        print(opened.generate(cfg.prompt, cfg.max_tokens, cfg.decoding))
+        return {}
+    for line in opened.generate_lines(cfg.lines, cfg.prompt, cfg.max_tokens, cfg.decoding):
+        print(line, flush=sys.stdout.isatty())
     return {}

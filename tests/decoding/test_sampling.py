@@ -16,7 +16,7 @@ from torch import Tensor
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.configs import SamplingConfig
 from nmt.decoding.hypotheses import length_limits
-from nmt.decoding.sampling import _numbers, continuation, draw, sample, truncate
+from nmt.decoding.sampling import _numbers, continuation, draw, draw_lines, sample, truncate
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
@@ -221,6 +221,41 @@ def test_a_continuation_beyond_the_window_begins_anew_as_training_does(
         assert text[-1] == likeliest([BOS_ID, *text[-1 - size : -1]])
     text.append(next(found))
     assert text[-1] == likeliest([BOS_ID, *text[-5:-1]])
+
+
+def lines_of(
+    model: TranslationModel, before: list[int], numbers: range, *, longest: int = 5, **changes: Any
+) -> list[list[int]]:
+    cfg = SamplingConfig(**changes)
+    with torch.inference_mode():
+        return draw_lines(model, before, numbers, cfg, longest=longest, device=CPU)
+
+
+def test_a_line_is_a_function_of_the_seed_and_its_number(language_model: TranslationModel) -> None:
+    together = lines_of(language_model, [EOS_ID, 7], range(40))
+    assert [*lines_of(language_model, [EOS_ID, 7], range(3)), together[3]] == together[:4]
+    assert lines_of(language_model, [EOS_ID, 7], range(20, 40)) == together[20:]
+    assert lines_of(language_model, [EOS_ID, 7], range(40), seed=2) != together
+    assert lines_of(language_model, [EOS_ID, 8], range(40)) != together
+    shorter = lines_of(language_model, [EOS_ID, 7], range(40), longest=2)
+    assert len({*map(tuple, together)}) > 30
+    assert max(map(len, together)) == 5 > max(map(len, shorter)) == 2
+    tokens = {token for line in together for token in line}
+    assert not {PAD_ID, BOS_ID, EOS_ID, UNK_ID} & tokens
+
+
+@torch.inference_mode()
+def test_a_line_goes_on_as_the_model_says(language_model: TranslationModel) -> None:
+    """The likeliest token each time, until EOS or the limit."""
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+    for before in ([EOS_ID], [EOS_ID, 5, 9]):
+        line, *same = lines_of(language_model, before, range(3), longest=3, temperature=0)
+        assert same == [line, line]
+        for length, token in enumerate([*line, EOS_ID][:3]):
+            tgt_in = torch.tensor([[BOS_ID, *before, *line[:length]]])
+            logits = language_model.project(language_model(nothing, nothing.bool(), tgt_in))[0, -1]
+            logits[[PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
+            assert token == int(logits.argmax())
 
 
 @pytest.mark.parametrize(

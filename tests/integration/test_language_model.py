@@ -80,6 +80,39 @@ def test_samples_are_a_function_of_the_seed(nmt: Command, trained: Path) -> None
     assert first == again != other
 
 
+def test_lines_are_made_one_by_one(nmt: Command, trained: Path) -> None:
+    options = [f"run={trained}", "decoding.temperature=0.5"]
+    done = nmt("generate", *options, "lines=300")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 300
+    assert {line.split()[0] for line in lines} >= {*CYCLE}  # not the same line again and again
+    in_order = [" ".join((CYCLE * 2)[start : start + 5]) for start in range(7)]
+    assert sum(any(days.startswith(line) for days in in_order) for line in lines) > 240
+    assert nmt("generate", *options, "lines=7").stdout.splitlines() == lines[:7]
+
+
+def test_lines_begin_with_the_prompt(nmt: Command, trained: Path) -> None:
+    options = ["lines=4", "prompt=monday tu", "decoding.temperature=0"]
+    done = nmt("generate", f"run={trained}", *options)
+    assert done.stdout == "monday tuesday wednesday\n" * 4
+    assert nmt("generate", f"run={trained}", *options, "max_tokens=3").stdout == "monday tuesd\n" * 4
+
+
+def test_what_lines_cannot_begin_with_is_refused(nmt: Command, trained: Path) -> None:
+    for prompt, why in (
+        ("monday\ntuesday", r"the prompt of lines is the beginning of one line, but 'monday\ntuesday' has a"),
+        (
+            "monday " * 9,
+            "tokens, and the model sees data.max_tokens=32 at most, two of them before the prompt",
+        ),
+    ):
+        done = nmt("generate", f"run={trained}", f"prompt={prompt}", "lines=1")
+        assert done.returncode == 2, prompt
+        assert why in done.stderr
+    assert "lines must be at least 1, but is 0" in nmt("generate", f"run={trained}", "lines=0").stderr
+
+
 def test_verbs_of_the_other_task_say_so(nmt: Command, trained: Path) -> None:
     for verb in ("translate", "attention"):
         done = nmt(verb, f"run={trained}", stdin="x\n")
