@@ -11,6 +11,7 @@ The modules in import order:
     translations        The translations that are compared, and whether they can be.
     label_tests         Scores of labels with intervals, and tests of their differences.
     significance        Scores with intervals, and tests of their differences.
+    seed_tests          Tests of systems that are several runs each, over sentences and seeds.
     breakdown           Scores by kind of sentence, and the sentences that differ most.
     comparing           All facts of a comparison.
     summary             A comparison as text for a terminal.

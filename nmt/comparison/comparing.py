@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics as sums
 from collections import Counter
@@ -15,6 +16,7 @@ from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
 from nmt.comparison.record import RunRecord, as_number, swept_values
+from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
 from nmt.config.sweeps import short_names
@@ -52,6 +54,8 @@ class System:
     """Numbers of entries."""
     scores: dict[str, tuple[float, float | None, float, float]]
     """By metric: mean, standard deviation (None for one run), lowest, highest."""
+    tests: dict[str, SeedTest] = field(default_factory=dict)
+    """By metric: the difference from the first system; none of it, and where either is one run."""
 
 
 @dataclass
@@ -139,6 +143,8 @@ def compared(
         _add_scores(found, usable, cfg, log)
         _add_breakdown(found, usable, cfg, words)
     found.systems = _systems(found)
+    if usable:
+        _test_systems(found, cfg, log)
     found.notes += _notes(found, usable)
     return found
 
@@ -248,6 +254,30 @@ def _systems(found: Comparison) -> list[System]:
                 scores[column.metric] = sums.fmean(rows), spread, min(rows), max(rows)
         systems.append(System(name, members, scores))
     return systems
+
+
+def _test_systems(found: Comparison, cfg: CompareConfig, log: Log) -> None:
+    """Test each system of several runs against the system of the first run, if that has several."""
+    first = [x for x in found.systems if found.comparable[0] in x.members]
+    tested = [x for x in found.systems if len(x.members) > 1 and x.scores and x not in first]
+    if len(first[0].members) == 1 or not tested:
+        return
+    systems = [*first, *tested]
+    references = found.entries[found.comparable[0]].references
+    for column in found.columns:
+        log(f"testing {len(systems)} systems over seeds by {column.metric}")
+        entries = [[found.entries[number] for number in system.members] for system in systems]
+        score_on = [
+            [significance.score_on(column.signature, x.hypotheses, references) for x in runs]
+            for runs in entries
+        ]
+        rows = differences_over_seeds(
+            score_on, len(references[0]), cfg.bootstrap_samples, significance.seed()
+        )
+        corrected = significance.holm([None if row is None else row.p_value for row in rows])
+        for system, row, p in zip(systems, rows, corrected, strict=True):
+            if row is not None:
+                system.tests[column.metric] = dataclasses.replace(row, holm=p)
 
 
 def _swept(found: Comparison) -> dict[int, list[str]]:

@@ -40,7 +40,7 @@ class LabelledTexts:
         return self._metric([one for one in scores if one.predicted or one.true])
 
     def score_on(self, chosen: Numbers) -> float:
-        """Return the score of the first system on the texts of a mask (N,)."""
+        """Return the score of the first system on texts, a mask (N,) or their numbers."""
         return self.score(self.systems[0][chosen], self.true[chosen])
 
     def bootstrapped(self, samples: int, seed: int | None) -> list[Result]:

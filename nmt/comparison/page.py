@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nmt.comparison.comparing import Comparison
+from nmt.comparison.comparing import Comparison, System
 from nmt.comparison.differences import shown
-from nmt.comparison.summary import verdict
+from nmt.comparison.summary import is_beyond_chance, verdict
 from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -56,7 +56,7 @@ def page_data(title: str, found: Comparison) -> dict[str, Any]:
             for column in found.columns
         ],
         "losses": found.losses,
-        "systems": [asdict(system) for system in found.systems],
+        "systems": [_system(system) for system in found.systems],
         "buckets": {
             kind: {metric: [asdict(bucket) for bucket in buckets] for metric, buckets in of.items()}
             for kind, of in found.buckets.items()
@@ -68,6 +68,14 @@ def page_data(title: str, found: Comparison) -> dict[str, Any]:
         "costs": [asdict(cost) for cost in found.costs],
         "curves": found.curves,
     }
+
+
+def _system(system: System) -> dict[str, Any]:
+    tests = {
+        metric: {**asdict(test), "significant": is_beyond_chance(test)}
+        for metric, test in system.tests.items()
+    }
+    return {**asdict(system), "tests": tests}
 
 
 def _sentences(found: Comparison, number: int) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ def seed() -> int | None:
 def score_on(
     signature: str, hypotheses: Lines, references: Sequence[Lines]
 ) -> Callable[[NDArray[Any]], float]:
-    """Return a function from a mask of sentences (N,) to the corpus score of the chosen ones.
+    """Return a function from sentences, a mask (N,) or their numbers, to the corpus score of the chosen ones.
 
     Raises:
         UserError: the signature is of no metric that can be computed here.

@@ -10,6 +10,7 @@ from typing import Any
 from nmt.comparison.comparing import TESTED_ALPHA, Column, Comparison
 from nmt.comparison.differences import shown
 from nmt.comparison.listing import aligned, count, cut, duration
+from nmt.comparison.seed_tests import SeedTest
 from nmt.comparison.significance import Tested
 from nmt.config.sweeps import short_names
 from nmt.errors import visible
@@ -24,7 +25,7 @@ def summary(found: Comparison) -> str:
     """Return the comparison as text."""
     blocks = [_headline(found), *(_scores(found, column) for column in found.columns)]
     if any(len(system.members) > 1 for system in found.systems):
-        blocks.append(_systems(found))
+        blocks += [_systems(found, column) for column in found.columns]
     blocks += [_costs(found), *_config(found)]
     if found.notes:
         wide = shutil.get_terminal_size().columns
@@ -71,18 +72,27 @@ def verdict(row: Tested) -> str:
     return "*" if known and max(known) < TESTED_ALPHA else ""
 
 
-def _systems(found: Comparison) -> str:
-    head = ["system (over seeds)", "runs", *(f"{column.label} mean ± sd" for column in found.columns)]
+def _systems(found: Comparison, column: Column) -> str:
+    """Return the table of one metric over seeds; p values are of the difference of means, after Holm."""
+    head = ["system (over seeds)", "runs", f"{column.label} mean ± sd", "diff", "±95%", "p", ""]
     rows = []
     for system in found.systems:
-        cells = []
-        for column in found.columns:
-            mean, spread, _, _ = system.scores.get(column.metric, (None, None, None, None))
-            cells.append(
-                "-" if mean is None else f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
-            )
-        rows.append([visible(cut(system.name, MAX_NAME)), str(len(system.members)), *cells])
+        mean, spread, _, _ = system.scores.get(column.metric, (None, None, None, None))
+        score = "-" if mean is None else f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+        test = system.tests.get(column.metric)
+        cells = ["", "", "", ""]
+        if test is not None:
+            star = "*" if is_beyond_chance(test) else ""
+            cells = [f"{test.difference:+.2f}", f"{test.interval:.2f}", p_value(test.holm), star]
+        elif found.comparable and found.comparable[0] in system.members:
+            cells[3] = "first"
+        rows.append([visible(cut(system.name, MAX_NAME)), str(len(system.members)), score, *cells])
     return "\n".join(aligned([head, *rows]))
+
+
+def is_beyond_chance(test: SeedTest) -> bool:
+    """Return whether the corrected test calls the difference of two systems significant."""
+    return test.holm is not None and test.holm < TESTED_ALPHA
 
 
 def _costs(found: Comparison) -> str:

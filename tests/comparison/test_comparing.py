@@ -46,6 +46,36 @@ def test_seeds_are_one_system_with_mean_and_spread(seeds: Path) -> None:
     assert any("3 runs are tested against d0.1-s1: by chance alone" in note for note in found.notes)
 
 
+def test_systems_of_several_seeds_are_tested_against_the_first(seeds: Path) -> None:
+    for seed in (1, 2):
+        config = {"seed": seed, "model.dropout": 0.2}
+        made_run(seeds / f"d0.2-s{seed}", config=config, hypotheses=REFERENCES)
+    made_run(seeds / "d0.4-s1", config={"model.dropout": 0.4}, hypotheses=BAD)
+    found = comparison(seeds)
+    first, best, worst, single = found.systems
+    assert [first.tests, single.tests] == [{}, {}]
+    for system in (best, worst):
+        test = system.tests["bleu"]
+        assert test.difference == pytest.approx(system.scores["bleu"][0] - first.scores["bleu"][0])
+        assert test.holm is not None
+        assert test.holm >= test.p_value
+    rows = [line.split() for line in summary(found).splitlines() if line.startswith("dropout=")]
+    assert rows[0][1:] == [
+        "2",
+        *f"{first.scores['bleu'][0]:.2f} ± {first.scores['bleu'][1]:.2f}".split(),
+        "first",
+    ]
+    difference = f"{worst.tests['bleu'].difference:+.2f}"
+    assert rows[2][:2] == ["dropout=0.3", "2"]
+    assert rows[2][5] == difference
+    assert difference.startswith("-")
+
+
+def test_one_run_is_tested_against_no_seeds(seeds: Path) -> None:
+    found = comparison(seeds / "d0.1-s1", seeds / "d0.3-s1", seeds / "d0.3-s2")
+    assert [system.tests for system in found.systems] == [{}, {}]
+
+
 def test_the_keys_of_a_sweep_name_its_systems(seeds: Path) -> None:
     trials = [
         {"name": f"d{x}-s{seed}", "values": {"model": f"big{x}", "seed": str(seed)}}
