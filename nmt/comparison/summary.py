@@ -74,17 +74,18 @@ def verdict(row: Tested) -> str:
 
 def _systems(found: Comparison, column: Column) -> str:
     """Return the table of one metric over seeds; p values are of the difference of means, after Holm."""
-    head = ["system (over seeds)", "runs", f"{column.label} mean ± sd", "diff", "±95%", "p", ""]
-    rows = []
+    head, rows = ["system (over seeds)", "runs", f"{column.label} mean ± sd"], []
+    is_tested = any(system.tests for system in found.systems)
+    head += ["diff", "±95%", "p", ""] if is_tested else []
     for system in found.systems:
         mean, spread, _, _ = system.scores.get(column.metric, (None, None, None, None))
         score = "-" if mean is None else f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
         test = system.tests.get(column.metric)
-        cells = ["", "", "", ""]
+        cells = ["", "", "", ""] if is_tested else []
         if test is not None:
             star = "*" if is_beyond_chance(test) else ""
             cells = [f"{test.difference:+.2f}", f"{test.interval:.2f}", p_value(test.holm), star]
-        elif found.comparable and found.comparable[0] in system.members:
+        elif is_tested and found.comparable[0] in system.members:
             cells[3] = "first"
         rows.append([visible(cut(system.name, MAX_NAME)), str(len(system.members)), score, *cells])
     return "\n".join(aligned([head, *rows]))
