@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nmt.config.compose import compose
-from nmt.config.overrides import spelled
+from nmt.config.spelling import spelled
 from nmt.errors import Interrupted, UserError
 from nmt.runs.opened import Run, open_run
 from nmt.verbs import VERBS

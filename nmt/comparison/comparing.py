@@ -19,6 +19,7 @@ from nmt.comparison.record import RunRecord, as_number, swept_values
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
+from nmt.config.stored import FOUND
 from nmt.config.sweeps import short_names
 from nmt.decoding.label_scores import signature_of
 from nmt.decoding.metrics import METRICS, names_of_metrics
@@ -236,7 +237,7 @@ def _systems(found: Comparison) -> list[System]:
         key, seed = _system_key(entry), entry.record.config.get("seed")
         seen[key, seed] += 1  # a copy of a run is no further seed
         groups.setdefault((key, seen[key, seed], entry.problem and number), []).append(number)
-    keys = [key for key in found.config if key not in SEEDS]
+    keys = [key for key in found.config if key not in (*SEEDS, *FOUND)]
     names, swept = short_names(keys), _swept(found)
     systems = []
     for members in groups.values():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.comparison.record import flat
+from nmt.config.stored import FOUND
 from nmt.files import read_json
 
 NAMES = ("run", "tracking.*")
@@ -37,8 +38,11 @@ def flat_environment(run: Path) -> dict[str, Any]:
 
 
 def system_of(config: Mapping[str, Any]) -> str:
-    """Return a text that runs have in common which differ in the seed, and in where they report to, alone."""
-    kept = {key: value for key, value in config.items() if not matches(key, (*NAMES, *SEEDS))}
+    """Return a text that runs have in common which differ in the seed, and in where they report to, alone.
+
+    What a run finds for itself, such as the updates of an epoch, follows from the rest and the seed.
+    """
+    kept = {key: value for key, value in config.items() if not matches(key, (*NAMES, *SEEDS, *FOUND))}
     return repr(sorted(kept.items()))
 
 

@@ -8,6 +8,7 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     limits              Limits of all numbers: none is NaN or absurdly large.
     explain             Errors of Hydra and OmegaConf, each as one readable sentence.
     plain               YAML as plain data: the one reader of stored configs and of --config-dir.
+    spelling            Values as the command line spells them.
     starting            A training that starts from the model of another run, which it follows.
     roots               Root configs that several modules know.
     misfits             Checks across components.

@@ -63,6 +63,8 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
                 return [composed]
             with problems.gathered():
                 refuse_all(verb, lines)
+            # What an argument that cannot be used would have set is not missing.
+            problems[:] = [x for x in problems if not x.startswith(tuple(f"{key} " for key in read.refused))]
             problems.refuse()
     return []
 

@@ -11,7 +11,6 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -23,6 +22,7 @@ from nmt.config.explain import explained, no_such_choice, renamed
 from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.renames import RENAMED_KEYS
+from nmt.config.spelling import quoted
 from nmt.config.sweeps import PREFIX
 from nmt.config.verb import Verb
 from nmt.errors import Problems, UserError
@@ -98,29 +98,6 @@ def _mounted(verb: Verb, argument: str) -> str:
     return f"{verb.mounts[key]}@{key}={choice}" if key in verb.mounts else argument
 
 
-def quoted(text: str) -> str:
-    """Return `text` quoted, as a value that Hydra takes literally."""
-    text = re.sub(r"(\\*)(\$\{)", r"\1\1\\\2", text)  # no interpolation
-    text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
-    return f"'{text}'"
-
-
-def spelled(value: object) -> str:
-    """Return a plain value, or an Enum or a path, as Hydra reads it back."""
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, str | Path):
-        text = str(value)
-        return quoted(text) if re.search(r"[\"\\$]", text) else f'"{text}"'  # which a shell need not escape
-    if value is None or isinstance(value, bool | int | float):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, Sequence):
-        return f"[{', '.join(map(spelled, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {spelled(inner)}' for key, inner in value.items())}}}"
-    raise UserError(f"{value!r} is no value of a config: text, a number, true, false, none or a list")
-
-
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:
     """Parse key=value arguments."""
     with explained():
@@ -168,7 +145,7 @@ def swept_values(verb: Verb, override: Override, flags: argparse.Namespace) -> l
         found = [float(f"{x:.12g}") if isinstance(x, float) else x for x in override.sweep_iterator()]
         return [str(x) for x in found if x != stop]
     if override.is_sweep_override():
-        return list(override.sweep_string_iterator())
+        return list(dict.fromkeys(override.sweep_string_iterator()))
     return [override.get_value_element_as_str()]
 
 
@@ -208,6 +185,12 @@ class Arguments:
         for argument in read.flags.overrides:
             with read.problems.gathered():
                 read.overrides.append(usable(verb, argument, read.flags))
+        mappings = [o.get_key_element() for o in read.overrides if isinstance(o.value(), dict)]
+        read.problems += [
+            f"{key} is typed {mappings.count(key)} times; write one mapping: {key}={{A: ..., B: ...}}"
+            for key in dict.fromkeys(mappings)
+            if mappings.count(key) > 1
+        ]
         return read
 
     @property

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.checks import at_least
+from nmt.config.spelling import spelled
 from nmt.errors import UserError
 from nmt.models.configs import ModelConfig
 from nmt.training.adaptation_table import ADAPTATIONS
@@ -139,14 +140,7 @@ def _merges(stored: dict[str, Any]) -> bool:
 def _values(part: str, values: dict[str, Any], typed: Sequence[str]) -> Iterator[str]:
     for key, value in values.items():
         if f"{part}.{key}" not in typed:
-            yield f"{part}.{key}={_spelt(value)}"
-
-
-def _spelt(value: object) -> str:
-    """Return a plain value as an override spells it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+            yield f"{part}.{key}={spelled(value)}"
 
 
 def contradictions(
@@ -173,7 +167,7 @@ def _differences(
 ) -> Iterator[str]:
     for key in [*old, *(key for key in new if key not in old)]:
         if key not in without and new.get(key) != old.get(key):
-            shown = [_spelt(values[key]) if key in values else "no such key" for values in (new, old)]
+            shown = [spelled(values[key]) if key in values else "no such key" for values in (new, old)]
             yield f"{part}.{key}={shown[0]}, but {shown[1]} there"
 
 

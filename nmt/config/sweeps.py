@@ -260,8 +260,10 @@ def sweep_folder(verb: str, swept: Sequence[str], fixed: Mapping[str, str]) -> s
     """
     short = short_names([*swept, *fixed])
     said = [f"{short[key]}-{_readable(fixed[key])}" for key in sorted(fixed)]
-    name = [verb] * (verb != "train") + ([short[key] for key in swept] or ["single"]) + said
-    return f"{HOME}/{file_name('+'.join(name), MAX_FOLDER)}"
+    name = "+".join([verb] * (verb != "train") + ([short[key] for key in swept] or ["single"]) + said)
+    cut = {key: fixed[key] for key in sorted(fixed) if _readable(fixed[key]) != fixed[key]}
+    exact = "".join(f" {key}={value}" for key, value in cut.items())  # such as a path without its folder
+    return f"{HOME}/{file_name(name + exact, MAX_FOLDER)}"
 
 
 def file_name(text: str, longest: int = MAX_NAME) -> str:

@@ -24,11 +24,11 @@ from nmt.config.overrides import (
     as_lines,
     combinations,
     parse_overrides,
-    quoted,
     runs_of,
     swept_values,
 )
 from nmt.config.schemas import set_up
+from nmt.config.spelling import quoted
 from nmt.config.sweeps import (
     PREFIX,
     Dimension,
@@ -55,8 +55,9 @@ class Sweep:
     """The values that a search may try; empty where every combination is tried."""
     is_listed: bool
     """Whether the trials are to be shown, not run."""
+    fixed: dict[str, str]
+    """What all trials share, as typed."""
     _flags: argparse.Namespace
-    _fixed: dict[str, str]
     _tried: dict[str, list[str]]
 
     @functools.cached_property
@@ -98,7 +99,7 @@ class Sweep:
         made, wrong = list[Composed](), dict[str, list[str]]()
         for run, group in itertools.groupby(
             sorted(zip(rows, names, strict=True), key=lambda one: one[0].get(self.verb.run_key, "")),
-            key=lambda one: one[0].get(self.verb.run_key) or self._fixed.get(self.verb.run_key),
+            key=lambda one: one[0].get(self.verb.run_key) or self.fixed.get(self.verb.run_key),
         ):
             runs = parse_overrides([f"{self.verb.run_key}={run}"]) if run else []
             key = self.verb.run_key
@@ -116,7 +117,7 @@ class Sweep:
     def _checked(self, name: str, values: Mapping[str, str]) -> Composed:
         folder = None if self.verb.opens_run else self.folder / name
         own = {"run": quoted(str(folder))} if folder else {}
-        settings = {**self._fixed, **values, **own}
+        settings = {**self.fixed, **values, **own}
         lines = as_lines(settings, self._flags)
         try:
             lines = [*implied(self.verb, lines), *lines]
@@ -155,9 +156,9 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
     with problems.gathered():
         cfg = sweep_config(settings)
     others = [o for o in read.kept if o not in settings]
-    swept = {o.get_key_element(): o for o in others if o.is_sweep_override()}
-    fixed = {o.get_key_element(): o.get_value_element_as_str() for o in others if not o.is_sweep_override()}
-    swept = {key: override for key, override in swept.items() if key not in fixed}
+    typed = {o.get_key_element(): o for o in others}  # the last of each key
+    swept = {key: o for key, o in typed.items() if o.is_sweep_override()}
+    fixed = {key: o.get_value_element_as_str() for key, o in typed.items() if key not in swept}
     tried = {key: swept_values(verb, override, flags) for key, override in swept.items()}
     if verb.run_key and not {verb.run_key} & {*fixed, *swept, *read.refused}:
         with problems.gathered():
@@ -175,7 +176,7 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
     if cfg.is_search and not swept:
         problems.append("a search needs values to choose from, such as schedule.factor=interval(0.5,2)")
     folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed))
-    found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, flags, fixed, tried)
+    found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, fixed, flags, tried)
     problems.refuse()
     if found.example.is_rehearsal:
         if space:

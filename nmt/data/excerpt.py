@@ -5,13 +5,14 @@ Whatever the source is, the excerpt is plain text: tags that the source puts in 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt.data import sources
+from nmt.data import filter_table, sources
 from nmt.data.files import FilesData, TextData
 from nmt.data.pairs import DataConfig, PairStream, Split
 from nmt.files import write_lines
@@ -31,6 +32,8 @@ class Excerpt(NamedTuple):
     """Training pairs in the files."""
     is_whole: bool
     """Whether there are no more training pairs."""
+    left_out: Sequence[str] = ()
+    """Filters that are left out, because they read something for each pair of the corpus."""
 
 
 def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int) -> Excerpt:
@@ -58,7 +61,10 @@ def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int)
         for split in Split
         if (folder / f"{split.value}.tgt").exists()
     }
-    return Excerpt(_config(cfg, names), len(pairs), is_whole)
+    rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
+    left_out = [row.name for row in rows if row.counts_pairs]
+    kept = [entry for entry, row in zip(cfg.filters, rows, strict=True) if not row.counts_pairs]
+    return Excerpt(dataclasses.replace(_config(cfg, names), filters=kept), len(pairs), is_whole, left_out)
 
 
 def _pairs(stream: PairStream) -> Iterator[Pair]:

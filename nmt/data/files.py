@@ -281,7 +281,17 @@ def _tsv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
 
 def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
     """Yield rows of columns with commas between, which may be quoted (RFC 4180), as of `_tsv_rows`."""
-    reader = csv.reader((f"{line}\n" for line in read_lines(path, key)), strict=True)
+
+    def whole_lines() -> Iterator[str]:
+        for number, line in enumerate(read_lines(path, key), start=1):
+            if is_cut(line):  # perhaps inside of quotes, so that no row after it would be right
+                raise UserError(
+                    f"{key}: {path}:{number} has more than {MAX_LINE_CHARS:,} characters; remove it"
+                )
+            yield f"{line}\n"
+
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_CHARS))
+    reader = csv.reader(whole_lines(), strict=True)
 
     def split() -> Iterator[tuple[int, list[str]]]:
         try:

@@ -64,6 +64,11 @@ class FilterConfig(Row):
         """The files that the filter reads, by their keys."""
         return {}
 
+    @property
+    def counts_pairs(self) -> bool:
+        """Whether the filter reads something for each pair, so that no pair of the corpus may be missing."""
+        return False
+
     def _require(self, fits: bool, key: str, constraint: str) -> None:
         if not fits:
             raise UserError(f"{self.key_prefix}.{key} {constraint}, but is {getattr(self, key)!r}")
@@ -152,6 +157,11 @@ class DuplicatesConfig(FilterConfig):
     def files(self) -> dict[str, str]:
         """The file of scores, if there is one."""
         return {"scores": self.scores} if self.scores else {}
+
+    @property
+    def counts_pairs(self) -> bool:
+        """Whether there is a score for each pair."""
+        return self.keep is Kept.best
 
 
 @dataclass(frozen=True)
@@ -295,6 +305,11 @@ class ScoresConfig(FilterConfig):
     def files(self) -> dict[str, str]:
         """The file of scores, if there is one."""
         return {"file": self.file} if self.file else {}
+
+    @property
+    def counts_pairs(self) -> bool:
+        """Whether there is a score for each pair: always."""
+        return True
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import filter_table
+from nmt.data.documents import current_of_each
 from nmt.data.filter_table import FILTERS, FilterConfig, ModelFilterConfig, OpusCleanerConfig
 from nmt.data.filters import Filter, FilterReport
 from nmt.data.lines import require_file
@@ -32,7 +33,7 @@ from nmt.files import write_lines
 from nmt.loading import loaded
 from nmt.progress import told
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Increased when the format of a cache entry, or what a filter means, changes."""
 NUM_EXAMPLES = 50
 """Dropped pairs that are written down for each filter."""
@@ -48,6 +49,8 @@ class Chain:
     context: Context
     tag: str = ""
     """What stands in front of the sources of the corpus, with a space after it; filters do not see it."""
+    has_context: bool = False
+    """Whether sentences stand behind previous ones; filters do not see those."""
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -85,7 +88,9 @@ class Chain:
     def bare(self, text: ParallelText, numbers: NDArray[np.int64]) -> NumberedText:
         """Return pairs as filters see them."""
         src = [line.removeprefix(self.tag) for line in text.src] if self.tag else text.src
-        return NumberedText(src, text.tgt, numbers=numbers)
+        if not self.has_context:
+            return NumberedText(src, text.tgt, numbers=numbers)
+        return NumberedText(current_of_each(src), current_of_each(text.tgt), numbers=numbers)
 
 
 def chains(
@@ -93,7 +98,7 @@ def chains(
 ) -> dict[str, Chain]:
     """Return the filters of each corpus by name: those of the data, then those of the corpus itself."""
     found = {}
-    scored_on = {split: _untagged(text, cfg.tags.values()) for split, text in scored_on.items()}
+    scored_on = {split: _bare(text, cfg) for split, text in scored_on.items()}
     for name, part in cfg.parts(Split.train).items():
         rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
         if part is not cfg:
@@ -102,16 +107,21 @@ def chains(
         listed = [expanded(row) if isinstance(row, OpusCleanerConfig) else [row] for row in rows]
         context = Context((part.src, part.tgt), scored_on, scorers, part)
         found[name] = Chain(
-            tuple(itertools.chain.from_iterable(listed)), context, "".join(f"{tag} " for tag in tags)
+            tuple(itertools.chain.from_iterable(listed)),
+            context,
+            "".join(f"{tag} " for tag in tags),
+            cfg.context > 0,
         )
     return found
 
 
-def _untagged(text: ParallelText, tags: Iterable[str]) -> ParallelText:
-    """Return pairs to score on as filters see pairs: without the tags of languages."""
-    fronts = [f"{tag} " for tag in tags]
+def _bare(text: ParallelText, cfg: DataConfig) -> ParallelText:
+    """Return pairs to score on as filters see pairs: without the tags of languages, and without context."""
+    fronts = [f"{tag} " for tag in cfg.tags.values()]
     src = [functools.reduce(str.removeprefix, fronts, line) for line in text.src] if fronts else text.src
-    return ParallelText(src, text.tgt)
+    if not cfg.context:
+        return ParallelText(src, text.tgt)
+    return ParallelText(current_of_each(src), current_of_each(text.tgt))
 
 
 def judged_alone(

@@ -327,6 +327,8 @@ def _readable_errors(cfg: DatasetConfig) -> Iterator[None]:
     except FileNotFoundError as error:
         reason = str(error).rstrip(".")
         raise UserError(f"{key}: {reason}" + ("" if cfg.path else f"; check the name, or {local}")) from error
+    except StopIteration as error:  # which the library lets out
+        raise UserError(f"{key}: a file of it is empty; fill it, or remove it") from error
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise

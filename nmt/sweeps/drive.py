@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
+from nmt.comparison.differences import matches
 from nmt.comparison.record import read_run
 from nmt.config import small_data
 from nmt.config.composed import Composed
@@ -45,6 +46,8 @@ from nmt.sweeps.table import VALIDATION, label, show
 
 FAILED = 3
 """Exit code of a sweep with failed trials."""
+MOVABLE = ("runtime.*", "tracking.*")
+"""Keys that the trials of a search may have otherwise when it goes on."""
 POLL_SECONDS = 1.0
 """Time between two looks at the validation curves of a search."""
 SLURM_SEARCH = 4
@@ -170,6 +173,7 @@ class _Drive:
                 continue
             if (
                 isinstance(self.runner, SlurmJobs)
+                and record.state in ("running", "stopped")
                 and record.job
                 and self.runner.attach(trial.name, record.job)
             ):
@@ -300,6 +304,7 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
         parallel=parallel,
         first_step=first,
         last_step=last,
+        settings={key: value for key, value in plan.fixed.items() if not matches(key, MOVABLE)},
     )
 
 

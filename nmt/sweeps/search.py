@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 JOURNAL = "study.journal"
 NAME = "name"
 """Attribute of a trial of Optuna: the name of our trial, which several attempts share."""
+SETTINGS = "settings"
+"""Attribute of a study of Optuna: what all of its trials share, as the command line has it."""
 
 
 class Search:
@@ -40,17 +42,21 @@ class Search:
         parallel: int,
         first_step: int,
         last_step: int | None,
+        settings: Mapping[str, str],
     ):
         """Open the study in `folder`, or begin one; `first_step` and `last_step` are of the validations.
 
+        `settings` are what all trials share.
+
         Raises:
-            UserError: Optuna is not installed, or the study has other dimensions.
+            UserError: Optuna is not installed, or the study has other dimensions or settings.
         """
         self._optuna = _imported()
         self._cfg, self._space, self._parallel = cfg, dict(space), parallel
         self._distributions = {key: self._distribution(one) for key, one in space.items()}
         folder.mkdir(parents=True, exist_ok=True)
         self._study = self._opened(folder / JOURNAL, direction, first_step, last_step)
+        self._require_settings(settings, folder / JOURNAL)
         self._asked: dict[str, Trial] = {}
         self._planned = self._plan()
 
@@ -203,6 +209,22 @@ class Search:
             for key, stored in trial.distributions.items():
                 self._require_same(key, stored, file)
         return study
+
+    def _require_settings(self, settings: Mapping[str, str], file: Path) -> None:
+        """Raise `UserError` unless the trials of the study have these settings; a new study keeps them."""
+        stored = self._study.user_attrs.get(SETTINGS)
+        if stored is None:
+            self._study.set_user_attr(SETTINGS, dict(settings))
+            return
+        keys = dict.fromkeys([*stored, *settings])
+        changed = [
+            f"{key}={stored.get(key, 'not set')}" for key in keys if stored.get(key) != settings.get(key)
+        ]
+        if changed:
+            raise UserError(
+                f"{file} is of a search with other settings, {', '.join(changed)}; give those, or choose "
+                "another sweep.dir=..."
+            )
 
     def _require_same(self, key: str, stored: Any, file: Path) -> None:
         """Raise `UserError` unless a dimension is one that the study can go on with."""

@@ -313,6 +313,8 @@ def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainC
     """Return `cfg` on the first pairs of its data, with a tokenizer that can be trained on them."""
     found = excerpt(cfg.data, folder, most_pairs=most_pairs, most_scored=SCORED_PAIRS)
     tokenizer, objective = cfg.tokenizer, cfg.objective
+    for name in found.left_out:
+        log(f"the filter {name} reads something for each pair of all data; it is left out here")
     if cfg.task is Task.translation and not found.is_whole:
         counts = census.take(found.data, folder / "cache")
         rules = small_data.settings_for(counts, OmegaConf.structured(cfg))

@@ -174,6 +174,47 @@ def test_a_sweep_is_found_again_when_it_grows_and_not_when_it_changes() -> None:
     assert parents("seed=1,2") != parents("seed=1,2", "data.src=de", "data.tgt=en")
 
 
+def test_sweeps_over_files_of_one_name_have_folders_of_their_own() -> None:
+    folders = {
+        plan(VERBS["train"], ["-m", "seed=1,2", f"data.path={path}", "data=multi30k"]).folder
+        for path in ("news/corpus", "web/corpus", "corpus")
+    }
+    assert len(folders) == 3
+
+
+def test_the_last_value_of_a_key_counts_in_a_sweep_too() -> None:
+    assert len(sweep("seed=1", "seed=1,2,3")) == 3
+    (single,) = sweep("seed=1,2,3", "seed=2", "model.dropout=0.1")
+    assert single.to_training()[0].seed == 2
+    assert len(sweep("seed=1,2,1")) == 2
+
+
+def test_what_a_training_takes_from_another_run_may_have_any_spelling() -> None:
+    symbols = ["\\num", "a,b", "x=1", ">>fra<<"]
+    cfg = store("first", "data=demo")
+    tokenizer = dataclasses.replace(cfg.tokenizer, symbols=symbols)
+    save_config(dataclasses.replace(cfg, tokenizer=tokenizer), Path("first/config.yaml"))
+    assert training("init=first", "data=demo")[0].tokenizer.symbols == symbols
+
+
+def test_a_mapping_that_is_typed_twice_is_refused() -> None:
+    lines = ["sets={a: {validation: x}}", "sets={b: {validation: y}}"]
+    for arguments in (lines, ["-m", "seed=1,2", *lines]):
+        with pytest.raises(
+            UserError, match=r"^sets is typed 2 times; write one mapping: sets=\{A: ..., B: ...\}"
+        ):
+            (plan if "-m" in arguments else compose)(VERBS["train"], arguments)
+
+
+def test_what_a_refused_argument_would_have_set_is_not_missing() -> None:
+    with pytest.raises(UserError) as refused:
+        compose(VERBS["train"], ["data=files", "data.train=a=1/train", "data.scored_split=validation"])
+    problems = refused.value.problems
+    assert any("'data.train=a=1/train' is not understood" in problem for problem in problems)
+    assert any(problem.startswith("data.validation is not set") for problem in problems)
+    assert not any(problem.startswith("data.train is not set") for problem in problems)
+
+
 def test_a_sweep_goes_where_it_is_told() -> None:
     trials = sweep("model=transformer_tiny,transformer_small", "sweep.dir=my/sweep")
     assert [trial.to_training()[1] for trial in trials] == [

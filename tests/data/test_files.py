@@ -423,3 +423,12 @@ def test_no_line_of_a_text_is_left_out(tmp_path: Path) -> None:
 def test_a_missing_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^data\.train: there is no file .*nothing\.txt"):
         stream_text(TextData(train=str(tmp_path / "nothing.txt")), Split.validation)
+
+
+def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text(f'en,de\n"{"a" * 140_000}",b\nc,d\n')
+    found = stream(FilesData(train=str(tmp_path / "train.csv")), Split.train).read()
+    assert [len(line) for line in found.src] == [140_000, 1]
+    (tmp_path / "train.csv").write_text(f"en,de\n{'a' * (MAX_LINE_CHARS + 1)},b\nc,d\n")
+    with pytest.raises(UserError, match=r"train.csv:2 has more than 1,048,576 characters; remove it$"):
+        stream(FilesData(train=str(tmp_path / "train.csv")), Split.train).read()

@@ -234,6 +234,17 @@ def test_pairs_that_are_scored_on_are_found_behind_the_tags_of_languages(tmp_pat
     assert pairs(text)[0] == "<2de> <bt> 2 cats\tKatzen"
 
 
+def test_filters_see_sentences_without_their_context(tmp_path: Path) -> None:
+    filters = [{"name": "length", "max": 8}, {"name": "overlap"}]
+    cfg = data(tmp_path, filters, context=2, context_short=0.0)
+    scored = ParallelText(["else <brk> 1 dog"], ["Hund"])
+    (chain,) = chains(cfg, {"validation": scored}, None).values()
+    (source,) = training_streams(cfg).values()
+    text = scan(source, cfg, filter_pairs, {}, tmp_path / "cache", chain)
+    assert {name: text.report.dropped[name] for name in ("length", "overlap")} == {"length": 2, "overlap": 2}
+    assert pairs(text) == ["1 dog <brk> 2 cats\tKatzen", "2 cats <brk> 1 dog <brk> a house\tHaus"]
+
+
 def test_a_file_of_opuscleaner_is_read(tmp_path: Path) -> None:
     steps: list[Any] = [
         {"filter": "remove_empty_lines", "parameters": {}, "language": None},

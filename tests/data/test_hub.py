@@ -204,6 +204,14 @@ def test_a_folder_that_holds_no_dataset(tmp_path: Path, name: str, expected: str
     assert expected in message
 
 
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "validation.jsonl", PAIR)
+    (tmp_path / "train.jsonl").touch()
+    message = error_of(HubData(path=str(tmp_path)))
+    assert message.startswith(f"data.path={tmp_path}")
+    assert "empty" in message
+
+
 def test_text_must_be_utf8(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes('{"en": "a", "de": "lä"}\n'.encode("latin-1"))
     message = error_of(HubData(path=str(tmp_path)))

@@ -28,9 +28,16 @@ SPACE = {
 }
 
 
-def opened(folder: Path, number: int = 12, space: dict[str, Dimension] = SPACE, **settings: Any) -> Search:
+def opened(
+    folder: Path,
+    number: int = 12,
+    space: dict[str, Dimension] = SPACE,
+    shared: dict[str, str] | None = None,
+    **settings: Any,
+) -> Search:
     cfg = SweepConfig(trials=number, **settings)
-    return Search(cfg, space, folder, Direction.maximize, parallel=1, first_step=10, last_step=30)
+    steps = {"parallel": 1, "first_step": 10, "last_step": 30}
+    return Search(cfg, space, folder, Direction.maximize, **steps, settings=shared or {})
 
 
 def score(values: dict[str, str]) -> float:
@@ -124,6 +131,17 @@ def test_another_search_is_not_continued(tmp_path: Path) -> None:
         opened(tmp_path, 4, other)
     wider = SPACE | {"schedule.factor": Dimension(low=0.01, high=20.0, log=True)}
     assert len(finish(opened(tmp_path, 4, wider))) == 2
+
+
+def test_a_search_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+    settings = {"data.train": "news/train", "model.dropout": "0.1"}
+    finish(opened(tmp_path, 2, shared=settings))
+    with pytest.raises(UserError) as refused:
+        opened(tmp_path, 4, shared={"data.train": "web/train", "model.dropout": "0.1", "model": "gpt"})
+    assert "is of a search with other settings, data.train=news/train, model=not set; give" in str(
+        refused.value
+    )
+    assert len(finish(opened(tmp_path, 4, shared=settings))) == 2
 
 
 def test_without_optuna_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
