@@ -72,7 +72,8 @@ class Batch:
     def count(self) -> Tensor:
         """The target tokens without padding, each times its weight, in float64: a scalar."""
         if self.weights is None:
-            return torch.tensor(float(self.num_tokens), dtype=torch.float64, device=self.rows.device)
+            # Filled there: a number that is copied from the host makes the host wait for a GPU.
+            return torch.full((), float(self.num_tokens), dtype=torch.float64, device=self.rows.device)
         return self.weights.sum(dtype=torch.float64)
 
 

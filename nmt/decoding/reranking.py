@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.metrics import sentence_counts
 from nmt.runtime import derive_seed
 
@@ -37,19 +38,24 @@ def chosen(features: Sequence[Floats], weights: Floats) -> list[int]:
 def tuned(
     features: Sequence[Floats],
     candidates: Sequence[Sequence[str]],
-    references: Sequence[str],
+    references: Sequence[Sequence[str]],
     metric: str,
     tgt_lang: str,
     seed: int,
+    scoring: ScoringConfig,
 ) -> Floats:
     """Return weights (F,), the first of them 1, for which the chosen candidates have the best score found.
 
     The first start of the search is the choice by the first feature alone, so that the score is at least
-    that of this choice. `metric` is one of `SCORERS`. A pure function of the arguments.
+    that of this choice. Each of `references` has a line for each sentence. `metric` is one of `SCORERS`,
+    computed as `scoring` says. A pure function of the arguments.
     """
-    repeated = [ref for ref, several in zip(references, candidates, strict=True) for _ in several]
+    first, *more = [
+        [ref for ref, several in zip(lines, candidates, strict=True) for _ in several] for lines in references
+    ]
+    hypotheses = [c for several in candidates for c in several]
     counts, score_of = sentence_counts(
-        metric, [c for several in candidates for c in several], repeated, tgt_lang
+        metric, hypotheses, first, tgt_lang, more_references=more, scoring=scoring
     )
     firsts = np.cumsum([0, *map(len, candidates)])[:-1]
     values = _padded(features)

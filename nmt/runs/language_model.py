@@ -21,7 +21,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.sampling import continuation, draw_lines
-from nmt.decoding.translate import evaluating
+from nmt.decoding.translate import evaluating, in_precision
 from nmt.errors import UserError
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking import Tracker
@@ -69,8 +69,9 @@ def continued(trained: TrainedModel, prompt: str, cfg: SamplingConfig, max_token
     """Return the text of `max_tokens` sampled tokens that continue `prompt`; EOS ends a line."""
     _require_free(cfg)
     ids, window = _prompt_ids(trained, prompt), trained.cfg.data.max_tokens
-    with evaluating(trained.model):
-        sampled = continuation(trained.model, ids, cfg, window=window, device=trained.device)
+    model = in_precision(trained.model, cfg, trained.device)
+    with evaluating(model):
+        sampled = continuation(model, ids, cfg, window=window, device=trained.device)
         tokens = list(itertools.islice(sampled, max_tokens))
     return decoded_text(trained.tokenizer, ids, tokens)
 
@@ -93,10 +94,11 @@ def sampled_lines(
             f"the prompt has {len(before) - 1} tokens, and the model sees data.max_tokens={window} at most, "
             "two of them before the prompt; shorten it"
         )
+    model = in_precision(trained.model, cfg, trained.device)
     for first in range(0, num, LINES_AT_ONCE):
         numbers = range(first, min(first + LINES_AT_ONCE, num))
-        with evaluating(trained.model):
-            found = draw_lines(trained.model, before, numbers, cfg, longest=longest, device=trained.device)
+        with evaluating(model):
+            found = draw_lines(model, before, numbers, cfg, longest=longest, device=trained.device)
         for tokens in found:
             yield prompt + decoded_text(trained.tokenizer, before, tokens)
 

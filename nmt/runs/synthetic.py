@@ -295,7 +295,17 @@ def account(report: Mapping[str, Any]) -> str:
 
 
 def stage_of_splits(root: Path, splits: Mapping[Split, ParallelText], languages: tuple[str, str]) -> Stage:
-    """Return the stage with the pairs to score on, for a student that trains on synthetic pairs alone."""
+    """Return the stage with the pairs to score on, for a student that trains on synthetic pairs alone.
+
+    Raises:
+        UserError: a split has further references, which the stage has no files for.
+    """
+    if any(text.references for text in splits.values()):
+        raise UserError(
+            "distil.original_weight=0 copies the pairs to score on with one reference each, but the data has "
+            "data.references; leave these out, and give them to nmt evaluate of the student, or keep a "
+            "little of the original pairs: distil.original_weight=0.01"
+        )
     inputs = {split.value: digest_of(text) for split, text in splits.items()}
     files = [f"{split.value}.{language}" for split in splits for language in languages]
     return Stage(root, "scored", inputs, files)

@@ -175,6 +175,8 @@ class Gradients:
                         self._add_batch(pairs, indices, 1, tokens)
                     self.amp_step.clip()
                     self.amp_step.step(0.0, usable)
+        if self.amp_step.device.type == "cuda" and not attempt.failed:
+            torch.cuda.synchronize(self.amp_step.device)  # else the time is that of asking for the work
         seconds = time.perf_counter() - started
         self._forget(tensors)
         release()

@@ -170,16 +170,17 @@ def load_optimizer_tensors(
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()  # makes a state of the names, shapes and types of every later one
-    wanted = optimizer_tensors(optimizer, model).items()
+    wanted = optimizer_tensors(optimizer, model)
     optimizer.zero_grad(set_to_none=True)
     optimizer.state.clear()
     require_match(
         tensors,
-        {name: value for name, value in wanted if name.rpartition("/")[0] in stored},
+        {name: value for name, value in wanted.items() if name.rpartition("/")[0] in stored},
         "the optimizer's tensors of the checkpoint",
     )
     for name, value in tensors.items():
         parameter_name, _, key = name.rpartition("/")
         target = parameters[parameter_name]
-        # Fused kernels want everything where the weights are, even the number of steps.
-        optimizer.state[target][key] = value.to(target.device, copy=True)
+        # Where the optimizer has it: fused kernels want even the number of steps where the weights are, and
+        # a number that the host reads in each update is on the host.
+        optimizer.state[target][key] = value.to(wanted[name].device, copy=True)

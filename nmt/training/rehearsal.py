@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from nmt.data.batching import Indices, collate
@@ -138,7 +139,11 @@ def profiled(trainer: Trainer, pairs: EncodedPairs, batches: Sequence[Indices], 
     trace.parent.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(trace))
     events = [
-        event for event in profiler.key_averages() if not event.key.startswith(("nmt: ", "ProfilerStep"))
+        event
+        for event in profiler.key_averages()
+        if not event.key.startswith(("nmt: ", "ProfilerStep"))
+        # An operator has the time of its kernels on a GPU, which are events themselves.
+        and (not on_gpu or (event.device_type is DeviceType.CUDA and not event.is_user_annotation))
     ]
     own = {e.key: e.self_device_time_total if on_gpu else e.self_cpu_time_total for e in events}
     total = sum(own.values()) or 1.0

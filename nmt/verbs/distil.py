@@ -50,7 +50,7 @@ from nmt.runtime_config import RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.verbs.configs import Combine, DistilConfig
 from nmt.verbs.train import train
-from nmt.verbs.translate import SPEED, translate_file
+from nmt.verbs.translate import search_settings, translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
@@ -303,8 +303,9 @@ def _translations(
             scores=True,
         )
     )
-    passed = (*SPEED, *(() if decoding.split_lines is LineSplitting.all else ("split_lines", "split_tokens")))
-    search = {key: value for key, value in to_plain(decoding).items() if key not in passed}
+    passed = () if decoding.split_lines is LineSplitting.all else ("split_lines", "split_tokens")
+    settings = {key.removeprefix("decoding."): value for key, value in search_settings(decoding).items()}
+    search = {key: value for key, value in settings.items() if key not in passed}
     tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]
     own = {"text": text.folder.name, "translated": side.name, "tgt": tgt, "tokenizers": tokenizers}
     inputs = own | weights | {"decoding": search}

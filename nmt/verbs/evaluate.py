@@ -58,6 +58,11 @@ def run(trial: Composed) -> dict[str, Any]:
     _require_languages(opened.cfg, cfg.data)
     if cfg.confidence:
         opened.require_task(Task.translation)
+        if opened.cfg.data.context_target:
+            raise UserError(
+                "confidence=true scores each translation behind its source, but this run, trained with "
+                "data.context_target=true, writes context in front of it; leave confidence out"
+            )
     results, signatures = dict[str, Any](), dict[str, str]()
     with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus

@@ -23,6 +23,7 @@ from nmt.config.overrides import FROM_RUN
 from nmt.config.stored import to_plain
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText, Split
+from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.evaluate import Scores, score_text
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.decoding.translate import Translation
@@ -76,6 +77,8 @@ class _Lists:
     candidates: list[list[Translation]]
     values: list[Floats]
     tgt_lang: str
+    scoring: ScoringConfig
+    """The rules of the scores, those of the run."""
 
     @classmethod
     def of(cls, reranker: Reranker, cfg: RerankConfig, named: bool, split: Split) -> _Lists:
@@ -85,20 +88,23 @@ class _Lists:
         _, tgt = reranker.direction
         if tag := cfg.data.tags.get(tgt):  # only the lines in this direction
             rows = [i for i, line in enumerate(text.src) if line.startswith(f"{tag} ")]
-            text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows])
+            further = [[lines[i] for i in rows] for lines in text.references]
+            text = ParallelText([text.src[i] for i in rows], [text.tgt[i] for i in rows], further)
             if not rows:
                 raise UserError(
                     f"the {split.value} split has no pair with the target {tgt}; name a corpus that has "
                     "some: data=..."
                 )
-        text = ParallelText(list(untagged(text.src)), text.tgt)
+        text = ParallelText(list(untagged(text.src)), text.tgt, text.references)
         candidates = reranker.candidates(text.src, warn)
-        return cls(text, candidates, reranker.values(text.src, candidates, warn), tgt)
+        values = reranker.values(text.src, candidates, warn)
+        return cls(text, candidates, values, tgt, run.cfg.scoring)
 
     def scores(self, cfg: RerankConfig, places: Iterable[int]) -> Scores:
         """Return the scores of the candidates that are at `places` in their lists."""
         hyps = [several[place].text for several, place in zip(self.candidates, places, strict=True)]
-        return score_text(self.text.src, hyps, self.text.tgt, cfg.metrics, tgt_lang=self.tgt_lang)
+        rules: dict[str, Any] = {"more_refs": self.text.references, "scoring": self.scoring}
+        return score_text(self.text.src, hyps, self.text.tgt, cfg.metrics, tgt_lang=self.tgt_lang, **rules)
 
     @property
     def firsts(self) -> list[int]:
@@ -109,7 +115,10 @@ class _Lists:
 def _tune(cfg: RerankConfig, lists: _Lists, file: Path, facts: dict[str, Any], log: Log) -> None:
     """Tune weights on the validation split, and store them."""
     texts = [[candidate.text for candidate in several] for several in lists.candidates]
-    weights = tuned(lists.values, texts, lists.text.tgt, cfg.tune_for, lists.tgt_lang, cfg.tuning_seed)
+    references = [lists.text.tgt, *lists.text.references]
+    weights = tuned(
+        lists.values, texts, references, cfg.tune_for, lists.tgt_lang, cfg.tuning_seed, lists.scoring
+    )
     before = lists.scores(cfg, lists.firsts).values
     after = lists.scores(cfg, chosen(lists.values, weights)).values
     log(f"{score_line('validation', before)}  as found")

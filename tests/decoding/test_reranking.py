@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.metrics import METRICS, ScoredText, require_tunable, sentence_chrf, sentence_counts
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.errors import UserError
@@ -64,7 +65,7 @@ def test_the_first_of_equals_is_chosen() -> None:
 @pytest.mark.parametrize("name", ["bleu", "chrf", "chrf++"])
 def test_the_feature_that_knows_the_quality_gets_the_weight(name: str) -> None:
     values = features()
-    weights = tuned(values, CANDIDATES, REFERENCES, name, "en", seed=3)
+    weights = tuned(values, CANDIDATES, [REFERENCES], name, "en", 3, ScoringConfig())
     assert weights[0] == 1.0
     assert weights[1] > 0.0
     reached = metric(name, chosen(values, weights))
@@ -72,14 +73,26 @@ def test_the_feature_that_knows_the_quality_gets_the_weight(name: str) -> None:
     if name == "chrf":
         best = metric(name, chosen(values, np.array([0.0, 1.0, 0.0])))
         assert reached > 0.98 * best
-    np.testing.assert_array_equal(weights, tuned(values, CANDIDATES, REFERENCES, name, "en", seed=3))
+    np.testing.assert_array_equal(
+        weights, tuned(values, CANDIDATES, [REFERENCES], name, "en", 3, ScoringConfig())
+    )
+
+
+def test_all_references_and_the_rules_of_the_scores_count() -> None:
+    """What is right by the second reference, in capitals, is found; the first one calls it wrong."""
+    candidates, values = [["right", "wrong"]] * 3, [np.array([[1.0, 0.0], [0.0, 1.0]])] * 3
+    first, second = ["right"] * 3, ["WRONG"] * 3
+    lower = ScoringConfig(lowercase=True)
+    assert chosen(values, tuned(values, candidates, [first], "chrf", "en", 3, lower)) == [0, 0, 0]
+    assert chosen(values, tuned(values, candidates, [second], "chrf", "en", 3, lower)) == [1, 1, 1]
+    assert chosen(values, tuned(values, candidates, [["x"] * 3, second], "chrf", "en", 3, lower)) == [1, 1, 1]
 
 
 def test_what_helps_nothing_changes_nothing() -> None:
     """The first feature is already the quality, so that no other choice is better."""
     values = [values[:, [1, 0]] for values in features()]
     before = metric("chrf", chosen(values, np.array([1.0, 0.0])))
-    weights = tuned(values, CANDIDATES, REFERENCES, "chrf", "en", seed=3)
+    weights = tuned(values, CANDIDATES, [REFERENCES], "chrf", "en", 3, ScoringConfig())
     assert metric("chrf", chosen(values, weights)) >= before
 
 

@@ -18,10 +18,11 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import load_config
 from nmt.data.lines import decoded
-from nmt.data.pairs import Split
+from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import publish
+from nmt.runs import synthetic
 from nmt.runs.opened import open_runs, output_lines
 from nmt.verbs import VERBS, distil
 from nmt.verbs.configs import DistilConfig
@@ -269,6 +270,26 @@ def test_a_student_of_synthetic_pairs_alone(
     assert "test data: 20 pairs" in done.stderr
     assert "shares" not in done.stderr
     assert "test        BLEU" in done.stdout
+
+
+def test_further_references_are_not_lost_without_the_original_pairs(tmp_path: Path) -> None:
+    text = ParallelText(["a"], ["b"], [["c"]])
+    with pytest.raises(UserError, match="copies the pairs to score on with one reference each, but the data"):
+        synthetic.stage_of_splits(tmp_path, {Split.validation: text}, ("en", "de"))
+
+
+def test_the_content_of_files_of_the_search_names_the_translations(teacher: Path, tmp_path: Path) -> None:
+    def made() -> Path:
+        allowed = f"distil.decoding.allowed={tmp_path / 'allowed'}"
+        cfg = config(f"teacher={teacher}", f"distil.folder={tmp_path}", allowed)
+        (corpus,) = distil.planned(cfg)
+        return corpus.selection.translated[0].folder
+
+    (tmp_path / "allowed").write_text("a\n")
+    first = made()
+    assert made() == first
+    (tmp_path / "allowed").write_text("b\n")
+    assert made() != first
 
 
 @pytest.mark.slow

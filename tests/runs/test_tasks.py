@@ -25,9 +25,11 @@ from nmt.data.training_split import CorpusText, TrainingText, digest_of
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.models import build_model
 from nmt.models.configs import DecoderOnlyConfig, LossOn, Prefix
-from nmt.runs.language_model import continued, decoded_text
+from nmt.runs import language_model
+from nmt.runs.language_model import continued, decoded_text, sampled_lines
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runtime_config import Precision
 from nmt.training.optimizer_configs import AdamConfig
 from nmt.training.schedule_configs import NoamConfig
 from nmt.training.tracking import TrackedRun, Tracker
@@ -166,6 +168,20 @@ def test_a_continuation_is_text_from_where_the_prompt_ends(
     before: list[int], tokens: list[int], text: str
 ) -> None:
     assert decoded_text(TOKENIZER, before, tokens) == text
+
+
+def test_text_is_sampled_in_the_precision_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def in_precision(model: Any, cfg: SamplingConfig, device: Any) -> Any:
+        asked.append(cfg.precision)
+        return model
+
+    monkeypatch.setattr(language_model, "in_precision", in_precision)
+    opened, sampling = trained(config(Task.language_model)), SamplingConfig(precision=Precision.int8)
+    continued(opened, "", sampling, 3)
+    assert len(list(sampled_lines(opened, "", sampling, 2, 3))) == 2
+    assert asked == [Precision.int8] * 2
 
 
 @pytest.mark.parametrize("prompt", ["", "a man", "no\n", "no\na man"])

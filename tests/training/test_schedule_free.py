@@ -13,7 +13,7 @@ from nmt import cli
 from nmt.runtime import step_unless
 from nmt.training.checkpoint import CheckpointStore
 from nmt.training.ema import MovingAverage
-from nmt.training.optimizer import build_optimizer
+from nmt.training.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from nmt.training.optimizer_configs import ScheduleFreeConfig
 from nmt.training.schedule_free import ScheduleFree
 from tests.training.test_objective import train
@@ -63,6 +63,23 @@ def test_weights_and_their_average_are_those_of_the_paper() -> None:
         average.step(step, unusable)
     torch.testing.assert_close((averages["weight"], model.weight.detach()), expected, rtol=1e-9, atol=1e-9)
     assert not math.isclose(float(expected[0].norm()), float(expected[1].norm()), rel_tol=1e-4)
+
+
+def test_numbers_that_the_host_reads_stay_on_the_host_after_a_resume() -> None:
+    """On the meta device, where nothing can be read, as reading from a GPU makes the host wait."""
+    model = nn.Linear(3, 2, device="meta")
+    optimizer = build_optimizer(ScheduleFreeConfig(), model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    stored = optimizer_tensors(optimizer, model)
+    load_optimizer_tensors(optimizer, model, stored)
+    loaded = optimizer_tensors(optimizer, model)
+    assert {name: x.device for name, x in loaded.items()} == {name: x.device for name, x in stored.items()}
+    assert {x.device.type for x in loaded.values()} == {"cpu", "meta"}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
 
 
 def test_a_command_trains_saves_the_average_and_goes_on_bit_for_bit(tmp_path: Path) -> None:

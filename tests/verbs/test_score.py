@@ -183,6 +183,19 @@ def test_evaluate_reports_how_confidence_agrees_with_quality(
     assert shown[-2] == f"confidence  {agreement([one.per_token for one in found], chrf)}"
 
 
+def test_a_run_that_writes_context_has_no_confidence_to_report(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "validation", "test"):
+        for language in ("en", "fr"):
+            (tmp_path / f"{split}.{language}").write_text("ab\n\nba\n")
+    files = [f"data.{split}={tmp_path / split}" for split in ("train", "validation", "test")]
+    documents = ["data=files", "data.src=en", "data.tgt=fr", *files]
+    path = untrained(tmp_path / "run", *documents, "data.context=1", "data.context_target=true")
+    assert main(["evaluate", f"run={path}", "runtime.device=cpu", "confidence=true"]) == 2
+    assert "writes context in front of it; leave confidence out" in capfd.readouterr().err
+
+
 def test_a_language_model_has_no_confidence_to_report(
     language_model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
