@@ -18,6 +18,7 @@ in import order, too; a test reads these lists and checks both:
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
     runtime_config        The config of the runtime; no torch.
     runtime               Device, threads, seeds, mixed precision.
+    memory                Memory that is exhausted, recognised.
     distributed           Several processes that work together, and end together.
     data/                 Corpora -> sentence pairs -> ids -> batches; no model.
     layers/               Blocks that models share; no token id, no text.

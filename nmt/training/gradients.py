@@ -18,9 +18,10 @@ from nmt.data.batching import Indices, Plan, collate, dealt
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
+from nmt.memory import Attempt, release
 from nmt.runtime import MixedPrecisionStep, seed_everything
 from nmt.training.auto_batch import TIMED_SECONDS, Room, Trial
-from nmt.training.memory import PARTS, Attempt, advice, in_parts, release, size_of, slower
+from nmt.training.memory import PARTS, advice, in_parts, size_of, slower
 from nmt.training.muon import Muon
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched

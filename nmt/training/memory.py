@@ -1,48 +1,20 @@
-"""Batches that do not fit into memory: how that is recognised, and what is tried instead.
+"""Batches of a training that do not fit into memory: what is tried instead, and what the user can do.
 
 The loss is a sum, so the gradients of the parts of a batch add up to those of the batch: an update that does
-not fit is computed anew with every batch in 2, 4 or 8 parts. Linux may also kill a process that takes more
-memory of the machine than there is, which no program can catch. Knows pair numbers; knows no model.
+not fit is computed anew with every batch in 2, 4 or 8 parts. Knows pair numbers; knows no model.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from types import TracebackType
 
 import numpy as np
-import torch
 
 from nmt.data.batching import Indices
 from nmt.data.encoded_pairs import EncodedPairs
 
 PARTS = (1, 2, 4, 8)
 """Numbers of parts of every batch that are tried, one after the other."""
-WORDS = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")
-"""Texts of the errors by which torch and its libraries report that memory is exhausted."""
-
-
-class Attempt(contextlib.AbstractContextManager["Attempt"]):
-    """A block that may run out of memory: it then ends early, and `failed` is True.
-
-    The error is dropped, because its traceback keeps the tensors of the block alive.
-    """
-
-    failed = False
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool:
-        self.failed = error is not None and is_out_of_memory(error)
-        return self.failed
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` says that memory is exhausted, be it of the device or of the machine."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in WORDS)
 
 
 def in_parts(batches: Sequence[Indices], number: int) -> list[Indices]:
@@ -73,9 +45,3 @@ def slower(size: str, number: int, batch_tokens: int) -> str:
         "but for the random numbers of dropout; such updates take twice the time: "
         f"{advice(batch_tokens, 1)}"
     )
-
-
-def release() -> None:
-    """Return what a failed attempt has left in the cache of torch to the GPU."""
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from nmt.data.batching import Indices, collate
@@ -143,7 +142,7 @@ def profiled(trainer: Trainer, pairs: EncodedPairs, batches: Sequence[Indices], 
         for event in profiler.key_averages()
         if not event.key.startswith(("nmt: ", "ProfilerStep"))
         # An operator has the time of its kernels on a GPU, which are events themselves.
-        and (not on_gpu or (event.device_type is DeviceType.CUDA and not event.is_user_annotation))
+        and (not on_gpu or (event.device_type.name == "CUDA" and not event.is_user_annotation))
     ]
     own = {e.key: e.self_device_time_total if on_gpu else e.self_cpu_time_total for e in events}
     total = sum(own.values()) or 1.0

@@ -32,6 +32,7 @@ from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.exchange.configs import EXPORT_RECORD
 from nmt.files import write_json, write_lines
+from nmt.memory import release
 from nmt.models.base import TranslationModel
 from nmt.runs.checkpoint_names import load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
@@ -52,7 +53,6 @@ from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.checkpoint import AVERAGE
 from nmt.training.freezing import freeze
 from nmt.training.lengths import EpochSize, are_counted
-from nmt.training.memory import release
 from nmt.training.optimizer import build_optimizer
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack

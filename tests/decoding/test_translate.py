@@ -17,6 +17,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, translate
+from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
 
 CPU = torch.device("cpu")
@@ -95,6 +96,27 @@ def test_batches_of_similar_lengths_keep_the_budget(tokenizer: Tokenizer, model:
     assert sum(num for num, _ in model.seen) == 20 * sum(bool(line.strip()) for line in LINES)
     assert all(num * length * 4 <= 1600 for num, length in model.seen)
     assert len(model.seen) < 20
+
+
+def test_what_does_not_fit_into_memory_is_searched_half_by_half(
+    tokenizer: Tokenizer, model: CopyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [one.text for one in translate(LINES, model, tokenizer, BeamConfig(), device=CPU)]
+    most, sizes = 2, []
+
+    def start(src: Tensor, src_mask: Tensor) -> State:
+        sizes.append(len(src))
+        if len(src) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return CopyModel.start(model, src, src_mask)
+
+    monkeypatch.setattr(model, "start", start)
+    found = translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
+    assert [one.text for one in found] == expected
+    assert max(sizes) > most
+    most = 0
+    with pytest.raises(UserError, match="memory is exhausted by the search for a single line"):
+        translate(LINES, model, tokenizer, BeamConfig(), device=CPU)
 
 
 def test_nothing_to_translate(tokenizer: Tokenizer, model: CopyModel) -> None:

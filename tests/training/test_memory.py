@@ -21,7 +21,8 @@ from nmt.data.batching import Batch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.errors import TrainingStopped, UserError
 from nmt.files import read_json, write_json
-from nmt.training.memory import in_parts, is_out_of_memory
+from nmt.memory import is_out_of_memory
+from nmt.training.memory import in_parts
 from nmt.training.objective import LossModule, Objective
 from nmt.training.optimizer import optimizer_tensors
 from nmt.training.trainer import Trainer
