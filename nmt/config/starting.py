@@ -167,8 +167,13 @@ def _differences(
 ) -> Iterator[str]:
     for key in [*old, *(key for key in new if key not in old)]:
         if key not in without and new.get(key) != old.get(key):
-            shown = [spelled(values[key]) if key in values else "no such key" for values in (new, old)]
+            shown = [_shown(values[key]) if key in values else "no such key" for values in (new, old)]
             yield f"{part}.{key}={shown[0]}, but {shown[1]} there"
+
+
+def _shown(value: object) -> str:
+    """Return a value in a message: text as it is."""
+    return value if isinstance(value, str) else spelled(value)
 
 
 def refuse_contradictions(init: InitConfig, plain: dict[str, Any], stored: dict[str, Any]) -> None:
