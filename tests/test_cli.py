@@ -540,7 +540,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(config_dir(), tmp_path / "configs")
     (tmp_path / "configs" / "toy.yaml").write_text(TOY_YAML, encoding="utf-8")
-    for module in ("overrides", "compose"):
+    for module in ("overrides", "schemas"):
         monkeypatch.setattr(f"nmt.config.{module}.config_dir", lambda: tmp_path / "configs")
     code = "toy_verb.run"
     row = Verb("toy", "say it", "toy_verb.ToyConfig", code, ("decoding",), ("nmt toy run=RUN times=2",))

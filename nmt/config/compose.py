@@ -64,7 +64,8 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             with problems.gathered():
                 refuse_all(verb, lines)
             # What an argument that cannot be used would have set is not missing.
-            problems[:] = [x for x in problems if not x.startswith(tuple(f"{key} " for key in read.refused))]
+            unset = tuple(f"{key} is not set" for key in read.refused)
+            problems[:] = [problem for problem in problems if not problem.startswith(unset)]
             problems.refuse()
     return []
 

@@ -185,11 +185,14 @@ class Arguments:
         for argument in read.flags.overrides:
             with read.problems.gathered():
                 read.overrides.append(usable(verb, argument, read.flags))
-        mappings = [o.get_key_element() for o in read.overrides if isinstance(o.value(), dict)]
+        mappings = dict[str, set[str]]()
+        for one in read.overrides:
+            if isinstance(one.value(), dict):
+                mappings.setdefault(one.get_key_element(), set()).add(one.get_value_element_as_str())
         read.problems += [
-            f"{key} is typed {mappings.count(key)} times; write one mapping: {key}={{A: ..., B: ...}}"
-            for key in dict.fromkeys(mappings)
-            if mappings.count(key) > 1
+            f"{key} is typed with {len(texts)} mappings; write one: {key}={{A: ..., B: ...}}"
+            for key, texts in mappings.items()
+            if len(texts) > 1
         ]
         return read
 

@@ -201,7 +201,7 @@ def test_a_mapping_that_is_typed_twice_is_refused() -> None:
     lines = ["sets={a: {validation: x}}", "sets={b: {validation: y}}"]
     for arguments in (lines, ["-m", "seed=1,2", *lines]):
         with pytest.raises(
-            UserError, match=r"^sets is typed 2 times; write one mapping: sets=\{A: ..., B: ...\}"
+            UserError, match=r"^sets is typed with 2 mappings; write one: sets=\{A: ..., B: ...\}"
         ):
             (plan if "-m" in arguments else compose)(VERBS["train"], arguments)
 

@@ -245,7 +245,7 @@ def test_a_training_with_weights_goes_on_with_the_same_weights_alone(tmp_path: P
 
 
 def test_an_objective_without_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.config.roots.WEIGHING", ("r_drop",))
+    monkeypatch.setattr("nmt.config.misfits.WEIGHING", ("r_drop",))
     corpora = "data.corpora={a: {name: toy, loss_weight: 2}}"
     with pytest.raises(UserError, match=r"objective=cross_entropy knows no weights of pairs, .*=r_drop"):
         compose(VERBS["train"], ["data=mixture", corpora, "data.tgt=fr"])
