@@ -10,9 +10,7 @@ from omegaconf import OmegaConf
 
 from nmt.config.composed import Composed, closed
 from nmt.config.explain import explained, is_missing
-from nmt.config.overrides import (
-    parse_overrides,
-)
+from nmt.config.overrides import parse_overrides
 from nmt.config.roots import to_config
 from nmt.config.verb import Verb
 from nmt.errors import Problems

@@ -20,9 +20,7 @@ from nmt.config.roots import Root, Task, TrainConfig, to_config
 from nmt.config.schemas import WITHOUT
 from nmt.config.small_data import Setting
 from nmt.config.stored import fingerprint, load_config
-from nmt.config.sweeps import (
-    file_name,
-)
+from nmt.config.sweeps import file_name
 from nmt.config.verb import Verb
 from nmt.errors import UserError, tell
 

@@ -10,10 +10,7 @@ from pathlib import Path
 from hydra.core.override_parser.types import Override
 
 from nmt.config import small_data
-from nmt.config.overrides import (
-    parse_overrides,
-    runs_of,
-)
+from nmt.config.overrides import parse_overrides, runs_of
 from nmt.config.roots import TrainConfig
 from nmt.config.starting import VocabularyUse, following, kept
 from nmt.config.stored import load_config, to_plain

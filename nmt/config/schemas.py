@@ -18,10 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from nmt.config.explain import explained
-from nmt.config.overrides import (
-    FROM_RUN,
-    config_dir,
-)
+from nmt.config.overrides import FROM_RUN, config_dir
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.verb import Verb
