@@ -275,10 +275,9 @@ def _test_systems(found: Comparison, cfg: CompareConfig, log: Log) -> None:
         rows = differences_over_seeds(
             score_on, len(references[0]), cfg.bootstrap_samples, significance.seed()
         )
-        corrected = significance.holm([None if row is None else row.p_value for row in rows])
-        for system, row, p in zip(systems, rows, corrected, strict=True):
-            if row is not None:
-                system.tests[column.metric] = dataclasses.replace(row, holm=p)
+        corrected = significance.holm([row.p_value for row in rows])
+        for system, row, p in zip(tested, rows, corrected, strict=True):
+            system.tests[column.metric] = dataclasses.replace(row, holm=p)
 
 
 def _swept(found: Comparison) -> dict[int, list[str]]:

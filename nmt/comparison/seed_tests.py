@@ -39,22 +39,16 @@ class SeedTest:
 
 def differences_over_seeds(
     systems: Sequence[Sequence[ScoreOn]], num_sentences: int, samples: int, seed: int | None
-) -> list[SeedTest | None]:
-    """Return the test of each system against the first; None for the first, and where either is one run."""
-    several = [number for number, runs in enumerate(systems) if len(runs) > 1]
-    tests: list[SeedTest | None] = [None] * len(systems)
-    if 0 not in several or len(several) == 1:
-        return tests
+) -> list[SeedTest]:
+    """Return the test of each system but the first against the first; each has two runs or more."""
     rng, everything = np.random.default_rng(seed), np.arange(num_sentences)
-    scores = {number: [score_on(everything) for score_on in systems[number]] for number in several}
-    means = np.empty((samples, len(several)))
+    first, *others = [[score_on(everything) for score_on in runs] for runs in systems]
+    means = np.empty((samples, len(systems)))
     for row in means:
         chosen = rng.choice(num_sentences, size=num_sentences)
-        row[:] = [statistics.fmean(score_on(chosen) for score_on in systems[number]) for number in several]
-    for place, number in enumerate(several[1:], start=1):
-        over_sentences = float(np.var(means[:, place] - means[:, 0], ddof=1))
-        tests[number] = _welch(scores[number], scores[0], over_sentences)
-    return tests
+        row[:] = [statistics.fmean(score_on(chosen) for score_on in runs) for runs in systems]
+    over_sentences = np.var(means[:, 1:] - means[:, :1], axis=0, ddof=1)
+    return [_welch(own, first, float(known)) for own, known in zip(others, over_sentences, strict=True)]
 
 
 def _welch(own: Sequence[float], first: Sequence[float], known: float) -> SeedTest:
