@@ -28,6 +28,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of the system that say that there is no room."""
 OTHER_RUN = "choose another run=..."
 """Way out for a training whose run directory is in use."""
+IMPORT_RECORD = "import.json"
+"""File of an imported run that says which folder its model is from."""
+EXPORT_RECORD = "export.json"
+"""File of an exported run, which is a model alone, that says which run it is from."""
 MAX_JSON_BYTES, MAX_JSON_DEPTH = 1 << 23, 32
 """Bounds of a JSON object; ours are a few kilobytes long and 4 deep."""
 NUMBER = float | Literal["nan", "inf", "-inf"]

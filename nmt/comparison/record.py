@@ -23,8 +23,17 @@ from nmt.config.renames import translate
 from nmt.containment import require_contained
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
-from nmt.exchange.configs import EXPORT_RECORD, IMPORT_RECORD
-from nmt.files import MAX_JSON_BYTES, lines_of, misfits, parse_json, read_json, require_unlocked, step_record
+from nmt.files import (
+    EXPORT_RECORD,
+    IMPORT_RECORD,
+    MAX_JSON_BYTES,
+    lines_of,
+    misfits,
+    parse_json,
+    read_json,
+    require_unlocked,
+    step_record,
+)
 
 MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 1_000_000, 8
 """Bounds of config.yaml."""

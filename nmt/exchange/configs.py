@@ -1,4 +1,4 @@
-"""The config of `nmt export`, and the marks of imported and exported runs; no torch."""
+"""The config of `nmt export`; no torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from omegaconf import MISSING
 from nmt.config.roots import RunConfig
 from nmt.errors import UserError
 from nmt.models.configs import Mean
-
-IMPORT_RECORD = "import.json"
-"""File of an imported run that says which folder its model is from."""
-EXPORT_RECORD = "export.json"
-"""File of an exported run, which is a model alone, that says which run it is from."""
 
 
 class Format(Enum):

@@ -11,10 +11,9 @@ from nmt.data.sources import NoData
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.architectures import read
-from nmt.exchange.configs import IMPORT_RECORD
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import Imported
-from nmt.files import write_json
+from nmt.files import IMPORT_RECORD, write_json
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory

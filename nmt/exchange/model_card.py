@@ -17,9 +17,9 @@ from nmt.config.stored import to_plain
 from nmt.data.label_set import named
 from nmt.data.pairs import SEPARATOR, one_line
 from nmt.decoding.metrics import label_of
-from nmt.exchange.configs import IMPORT_RECORD, ExportConfig, Format
+from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
-from nmt.files import read_json
+from nmt.files import IMPORT_RECORD, read_json
 from nmt.layers.choices import Positions
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.opened import Run

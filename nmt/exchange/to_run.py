@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nmt.config.stored import save_config
-from nmt.exchange.configs import EXPORT_RECORD, ExportConfig
-from nmt.files import write_json
+from nmt.exchange.configs import ExportConfig
+from nmt.files import EXPORT_RECORD, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run

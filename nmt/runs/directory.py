@@ -36,7 +36,17 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.decoding.label_scores import are_details
 from nmt.errors import UserError
-from nmt.files import NUMBER, OTHER_RUN, digest, locked, read_json, write_json, write_lines
+from nmt.files import (
+    EXPORT_RECORD,
+    IMPORT_RECORD,
+    NUMBER,
+    OTHER_RUN,
+    digest,
+    locked,
+    read_json,
+    write_json,
+    write_lines,
+)
 from nmt.training.checkpoint import CheckpointStore
 
 PACKAGES = (
@@ -88,6 +98,12 @@ class RunDirectory:
     def checkpoints(self) -> CheckpointStore:
         """The checkpoints of this run."""
         return CheckpointStore(self.path / "checkpoints")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the weights are final: scored at the end of a training, imported or exported."""
+        records = self.results_file.name, IMPORT_RECORD, EXPORT_RECORD
+        return any((self.path / name).is_file() for name in records)
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the directory against all other trainings; see `files.locked`."""
@@ -267,6 +283,26 @@ class RunDirectory:
                 f"{stored['training_pairs']:,} pairs then, {len(text):,} now, with other content; "
                 "restore the data, or start anew with another run=..."
             )
+
+    def forget_evaluations(self, digest: str) -> list[str]:
+        """Remove the evaluations of other final weights than those of `digest`, and their translations.
+
+        Return the names of what is removed. Evaluations of a checkpoint by its name stay.
+        """
+        kept, removed, stale = set[Path](), [], set[Path]()
+        for file in sorted(self.evaluations.glob("*.json")):
+            with suppress(UserError):  # is damaged, and no matter of the training
+                found = read_json(file, {"hypotheses": str, "weights": dict, "changed": dict})
+                named = "checkpoint" in found["changed"]
+                is_kept = named or digest[:16] in found["weights"].get("checkpoint", ())
+                (kept if is_kept else stale).add(self.path / found["hypotheses"])
+                if not is_kept:
+                    _remove(file)
+                    removed.append(file.stem)
+        for translations in stale - kept:
+            if translations.parent == self.hypotheses:
+                _remove(translations)
+        return removed
 
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""

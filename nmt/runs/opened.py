@@ -47,7 +47,7 @@ from nmt.models.ensemble import Ensemble, mean_of_weights
 from nmt.models.fusion import Fusion
 from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement, require_equal_shapes
-from nmt.runs.checkpoint_names import load_weights
+from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory
 from nmt.runs.language_model import continued, sampled_lines
 from nmt.runs.markup import Markup, Part
@@ -462,6 +462,10 @@ def open_run(
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)
     load_weights(model, directory, cfg, checkpoint)
+    if checkpoint == "final" and not directory.is_finished:
+        steps = f"step {directory.checkpoints.steps()[-1]} of {cfg.trainer.max_steps}"
+        found = identify_checkpoint(path)[0]
+        warn(f"the training of {path} is at {steps}; of its weights, those of checkpoint {found} are used")
     merge(model, cfg.adapt)
     if layers != (None, None):
         cfg.model = cfg.model.keeping(*layers)

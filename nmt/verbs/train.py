@@ -30,11 +30,10 @@ from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
-from nmt.exchange.configs import EXPORT_RECORD
-from nmt.files import write_json, write_lines
+from nmt.files import EXPORT_RECORD, write_json, write_lines
 from nmt.memory import release
 from nmt.models.base import TranslationModel
-from nmt.runs.checkpoint_names import load_weights
+from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.objective_text import functions_of_text
 from nmt.runs.opened import evaluation_text, initial_model, open_run, score_line
@@ -338,6 +337,8 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
             warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
         results, of_average = _averaged(trained, run, steps, best, train_state, log)
     load_weights(trained.model, run, cfg, "final")
+    if trained.world.is_main and (old := run.forget_evaluations(identify_checkpoint(run.path)[1])):
+        log(f"evaluations of earlier weights are removed: {', '.join(old)}")
     for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
         scores = of_average if split is Split.validation else None
         scores = scores or _scored(trained, run, split, log)

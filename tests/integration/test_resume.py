@@ -268,9 +268,14 @@ def test_a_prolonged_run_goes_on_after_an_interruption(
     ended = interrupt(command, environment, run / "checkpoints" / "step_00000040", signal.SIGTERM)
     assert ended == 128 + signal.SIGTERM
     assert not (run / "results.json").exists()
+    scored = nmt("evaluate", f"run={run}", "data.scored_split=test")
+    assert f"the training of {run} is at step 4" in scored.stderr
     again = nmt("train", f"run={run}", *tiny, *OPTIONS)
     assert again.returncode == 0, again.stderr
+    assert "evaluations of earlier weights are removed: test\n" in again.stdout
+    assert not (run / "evaluations" / "test.json").exists()
     assert json.loads((run / "results.json").read_text())["step"] == STEPS
+    assert "is at step" not in nmt("evaluate", f"run={run}").stderr
 
 
 def test_a_start_that_failed_does_not_claim_the_directory(

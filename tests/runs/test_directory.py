@@ -153,3 +153,29 @@ def test_results_that_are_not_finite_are_read_again(tmp_path: Path) -> None:
     write_json(run.results_file, plain | {"validation": {"perplexity": "much"}})
     with pytest.raises(UserError, match="is damaged: validation is"):
         run.results()
+
+
+def evaluation(run: RunDirectory, name: str, digest: object, file: str, **changed: object) -> Path:
+    """Store an evaluation as `nmt evaluate` does, with its translations."""
+    run.hypotheses.mkdir(parents=True, exist_ok=True)
+    (run.path / file).write_text("a\n")
+    content = {"hypotheses": file, "weights": {"checkpoint": digest}, "changed": changed}
+    write_json(run.evaluations / f"{name}.json", content)
+    return run.evaluations / f"{name}.json"
+
+
+def test_evaluations_of_earlier_weights_are_forgotten(tmp_path: Path) -> None:
+    run, now, before = RunDirectory(tmp_path), "a" * 64, "b" * 16
+    of_now = evaluation(run, "test-1", now[:16], "hypotheses/test-1.de")
+    of_several = evaluation(run, "test-2", [before, now[:16]], "hypotheses/test-2.de")
+    of_step = evaluation(run, "test-3", before, "hypotheses/test-3.de", checkpoint="20")
+    elsewhere = tmp_path / "data.de"
+    old = evaluation(run, "test", before, "hypotheses/test.de"), evaluation(run, "valid", before, "data.de")
+    shared = evaluation(run, "test-4", before, "hypotheses/test-1.de")
+    damaged = run.evaluations / "damaged.json"
+    damaged.write_text("{")
+    assert run.forget_evaluations(now) == ["test", "test-4", "valid"]
+    assert {*run.evaluations.iterdir()} == {of_now, of_several, of_step, damaged}
+    assert not any(file.exists() for file in (*old, shared, run.hypotheses / "test.de"))
+    assert elsewhere.exists()
+    assert (run.hypotheses / "test-1.de").exists()
