@@ -11,6 +11,7 @@ from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
+from nmt.files import IMPORT_RECORD, write_json
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.training.checkpoint import Checkpoint
@@ -81,4 +82,5 @@ def untrained(
         directory.keep_text(split, ParallelText(text.src[:6], text.tgt[:6]), cfg.data)
     weights = initial_model(cfg, Tokenizer.load(cfg.tokenizer, path)).state_dict()
     directory.checkpoints.save(Checkpoint(7, weights, {}, {"progress": asdict(TrainState())}))
+    write_json(path / IMPORT_RECORD, {})  # the weights are final
     return path
