@@ -178,17 +178,17 @@ def test_info_shows_how_the_config_is_composed(
         (
             "train schedule.reduce_factor=1",
             "unknown key schedule.reduce_factor; plateau has it, but schedule.name=noam: "
-            "choose another schedule",
+            "choose another with schedule=...",
         ),
         (
             "train data.path=x",
-            "unknown key data.path; hub or hub_labels has it, but data.name=demo: choose another data",
+            "unknown key data.path; hub or hub_labels has it, but data.name=demo: choose another with data=...",
         ),
         (
             "train experiment=multi30k_en_de schedule=noam",
             "experiment/multi30k_en_de.yaml: unknown key schedule.peak_rate; inverse_sqrt or linear or "
             "cosine or wsd or exponential or step or plateau or constant has it, but schedule.name=noam: "
-            "choose another schedule",
+            "choose another with schedule=...",
         ),
         ("train model.d_model=many", "model.d_model must be a whole number, but is 'many'"),
         ("train model.d_model=1.5", "model.d_model must be a whole number, but is 1.5"),

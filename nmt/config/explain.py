@@ -139,11 +139,15 @@ def unknown_key(key: str, parent: Any) -> str:
         name for name in everywhere if name.rpartition(".")[2] == leaf or leaf in SYNONYMS.get(name, ())
     ]
     near = get_close_matches(leaf, siblings, n=1)
-    if named_by and (owners := _owners(prefix, leaf)):
-        chosen = OmegaConf.select(parent._get_root(), f"{prefix}.{named_by}")
-        hint = f"; {' or '.join(owners)} has it, but {prefix}.{named_by}={chosen}: choose another {prefix}"
+    absent = [name for name, others in SYNONYMS.items() if leaf in others and name not in everywhere]
+    if named_by and _owners(key):
+        hint = f"; {_chosen_otherwise(key, parent)}"
     elif cousins:
         hint = f"; did you mean {' or '.join(cousins)}?"
+    elif absent and _owners(absent[0]):
+        part, example = absent[0].partition(".")[0], f"{absent[0]}=..."
+        other = f"{part}={_owners(absent[0])[0]}"
+        hint = f"; {absent[0]} is meant: {_chosen_otherwise(absent[0], parent)}, such as {other} {example}"
     elif near:
         hint = f"; did you mean {prefix}{'.' if prefix else ''}{near[0]}?"
     else:
@@ -159,9 +163,19 @@ def renamed(key: str, value: str = "...") -> str:
     return f"is called {RENAMED_KEYS[key]} now"
 
 
-def _owners(part: str, leaf: str) -> list[str]:
-    """Return the choices of `part` whose dataclass has the field `leaf`."""
-    return [name for name, cls in VARIANTS[part][1].items() if leaf in {field.name for field in fields(cls)}]
+def _owners(key: str) -> list[str]:
+    """Return the choices of the part of `key` whose dataclass has a field of its name."""
+    part, _, leaf = key.rpartition(".")
+    table = VARIANTS[part][1] if part in VARIANTS else {}
+    return [name for name, cls in table.items() if leaf in {field.name for field in fields(cls)}]
+
+
+def _chosen_otherwise(key: str, parent: Any) -> str:
+    """Return which choices have `key`, and that another one is chosen."""
+    part = key.rpartition(".")[0]
+    chooser = f"{part}.{VARIANTS[part][0]}"
+    chosen = OmegaConf.select(parent._get_root(), chooser)
+    return f"{' or '.join(_owners(key))} has it, but {chooser}={chosen}: choose another with {part}=..."
 
 
 def wrong_value(key: str, hint: Any, value: Any) -> str:

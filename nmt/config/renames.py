@@ -38,7 +38,6 @@ RENAMED_CHOICES = {
 
 SYNONYMS = {
     "schedule.peak_rate": ("lr", "learning_rate"),
-    "schedule.factor": ("lr", "learning_rate"),
     "schedule.warmup_steps": ("warmup", "warmup_updates", "num_warmup_steps", "learning_rate_warmup"),
     "optimizer.clip_norm": ("clip", "clip_grad_norm", "max_grad_norm", "gradient_clip"),
     "trainer.batch_tokens": ("batch_size", "mini_batch", "per_device_train_batch_size"),

@@ -61,7 +61,12 @@ def test_names_of_other_toolkits_lead_to_keys_that_exist() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lr=0.1"], "unknown key lr; did you mean schedule.factor?"),
+        (
+            ["lr=0.1"],
+            "unknown key lr; schedule.peak_rate is meant: inverse_sqrt or linear or cosine or wsd or "
+            "exponential or step or plateau or constant has it, but schedule.name=noam: "
+            "choose another with schedule=..., such as schedule=inverse_sqrt schedule.peak_rate=...",
+        ),
         (
             ["schedule=linear", "optimizer.lr=0.1"],
             "unknown key optimizer.lr; did you mean schedule.peak_rate?",
