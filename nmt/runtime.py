@@ -34,12 +34,7 @@ def resolve_device(cfg: RuntimeConfig) -> torch.device:
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UserError(f"runtime.device must be auto, cpu, cuda or cuda:N, but is {cfg.device!r}")
+    device = torch.device(name)
     num_devices = torch.cuda.device_count()
     num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun, on this machine
     if device.type == "cuda" and num_processes > 1:

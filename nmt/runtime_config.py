@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,6 +58,8 @@ class RuntimeConfig:
     """After SIGUSR1 and a checkpoint, `scontrol requeue` the job of Slurm."""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise UserError(f"runtime.device must be auto, cpu, cuda or cuda:N, but is {self.device!r}")
         if self.precision is Precision.int8:
             raise UserError(
                 "runtime.precision must be auto, bf16, fp16 or fp32, but is int8, which is too coarse to "

@@ -182,7 +182,8 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train data.path=x",
-            "unknown key data.path; hub or hub_labels has it, but data.name=demo: choose another with data=...",
+            "unknown key data.path; hub or hub_labels has it, but data.name=demo: "
+            "choose another with data=...",
         ),
         (
             "train experiment=multi30k_en_de schedule=noam",

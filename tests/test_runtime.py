@@ -44,7 +44,7 @@ def test_auto_device_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch)
 def test_unknown_device(device: str) -> None:
     message = f"runtime.device must be auto, cpu, cuda or cuda:N, but is {device!r}"
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        resolve_device(RuntimeConfig(device=device))
+        RuntimeConfig(device=device)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,11 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
             f"task=language_model needs a model without a source, but model.name={cfg.model.name} has an "
             "encoder; choose model=gpt"
         )
+    if getattr(cfg.decoding, "coverage_penalty", 0.0) and not cfg.model.attends_to_source:
+        yield (
+            "decoding.coverage_penalty needs a model that attends to the source, but "
+            f"model.name={cfg.model.name} has no attention; leave it out"
+        )
     for key in cfg.decoding.narrowed_by if cfg.task is not Task.translation else ():
         yield f"decoding.{key} is for task=translation; leave it out"
     if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
@@ -206,6 +211,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
 
 
 def _misfits_of_optimizer(cfg: TrainConfig) -> Iterator[str]:
+    if isinstance(cfg.optimizer, MuonConfig) and not cfg.model.has_matrices:
+        yield (
+            f"optimizer={cfg.optimizer.name} is for plain matrices besides the vocabulary, but "
+            f"model.name={cfg.model.name} has none; choose optimizer=adam or optimizer=adamw"
+        )
     if isinstance(cfg.optimizer, MuonConfig | AdafactorConfig) and cfg.runtime.parallel is Parallel.fsdp:
         yield (
             f"optimizer={cfg.optimizer.name} needs whole matrices, but runtime.parallel=fsdp splits them; "

@@ -74,6 +74,16 @@ class ModelConfig:
         return True
 
     @property
+    def attends_to_source(self) -> bool:
+        """Whether a target position weighs the positions of the source."""
+        return True
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether any layer between embedding and output layer multiplies by a plain matrix."""
+        return True
+
+    @property
     def finds_labels_alone(self) -> bool:
         """Whether the model predicts one token from the source alone, so that it can only classify."""
         return False
@@ -425,6 +435,10 @@ class RnnConfig(ModelConfig):
             )
 
     @property
+    def attends_to_source(self) -> bool:
+        return self.attention is not AttentionScore.none
+
+    @property
     def shares_vocabulary(self) -> bool:
         return self.tying.shares_vocabulary
 
@@ -463,6 +477,10 @@ class ConvolutionalConfig(ModelConfig):
                 "model.kernel_size must be odd, so that the encoder sees as far to the left as to the right, "
                 f"but is {self.kernel_size}; try model.kernel_size={self.kernel_size + 1}"
             )
+
+    @property
+    def has_matrices(self) -> bool:
+        return False
 
     @property
     def shares_vocabulary(self) -> bool:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt.distributed import ALONE, World
-from nmt.errors import UserError
 from nmt.loading import loaded
 from nmt.training.checkpoint import require_match
 from nmt.training.freezing import matching
@@ -46,13 +45,8 @@ def build_adamw(cfg: AdamWConfig, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def build_muon(cfg: MuonConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Return Muon over the matrices of `model`; raise `UserError` when it has none."""
+    """Return Muon over the matrices of `model`, which must have some."""
     matrices = packed_matrices(model)
-    if not matrices:
-        raise UserError(
-            "optimizer=muon is for models with plain matrices besides the vocabulary, but this one has none; "
-            "use optimizer=adam or optimizer=adamw"
-        )
     others = [parameter for parameter in model.parameters() if parameter not in matrices]
     return Muon(
         matrices,
@@ -102,9 +96,6 @@ def build_optimizer(cfg: OptimizerConfig, model: nn.Module, world: World = ALONE
     """Return the optimizer of `model`; its learning rate is 0 until `MixedPrecisionStep.step` sets one.
 
     The ranks of `world` share the work of Muon; each of them updates all weights that it holds.
-
-    Raises:
-        UserError: the model has no matrix that Muon could update.
     """
     made: torch.optim.Optimizer = loaded(OPTIMIZERS[cfg.name][1])(cfg, model)
     if isinstance(made, Muon):

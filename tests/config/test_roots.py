@@ -215,6 +215,16 @@ def test_a_damaged_config_is_read_or_refused(
             "tokenizer.joint=true; set that",
         ),
         (
+            ("model=conv", "optimizer=muon"),
+            "optimizer=muon is for plain matrices besides the vocabulary, but model.name=convolutional has "
+            "none; choose optimizer=adam or optimizer=adamw",
+        ),
+        (
+            ("model=rnn_plain", "decoding.coverage_penalty=0.2"),
+            "decoding.coverage_penalty needs a model that attends to the source, but model.name=rnn has no "
+            "attention; leave it out",
+        ),
+        (
             ("model.positions=learned", "model.max_positions=100"),
             "data.max_tokens must not exceed 100, which is what model.max_positions leaves with learned "
             "positions, but is 256; lower the one or raise the other",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.errors import UserError
 from nmt.layers.choices import Activation, Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.configs import Cell, ConvolutionalConfig, ModelConfig, RnnConfig, Tying
+from nmt.models.configs import Cell, ModelConfig, RnnConfig, Tying
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
 from nmt.training.muon import COEFFICIENTS, Muon, dealt, orthogonalised, packed_matrices
@@ -158,15 +156,6 @@ def test_the_gates_of_a_cell_are_matrices_of_their_own(cell: Cell, num_gates: in
     assert cells
     assert {len(rows or []) for rows in cells.values()} == {num_gates}
     assert [name for name in packed if name.endswith("score.weight") and packed[name]] == []  # to one number
-
-
-def test_a_model_without_plain_matrices() -> None:
-    message = (
-        "optimizer=muon is for models with plain matrices besides the vocabulary, but this one has none; "
-        "use optimizer=adam or optimizer=adamw"
-    )
-    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        muon_of(build(ConvolutionalConfig(d_model=16)))
 
 
 def test_a_parameter_without_a_gradient_stays(tiny_model: Callable[..., TranslationModel]) -> None:
