@@ -140,7 +140,24 @@ def test_info_shows_how_the_config_is_composed(
             "-sc install=ksh",
             "say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of bash, fish, zsh",
         ),
-        ("train --foo", "unrecognized arguments: --foo; nmt train --help shows what there is"),
+        (
+            "train --foo",
+            "--foo is no option; settings are written without dashes, as one word: foo=...; "
+            "nmt train --help shows what there is",
+        ),
+        (
+            "train --model.dropout=0.2 --foo",
+            "--model.dropout is no option; settings are written without dashes, as one word: "
+            "model.dropout=0.2; nmt train --help shows what there is",
+        ),
+        (
+            "train model.dropout = 0.2 seed =3",
+            "a setting is one word, without spaces around =; write model.dropout=0.2 seed=3",
+        ),
+        (
+            "train seed=1..3",
+            "seed must be a whole number, but is '1..3'; to try each, add -m and write 'seed=range(1,4)'",
+        ),
         (
             "train --experimental-rerun x",
             "unrecognized arguments: --experimental-rerun; nmt train --help shows what there is",
@@ -210,7 +227,7 @@ def test_info_shows_how_the_config_is_composed(
         ),
         (
             "train metrics=5",
-            "metrics must be a list in brackets, each entry text, but is 5",
+            "metrics must be a list in brackets, each entry text, but is 5; write metrics=[5]",
         ),
         ("train data.src=[en]", "data.src must be text, but is ['en']"),
         (
@@ -379,6 +396,18 @@ def test_errors_are_one_readable_message(
     shown = capsys.readouterr()
     assert shown.err == f"error: {message}\n"
     assert shown.out == ""
+
+
+def test_a_word_without_a_key_gets_the_one_it_is_likely_to_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, run = tmp_path / "lines.txt", tmp_path / "run"
+    file.write_text("a\n")
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 1\n")
+    for word, key in ((file, "input"), (run, "run")):
+        assert main(["translate", str(word)]) == 2
+        assert f"'{word}' is not understood; write {key}={word}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

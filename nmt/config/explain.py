@@ -80,8 +80,6 @@ def explain(error: Exception) -> str:
 
 def explain_syntax(error: OverrideParseException) -> str:
     """Return what is wrong with an argument that is no override."""
-    if "=" not in error.override:
-        return f"{error.override!r} is not understood; write key=value, such as trainer.max_steps=500"
     return (
         f"{error.override!r} is not understood; quote special characters, for Hydra and for the shell: "
         "\"key='a, b'\""
@@ -188,7 +186,7 @@ def wrong_value(key: str, hint: Any, value: Any) -> str:
         else repr(value)
     )
     near = suggest(value, _choices(hint)) if isinstance(value, str) else ""
-    near = near or _in_digits(key, hint, value)
+    near = near or _in_digits(key, hint, value) or _as_several(key, hint, value)
     return f"{key} must be {describe(hint)}, but is {shown}{near}"
 
 
@@ -204,6 +202,15 @@ def _in_digits(key: str, hint: Any, value: Any) -> str:
     if number.is_integer():
         return f"; write {int(number)}"
     return f"; write {number}" if float in kinds else ""
+
+
+def _as_several(key: str, hint: Any, value: Any) -> str:
+    """Return how to write a list of one, or numbers to try in turn; nothing for other values."""
+    if get_origin(hint) is list and isinstance(value, str | int | float):
+        return f"; write {key}=[{value}]"
+    if hint is int and (found := re.fullmatch(r"(\d+)(?:\.\.+|-|:)(\d+)", str(value))):
+        return f"; to try each, add -m and write '{key}=range({found[1]},{int(found[2]) + 1})'"
+    return ""
 
 
 def describe(hint: Any) -> str:

@@ -35,6 +35,11 @@ INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if found := re.match(r"unrecognized arguments: --(?P<key>[\w.]+)(=(?P<value>\S*))?(?!\S)", message):
+            raise UserError(
+                f"--{found['key']} is no option; settings are written without dashes, as one word: "
+                f"{found['key']}={found['value'] or '...'}; {self.prog} --help shows what there is"
+            )
         raise UserError(f"{message}; {self.prog} --help shows what there is")
 
 
@@ -51,6 +56,9 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     flags = parser.parse_intermixed_args(argv)
     flags.topics = [word for word in flags.overrides if flags.help and "=" not in word]
     arguments = [word for word in flags.overrides if word not in flags.topics]
+    if any(word.startswith("=") for word in arguments[1:]):
+        joined = re.sub(r" ?= ?", "=", " ".join(arguments))
+        raise UserError(f"a setting is one word, without spaces around =; write {joined}")
     arguments = _with_key(verb, arguments) if verb.words else arguments
     flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in arguments]
     if flags.info is not None and (flags.cfg is not None or flags.multirun):
@@ -160,12 +168,24 @@ def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
     Raises:
         UserError: the argument is none, or one that Hydra would accept, or refuse with a bad explanation.
     """
+    if "=" not in argument and not argument.startswith("~"):
+        raise UserError(f"{argument!r} is not understood; write {_keyed(verb, argument)}")
     (override,) = parse_overrides([argument])
     _refuse_key(verb, override, flags)
     _refuse_sweep(verb, override, flags)
     if override.key_or_group in verb.groups:
         _refuse_choice(verb, override, flags)
     return override
+
+
+def _keyed(verb: Verb, word: str) -> str:
+    """Return the setting that a word without a key is likely to be meant as."""
+    path, keys = Path(word), {field.name for field in fields(verb.config_class())}
+    if verb.opens_run and (path / "config.yaml").is_file():
+        return f"run={word}"
+    if "input" in keys and path.is_file():
+        return f"input={word}"
+    return "key=value, such as trainer.max_steps=500"
 
 
 @dataclass

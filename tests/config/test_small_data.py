@@ -214,7 +214,7 @@ def test_a_value_that_is_stated_wins_and_is_said_to_be_stated(unread: None) -> N
     "choice",
     [
         "model=rnn_bahdanau",
-        "model=conv",
+        "model=conv optimizer=adam",
         "model=gpt",
         "objective=simcut",
         "schedule=cosine",
@@ -222,8 +222,9 @@ def test_a_value_that_is_stated_wins_and_is_said_to_be_stated(unread: None) -> N
     ],
 )
 def test_other_choices_go_with_the_rules(choice: str, unread: None) -> None:
-    check(recipe(choice).to_config(TrainConfig))
-    assert open_keys(recipe(choice).cfg) == [*KEYS]
+    composed = recipe(*choice.split(" "))
+    check(composed.to_config(TrainConfig))
+    assert open_keys(composed.cfg) == [*KEYS]
 
 
 def test_a_recipe_of_the_user_can_build_on_this_one(tmp_path: Path, unread: None) -> None:
