@@ -13,30 +13,9 @@ from nmt.config import small_data
 from nmt.config.overrides import parse_overrides, runs_of
 from nmt.config.roots import TrainConfig
 from nmt.config.starting import VocabularyUse, following, kept
-from nmt.config.stored import load_config, to_plain
+from nmt.config.stored import known_runs, load_run, to_plain
 from nmt.config.verb import Verb
-from nmt.containment import require_contained
-from nmt.errors import Problems, UserError, suggest
-
-
-def load_run(run: str, key: str = "run") -> TrainConfig:
-    """Return the config of the run directory `run`, which `key` names."""
-    path = Path(run)
-    if not path.is_dir():
-        raise UserError(f"{key}={run} is not a directory{known_runs(run)}")
-    require_contained(path)
-    if not (path / "config.yaml").is_file():
-        raise UserError(f"{key}={run} is not a run directory: it has no config.yaml{known_runs(run)}")
-    return load_config(path / "config.yaml")
-
-
-def known_runs(wanted: str = "") -> str:
-    """Return the end of an error message: the run directory nearest to `wanted`, or some that exist."""
-    folders = {Path("outputs"), *([Path(wanted), Path(wanted).parent] if wanted else [])}
-    patterns = ["*/" * depth + "config.yaml" for depth in (1, 2, 3)]
-    found = sorted({str(file.parent) for folder in folders for p in patterns for file in folder.glob(p)})
-    listed = f"; there is {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}" if found else ""
-    return suggest(wanted, found) or listed
+from nmt.errors import Problems, UserError
 
 
 def stored_config(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> TrainConfig | None:

@@ -22,6 +22,7 @@ from nmt.config.plain import named, read_plain
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_PARTS, translate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
+from nmt.containment import require_contained
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
 
@@ -106,6 +107,30 @@ def load_config(path: Path) -> TrainConfig:
     """
     with named(path):
         return to_config(_typed(read_plain(path)), TrainConfig)
+
+
+def load_run(run: str, key: str = "run") -> TrainConfig:
+    """Return the config of the run directory `run`, which `key` names.
+
+    Raises:
+        UserError: it is no run directory, leads out of itself, or has no config of this version.
+    """
+    path = Path(run)
+    if not path.is_dir():
+        raise UserError(f"{key}={run} is not a directory{known_runs(run)}")
+    require_contained(path)
+    if not (path / "config.yaml").is_file():
+        raise UserError(f"{key}={run} is not a run directory: it has no config.yaml{known_runs(run)}")
+    return load_config(path / "config.yaml")
+
+
+def known_runs(wanted: str = "") -> str:
+    """Return the end of an error message: the run directory nearest to `wanted`, or some that exist."""
+    folders = {Path("outputs"), *([Path(wanted), Path(wanted).parent] if wanted else [])}
+    patterns = ["*/" * depth + "config.yaml" for depth in (1, 2, 3)]
+    found = sorted({str(file.parent) for folder in folders for p in patterns for file in folder.glob(p)})
+    listed = f"; there is {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}" if found else ""
+    return suggest(wanted, found) or listed
 
 
 def _typed(plain: dict[str, Any]) -> DictConfig:

@@ -302,7 +302,7 @@ class RunDirectory:
         for translations in stale - kept:
             if translations.parent == self.hypotheses:
                 _remove(translations)
-        return removed
+        return sorted(removed)
 
     def results(self) -> dict[str, Any] | None:
         """Return the scores of the finished run, or None while it is not finished."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import RunConfig, Task, TrainConfig, with_values
-from nmt.config.stored import load_config
+from nmt.config.stored import load_run
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
 from nmt.data.documents import composed, current_of_each
@@ -28,7 +28,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.metrics import labelled_scores
+from nmt.decoding.metrics import labelled_scores, require_metrics
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
@@ -283,6 +283,13 @@ class Run(TrainedModel):
         """
         if self.cfg.task is Task.classification:
             self.require_task(Task.translation)
+        pair: Any  # from a caller who may have passed anything
+        for number, pair in enumerate(pairs):
+            if isinstance(pair, str) or len(pair) != 2:
+                raise UserError(
+                    f"run.score takes pairs (source, translation), but pairs[{number}] is {pair!r}; "
+                    'write run.score([("a source", "its translation")])'
+                )
         search, sources = decoding or self.cfg.decoding, None
         if self.cfg.task is Task.translation:
             sources = list(self.asking_for(tgt, [src for src, _ in pairs]))
@@ -309,15 +316,22 @@ class Run(TrainedModel):
         Raises:
             UserError: the sides differ in length, or the run has no copy of the split.
         """
+        metrics = [metrics] if isinstance(metrics, str) else metrics or self.cfg.metrics
+        require_metrics(metrics)
         if src is None and refs is None:
+            known = [one.value for one in Split]
+            if split is not None and split not in known:
+                raise UserError(f"split must be one of {', '.join(known)}, but is {split!r}")
             chosen = Split(split) if split else self.cfg.data.scored_split
             text = evaluation_text(self.directory, self.cfg, self.cfg.data, chosen, named=False)
+        elif isinstance(src, str) or isinstance(refs, str):
+            raise UserError("run.evaluate takes lists of lines; put brackets around the one line")
         elif src is None or refs is None or split is not None or len(src) != len(refs):
             raise UserError("run.evaluate takes as many sources as references, or a split and neither")
         else:
             text = ParallelText(list(self.asking_for(tgt, src)), list(refs))
         search = with_values(decoding or self.cfg.decoding, "decoding", settings)
-        return Evaluation(self, text, warn).scores(search, metrics or self.cfg.metrics)
+        return Evaluation(self, text, warn).scores(search, metrics)
 
     def attend(
         self,
@@ -455,9 +469,8 @@ def open_run(
         UserError: the directory holds no run, leads out of itself, or has a tokenizer or kept data that are
             not those of the training; or the checkpoint is missing or damaged.
     """
-    directory = RunDirectory(Path(path))
+    cfg, directory = load_run(str(path)), RunDirectory(Path(path))
     directory.verify()
-    cfg = load_config(directory.config_file)
     device = runtime.prepare(runtime_cfg or RuntimeConfig())
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)

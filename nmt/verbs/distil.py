@@ -23,10 +23,9 @@ from typing import Any
 from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
-from nmt.config.named_runs import load_run
 from nmt.config.roots import Task, TrainConfig, TranslateConfig
 from nmt.config.spelling import spelled
-from nmt.config.stored import load_config, refuse_difference, to_plain
+from nmt.config.stored import load_config, load_run, refuse_difference, to_plain
 from nmt.data import sources
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs

@@ -11,8 +11,8 @@ from nmt.comparison.record import read_run
 from nmt.comparison.reproduction import report, reproduction, require_reproduced
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
-from nmt.config.named_runs import load_run
 from nmt.config.roots import TrainConfig
+from nmt.config.stored import load_run
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError, tell

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from nmt.config.composed import Composed
-from nmt.config.named_runs import load_run
 from nmt.config.overrides import FROM_RUN
-from nmt.config.stored import to_plain
+from nmt.config.stored import load_run, to_plain
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.configs import ScoringConfig

@@ -118,3 +118,32 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
     message = r"line 2: prefix and must have .* tokens, but as in a source, at most 1,024 can"
     with pytest.raises(UserError, match=message):
         list(run.translate(lines))
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "settings", "message"),
+    [
+        ("score", ("a b",), {}, "run.score takes pairs (source, translation), but pairs[0] is 'a'; write"),
+        (
+            "score",
+            (["a b"],),
+            {},
+            "run.score takes pairs (source, translation), but pairs[0] is 'a b'; write",
+        ),
+        ("evaluate", ("a b", "c d"), {}, "run.evaluate takes lists of lines; put brackets around"),
+        ("evaluate", (["a"], ["b", "c"]), {}, "run.evaluate takes as many sources as references"),
+        ("evaluate", (), {"split": "tset"}, "split must be one of train, validation, test, but is 'tset'"),
+        ("evaluate", (), {"metrics": "blue"}, "metrics[0] must be one of bleu, spbleu"),
+    ],
+)
+def test_arguments_of_another_shape_are_one_readable_error(
+    run: Run, method: str, arguments: tuple[Any, ...], settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        getattr(run, method)(*arguments, **settings)
+
+
+def test_a_run_that_is_not_there_gets_the_nearest_one(run: Run) -> None:
+    wrong = f"{run.path}x"
+    with pytest.raises(UserError, match=f"^run={re.escape(wrong)} is not a directory; did you mean"):
+        open_run(wrong)
