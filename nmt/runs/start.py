@@ -7,7 +7,8 @@ says what it was. Rows of the vocabulary's matrices go with their pieces; see `n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from nmt.config.stored import load_config, to_plain
 from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
 from nmt.data.pairs import Split
 from nmt.data.tokenizer import Tokenizer
-from nmt.errors import Log, UserError
+from nmt.errors import Log, UserError, first_of
 from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import TokenEmbedding
@@ -77,7 +78,8 @@ class Start:
         total = sum(sizes.values())
         log(f"weights: {total - sum(map(sizes.__getitem__, fresh)):,} of {total:,} are those of the run")
         if fresh:
-            log(f"weights that begin anew: {_listed(fresh)}")
+            of_all_layers = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh)
+            log(f"weights that begin anew: {first_of(of_all_layers, 4)}")
         for line in rows.lines(self.cfg.init.vocabulary):
             log(line)
         if run is None:
@@ -295,11 +297,6 @@ def moved(tensor: Tensor, found: Origins) -> Tensor:
     mean = tensor.mean(0)
     rows = (tensor[ids] if isinstance(ids, int) else tensor[ids].mean(0) if ids else mean for ids in found)
     return torch.stack(list(rows))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
 
 
 def _coverage_lines(covered: Mapping[str, Coverage], cfg: TrainConfig) -> Iterator[str]:
