@@ -6,9 +6,16 @@ Linux may also kill a process that takes more memory of the machine than there i
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 import torch
+
+from nmt.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 WORDS = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")
 """Texts of the errors by which torch and its libraries report that memory is exhausted."""
@@ -40,3 +47,20 @@ def release() -> None:
     """Return what a failed attempt has left in the cache of torch to the GPU."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def in_halves(
+    work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], way_out: str
+) -> list[Result]:
+    """Return what `work` makes of `items`, one by one; where all need too much memory, half by half.
+
+    Raises:
+        UserError: memory is exhausted by a single item; ends with the `way_out`.
+    """
+    with Attempt():
+        return work(items)
+    release()
+    if len(items) == 1:
+        raise UserError(f"memory is exhausted by a single line; {way_out}")
+    half = len(items) // 2
+    return [*in_halves(work, items[:half], way_out), *in_halves(work, items[half:], way_out)]

@@ -16,9 +16,10 @@ from nmt.data.batching import pad, plan_in_order
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.translate import evaluating, in_precision, read_sources
+from nmt.decoding.translate import LESS, evaluating, in_precision, read_sources
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
+from nmt.memory import in_halves
 from nmt.models.base import TranslationModel
 
 
@@ -59,17 +60,20 @@ def classify(
     ids = [sources.get(i, [EOS_ID]) for i in range(len(lines))]
     lengths = np.fromiter(map(len, ids), dtype=np.int64)
     plan = plan_in_order(lengths, np.ones_like(lengths), max_tokens=cfg.tokens_at_once(device.type))
-    batches, found = list(plan), []
+    batches = [batch.tolist() for batch in plan]
     with evaluating(model):
         searched = in_precision(model, cfg, device)
-        for numbers in world.shard(batches):
+
+        def classified(numbers: Sequence[int]) -> list[list[float]]:
             src, src_mask = (tensor.to(device) for tensor in pad([ids[i] for i in numbers]))
             begun = torch.full((len(src), 1), BOS_ID, device=device)
             logits = searched.project(searched(src, src_mask, begun))[:, 0, EOS_ID + 1 :]
-            found.append(logits.float().softmax(-1).tolist())
+            return logits.float().softmax(-1).tolist()
+
+        found = [in_halves(classified, numbers, LESS) for numbers in world.shard(batches)]
     rows: list[list[float]] = [[] for _ in lines]
     for numbers, probabilities in zip(batches, world.unshard(found), strict=True):
-        for i, row in zip(numbers.tolist(), probabilities, strict=True):
+        for i, row in zip(numbers, probabilities, strict=True):
             rows[i] = row
     return [_prediction(tokenizer.labels, row, i in cut) for i, row in enumerate(rows)]
 

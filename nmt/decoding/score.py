@@ -21,12 +21,14 @@ from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import token_log_probs
 from nmt.decoding.translate import (
     CHARS_PER_TOKEN,
+    LESS,
     beginnings,
     evaluating,
     is_shortened,
     longest_source,
 )
 from nmt.errors import Log, first_of, warn
+from nmt.memory import in_halves
 from nmt.models.base import TranslationModel
 
 UNSCORED = -math.inf
@@ -121,11 +123,16 @@ def score_ids(
     pairs = EncodedPairs(RaggedIds.of(sources), RaggedIds.of(targets))
     scores: list[list[float]] = [[] for _ in targets]
     with evaluating(model):
-        for numbers in plan_in_order(pairs.src_lengths, pairs.tgt_lengths, max_tokens=max_tokens):
-            lengths = pairs.tgt_lengths[numbers].tolist()
+
+        def scored(numbers: Sequence[int]) -> list[list[float]]:
+            lengths = pairs.tgt_lengths[list(numbers)].tolist()
             found = token_log_probs(model, collate(pairs, numbers).to(device)).split(lengths)
-            for i, log_probs in zip(numbers.tolist(), found, strict=True):
-                scores[i] = log_probs.tolist()
+            return [log_probs.tolist() for log_probs in found]
+
+        for batch in plan_in_order(pairs.src_lengths, pairs.tgt_lengths, max_tokens=max_tokens):
+            numbers = batch.tolist()
+            for i, log_probs in zip(numbers, in_halves(scored, numbers, LESS), strict=True):
+                scores[i] = log_probs
     return scores
 
 

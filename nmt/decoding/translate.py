@@ -9,7 +9,7 @@ again afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ from nmt.errors import Log, UserError, first_of, warn
 from nmt.layers.half import can_be_half, in_half
 from nmt.layers.low_precision import in_low_precision
 from nmt.loading import loaded
-from nmt.memory import Attempt, release
+from nmt.memory import in_halves
 from nmt.models.base import TranslationModel
 from nmt.progress import told
 from nmt.runtime import search_precision
@@ -42,6 +42,8 @@ from nmt.runtime_config import Precision
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""
+LESS = "lower decoding.max_source_tokens, or set decoding.precision=bf16"
+"""What makes the work on a single line take less memory."""
 CHARS_PER_TOKEN = 64
 """Characters that are split into tokens for each token that may be read: no text has such long tokens."""
 
@@ -135,7 +137,7 @@ def translate(
             return ranked
 
         for numbers in world.shard(told(batches, "translating", "lines")):
-            ranked = _in_halves(search, numbers)
+            ranked = in_halves(search, numbers, f"lower decoding.beam_size or decoding.n_best, {LESS}")
             found.append([[vars(one) for one in best] for best in ranked])
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, several in zip(numbers, sentences, strict=True):
@@ -143,26 +145,6 @@ def translate(
     if unmet := list(dict.fromkeys(named[i] for i, one in enumerate(translations) if one.unmet)):
         warn(unmet_message(unmet, len(set(named))))
     return translations
-
-
-def _in_halves(
-    search: Callable[[Sequence[int]], list[list[Translation]]], numbers: Sequence[int]
-) -> list[list[Translation]]:
-    """Return what `search` finds for a batch of lines; where that needs too much memory, half by half.
-
-    Raises:
-        UserError: memory is exhausted by a single line.
-    """
-    with Attempt():
-        return search(numbers)
-    release()
-    if len(numbers) == 1:
-        raise UserError(
-            "memory is exhausted by the search for a single line; lower decoding.beam_size, decoding.n_best "
-            "or decoding.max_source_tokens, or search in decoding.precision=bf16"
-        )
-    half = len(numbers) // 2
-    return [*_in_halves(search, numbers[:half]), *_in_halves(search, numbers[half:])]
 
 
 def read_sources(

@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from nmt.data.batching import collate
+from nmt.data.batching import Batch, collate
 from nmt.data.encode import encode_pairs
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import decode, forcing
+from nmt.decoding import score as scoring
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.decoding.evaluate import validation_values
 from nmt.decoding.score import PairScore, score, score_ids
+from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.layers.loss import smoothed_nll
 from nmt.models import build_model
@@ -69,6 +71,27 @@ def test_a_hypothesis_has_the_log_probability_of_its_search(
         assert [len(log_probs) for log_probs in scores] == [len(ids) for ids in targets]
         totals = [sum(log_probs) for log_probs in scores]
         assert_close(totals, [hypothesis.log_prob for _, hypothesis in pairs], atol=2e-4, rtol=1e-5)
+
+
+def test_what_does_not_fit_into_memory_is_scored_half_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = transformer(), []
+    expected = score(TEXT.src, TEXT.tgt, model, TOKENIZER, CFG, device=CPU)
+
+    def limited(model: TranslationModel, batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch.src))
+        if len(batch.src) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forcing.token_log_probs(model, batch)
+
+    monkeypatch.setattr(scoring, "token_log_probs", limited)
+    most = 1
+    found = score(TEXT.src, TEXT.tgt, model, TOKENIZER, CFG, device=CPU)
+    assert max(sizes) > most
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    assert_close([one.log_prob for one in found], [one.log_prob for one in expected])
+    most = 0
+    with pytest.raises(UserError, match=r"memory is exhausted by a single line; lower decoding\.max_source"):
+        score(TEXT.src, TEXT.tgt, model, TOKENIZER, CFG, device=CPU)
 
 
 def test_batches_change_nothing_and_few_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
