@@ -36,6 +36,7 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 nmt VERB --help lists the groups, their choices and every key; nmt VERB --help PART those of one part.
 eval "$(nmt -sc install=bash)" completes them.
 """
+HELP_WORDS = ("-h", "--help", "help")
 SHELLS = ("bash", "fish", "zsh")
 
 
@@ -87,11 +88,11 @@ def dispatch(argv: list[str]) -> int:
     examples = "\n".join(f"  {verb.examples[0]}" for verb in VERBS.values())
     usage = HELP.format(version=__version__, verbs=verbs, examples=examples)
     first, rest = (argv[0], argv[1:]) if argv else ("", [])
+    if first in HELP_WORDS and rest:
+        first, rest = rest[0], ["--help", *rest[1:]]
     if first in VERBS:
         return run_verb(VERBS[first], rest)
-    if first in ("-h", "--help", "help") and rest and rest[0] in VERBS:
-        return run_verb(VERBS[rest[0]], ["--help", *rest[1:]])
-    if first in ("-h", "--help", "help"):
+    if first in HELP_WORDS:
         print(usage, end="")
     elif first in ("-V", "--version"):
         print(f"nmt {__version__}")

@@ -133,6 +133,8 @@ def test_info_shows_how_the_config_is_composed(
             "trian",
             f"there is no verb 'trian'; did you mean 'train'?; the verbs are {VERB_LIST}",
         ),
+        ("help trian", f"there is no verb 'trian'; did you mean 'train'?; the verbs are {VERB_LIST}"),
+        ("--help trian", f"there is no verb 'trian'; did you mean 'train'?; the verbs are {VERB_LIST}"),
         ("seed=1", f"the verb comes first: nmt {VERB_CHOICE} seed=1 ..."),
         ("--cfg", f"the verb comes first: nmt {VERB_CHOICE} --cfg ..."),
         ("-sc", "say nmt -sc install=SHELL or uninstall=SHELL, with SHELL one of bash, fish, zsh"),

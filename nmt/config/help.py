@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from itertools import pairwise
 from typing import Any, cast, get_type_hints
 
 import yaml
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from nmt.config.explain import leaves
 from nmt.config.registry import VARIANTS
+from nmt.config.renames import SYNONYMS
 from nmt.config.sweeps import SweepConfig
 from nmt.config.verb import Verb
 from nmt.errors import UserError, suggest
 
 KEY_WIDTH = 40
+Fits = Callable[[str, str], bool]
+"""Whether a key, given in full, and its docstring are to be shown."""
 
 USAGE = """\
 usage: nmt {verb} [GROUP=CHOICE ...] [key=value ...] [options]
@@ -55,6 +59,10 @@ def render(
 
     `choices` has the choice in force of each group, `groups` all choices.
     """
+    if not verb.words:  # else it is not swept
+        cfg = cfg.copy()
+        with open_dict(cfg):
+            cfg["sweep"] = OmegaConf.structured(SweepConfig)
     if topics:
         return "\n\n".join("\n".join(_topic(verb, topic, cfg, choices, groups)) for topic in topics)
     examples = "".join(f"  {example}\n" for example in verb.examples)
@@ -63,17 +71,18 @@ def render(
     known = {*leaves(cfg)}
     first = [key for key in verb.first_keys if key in known]
     parts = [
-        textwrap.fill(summary(root), shutil.get_terminal_size().columns),
+        _filled(summary(root)),
         USAGE.format(verb=verb.name, examples=examples, info=info),
         *(["groups (GROUP=CHOICE; * is in force):"] if groups else []),
         *(_group(group, names, choices.get(group)) for group, names in groups.items()),
         *(["\nkeys that are changed first:"] if first else []),
-        *(line for key in first for line in _of_key(cfg, key)),
+        *(_of_key(cfg, key) for key in first),
         *([""] if groups or first else []),
-        f"keys (key=value; the values are those in force; nmt {verb.name} --help PART shows one part):",
+        _filled(
+            f"keys (key=value; the values are those in force; nmt {verb.name} --help PART shows one part, "
+            "--help WORD the keys that have to do with it):"
+        ),
         *_keys(cfg),
-        "\n  sweep: Settings of a sweep, for -m.",
-        *_keys(OmegaConf.structured(SweepConfig), "sweep."),
     ]
     return "\n".join(parts)
 
@@ -81,51 +90,80 @@ def render(
 def _topic(
     verb: Verb, topic: str, cfg: DictConfig, choices: Mapping[str, Any], groups: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the help of one part, or of the keys with one name; raise `UserError` if there is none."""
+    """Yield the help of one part, or else of keys: of that name, or that have to do with a word.
+
+    Raises:
+        UserError: there are none.
+    """
     part = None if OmegaConf.is_missing(cfg, topic) else OmegaConf.select(cfg, topic)
-    keys = [key for key in leaves(cfg) if topic in (key, key.rpartition(".")[2])]
-    elsewhere = [] if keys else [line for name in cfg for line in _keys_elsewhere(str(name), cfg, topic)]
-    if topic not in groups and not isinstance(part, DictConfig) and not keys and not elsewhere:
+    if topic in groups:
+        yield f"{topic}=CHOICE (* is in force):"
+        yield _group(topic, groups[topic], choices.get(topic))
+    if isinstance(part, DictConfig):
+        yield _filled(f"{topic}: {summary(OmegaConf.get_type(part))}", "\n  ", "    ")
+        yield from _keys(part, f"{topic}.")
+        yield from _keys_elsewhere(topic, cfg)
+        return
+    keys = list(_search(cfg, lambda key, _: topic in (key, key.rpartition(".")[2])))
+    if not keys and topic not in groups:
+        keys = list(_about(topic, cfg))
+    if not keys and topic not in groups:
         names = [*groups, *(str(name) for name in cfg if isinstance(cfg._get_node(name), DictConfig))]
         known = [*names, *leaves(cfg), *(key.rpartition(".")[2] for key in leaves(cfg))]
         parts = ", ".join(dict.fromkeys(names))
         raise UserError(
             f"nmt {verb.name} has no part or key {topic!r}{suggest(topic, known)}; the parts are {parts}"
         )
-    if topic in groups:
-        yield f"{topic}=CHOICE (* is in force):"
-        yield _group(topic, groups[topic], choices.get(topic))
-    if isinstance(part, DictConfig):
-        yield f"\n  {topic}: {summary(OmegaConf.get_type(part))}"
-        yield from _keys(part, f"{topic}.")
-        yield from _keys_elsewhere(topic, cfg)
-    else:
-        yield from (line for key in keys for line in _of_key(cfg, key))
-        yield from elsewhere
+    yield from keys
 
 
-def _keys_elsewhere(part: str, cfg: DictConfig, key: str = "") -> Iterator[str]:
-    """Yield the keys of `part` that other choices have, or the one of them, with the values by default."""
+def _about(word: str, cfg: DictConfig) -> Iterator[str]:
+    """Yield the keys with a word in their name here or in other toolkits, then those that speak of it."""
+    begins = re.compile(rf"(?<![^\W_]){re.escape(word)}", re.IGNORECASE)  # lr is not in already
+
+    def is_named(key: str, _: str) -> bool:
+        return any(map(begins.search, (key.rpartition(".")[2], *SYNONYMS.get(key, ()))))
+
+    def is_told(key: str, doc: str) -> bool:
+        return begins.search(doc) is not None and not is_named(key, doc)
+
+    named, told = list(_search(cfg, is_named)), list(_search(cfg, is_told))
+    yield from [f"keys with {word!r} in their name, here or in other toolkits:", *named] if named else []
+    yield from ["\n" * bool(named) + f"keys with {word!r} in their description:", *told] if told else []
+
+
+def _search(cfg: DictConfig, fits: Fits) -> Iterator[str]:
+    """Yield the keys that fit: those in force, then those that other choices have."""
+    yield from (_of_key(cfg, key) for key in leaves(cfg) if fits(key, _doc_of(cfg, key)))
+    yield from (line for name in cfg for line in _keys_elsewhere(str(name), cfg, fits))
+
+
+def _keys_elsewhere(part: str, cfg: DictConfig, fits: Fits = lambda key, doc: True) -> Iterator[str]:
+    """Yield the keys of `part` that fit and that only other choices have, with the values by default."""
     named_by, classes = VARIANTS.get(part, ("", {}))
-    chosen = cast(type, OmegaConf.get_type(cfg, part)) if classes else None
+    chosen = field_docs(cast(type, OmegaConf.get_type(cfg, part))) if classes else {}
+    owners = dict[str, list[str]]()
     for name, cls in classes.items():
-        own = {field.name for field in fields(cls)} - {field.name for field in fields(cast(type, chosen))}
-        own = {field for field in own if key in ("", field, f"{part}.{field}")}
-        if cls is not chosen and own:
-            yield f"\n  with {part}.{named_by}={name} also:"
-            default, docs = _plain(OmegaConf.structured(cls)), field_docs(cls)
-            yield from (
-                _key(f"{part}.{key}={_shown(default[key])}", docs.get(key, "")) for key in docs if key in own
-            )
+        default = _plain(OmegaConf.structured(cls))
+        for key, doc in field_docs(cls).items():
+            if key not in chosen and fits(f"{part}.{key}", doc):
+                owners.setdefault(_key(f"{part}.{key}={_shown(default[key])}", doc), []).append(name)
+    for names in dict.fromkeys(map(tuple, owners.values())):
+        yield _filled(f"with {part}.{named_by}={', '.join(names)} also:", "\n  ", "    ")
+        yield from (line for line, own in owners.items() if tuple(own) == names)
 
 
-def _of_key(cfg: DictConfig, key: str) -> Iterator[str]:
-    """Yield the paragraph of one key, given in full."""
+def _of_key(cfg: DictConfig, key: str) -> str:
+    """Return the paragraph of one key, given in full."""
     part, _, name = key.rpartition(".")
     home = OmegaConf.select(cfg, part) if part else cfg
-    cls = OmegaConf.get_type(home)
-    docs = field_docs(cls) if is_dataclass(cls) else {}
-    yield _key(f"{key}={_shown(_plain(home)[name])}", docs.get(name, ""))
+    return _key(f"{key}={_shown(_plain(home)[name])}", _doc_of(cfg, key))
+
+
+def _doc_of(cfg: DictConfig, key: str) -> str:
+    part, _, name = key.rpartition(".")
+    cls = OmegaConf.get_type(OmegaConf.select(cfg, part) if part else cfg)
+    return field_docs(cls).get(name, "") if is_dataclass(cls) else ""
 
 
 def summary(cls: Any) -> str:
@@ -133,10 +171,15 @@ def summary(cls: Any) -> str:
     return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
+def _filled(text: str, first: str = "", others: str = "") -> str:
+    """Return a text in lines that fit the terminal, which begin with `first` and `others`."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+
+
 def _group(group: str, names: Sequence[str], chosen: Any) -> str:
     shown = ", ".join(f"*{name}" if name == chosen else name for name in names)
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(shown, width, initial_indent=f"  {group:<11} ", subsequent_indent=" " * 14)
+    return _filled(shown, f"  {group:<11} ", " " * 14)
 
 
 def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
@@ -151,7 +194,8 @@ def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
         else:
             yield _key(f"{prefix}{name}={_shown(plain[name])}", docs.get(name, ""))
     for name in parts:
-        yield f"\n  {prefix}{name}: {docs.get(name, '')}"
+        doc = docs.get(name) or summary(OmegaConf.get_type(cfg[name]))
+        yield _filled(f"{prefix}{name}: {doc}", "\n  ", "    ")
         yield from _keys(cfg[name], f"{prefix}{name}.")
 
 

@@ -47,6 +47,49 @@ def test_help_of_a_group_that_is_no_part(capsys: pytest.CaptureFixture[str]) -> 
     assert "multi30k_en_de" in shown(capsys, "train", "--help", "experiment")
 
 
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("lr", "schedule.peak_rate"),  # of other choices than the one in force
+        ("lr", "schedule.factor"),
+        ("peak", "schedule.peak_rate"),
+        ("Beam", "decoding.beam_size"),
+        ("batch_size", "trainer.batch_tokens"),
+        ("vocab", "tokenizer.vocab_size"),
+        ("trials", "sweep.trials"),
+    ],
+)
+def test_a_word_finds_keys_by_name_and_names_of_other_toolkits(
+    word: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f" {key}=" in f" {shown(capsys, 'train', '--help', word)}"
+
+
+def test_a_word_finds_keys_by_their_description_after_those_by_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named, told, text = shown(capsys, "train", "--help", "vocab").partition("in their description:")
+    assert "tokenizer.vocab_size=" in named
+    assert told
+    assert "objective.label_smoothing=" in text
+    assert "tokenizer.vocab_size=" not in text
+
+
+def test_a_word_is_not_found_inside_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "already" not in shown(capsys, "train", "--help", "lr")
+
+
+def test_keys_that_several_other_choices_have_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "--help", "schedule")
+    assert text.count("schedule.peak_rate=") == 1
+    assert "with schedule.name=linear, cosine, wsd also: schedule.final_rate=0.0" in text
+
+
+def test_help_of_the_settings_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sweep.parallel=null Trials at a time" in shown(capsys, "train", "--help", "sweep")
+    assert "sweep.parallel" not in shown(capsys, "runs", "--help")  # which is not swept
+
+
 def test_help_of_nothing_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help", "optimiser"]) == 2
     assert capsys.readouterr().err.startswith(
@@ -56,7 +99,7 @@ def test_help_of_nothing_that_is_there(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_keys_that_are_changed_first_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     _, _, text = shown(capsys, "train", "--help").partition("keys that are changed first:")
-    first, _, rest = text.partition("nmt train --help PART shows one part): ")
+    first, _, rest = text.partition("keys that have to do with it): ")
     assert "trainer.max_steps=800" in first
     assert "schedule.factor=1.0" in first
     assert "schedule.peak_rate" not in first
