@@ -33,7 +33,8 @@ usage: nmt VERB [GROUP=CHOICE ...] [key=value ...] [options]
 
 {examples}
 
-nmt VERB --help lists the groups, their choices and every key; nmt VERB --help PART those of one part.
+nmt VERB --help lists groups, choices and every key; nmt VERB --help PART those
+of one part, and nmt VERB --help WORD the keys that have to do with it.
 eval "$(nmt -sc install=bash)" completes them.
 """
 HELP_WORDS = ("-h", "--help", "help")

@@ -7,6 +7,7 @@ import pytest
 from nmt.cli import main
 from nmt.config.help import field_docs
 from nmt.models.configs import DecoderOnlyConfig
+from nmt.verbs import VERBS
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -104,6 +105,15 @@ def test_the_keys_that_are_changed_first_come_first(capsys: pytest.CaptureFixtur
     assert "schedule.factor=1.0" in first
     assert "schedule.peak_rate" not in first
     assert "trainer.max_steps=800" in rest
+
+
+@pytest.mark.parametrize("command", [["--help"], *([name, "--help"] for name in VERBS)], ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(command) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
 
 
 def test_help_of_help_names_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
