@@ -15,6 +15,8 @@ NAMES = ("run", "tracking.*")
 """Keys that say where a training reports to, and nothing about it."""
 REPORTING = ("runtime.*", "trainer.*_every_steps", "trainer.keep_*", "data.path")
 """Keys that change weights little or not at all."""
+FAMILY = ("task", "model.name")
+"""Keys that many others follow from."""
 SEEDS = ("seed",)
 """Keys that make repetitions of one system differ."""
 
@@ -29,6 +31,27 @@ def differing(facts: Sequence[Mapping[str, Any]], ignored: Sequence[str] = NAMES
         if len({repr(one[key]) for one in facts if key in one}) > 1 and not matches(key, ignored):
             found[key] = [one.get(key) for one in facts]
     return found
+
+
+def telling(configs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return for each run the keys that tell it from the others, those first that tell most.
+
+    Among several runs of one task and model these are the keys that differ among them; what all of them have
+    in common follows from the model. The only run of its kind is told by all keys that differ.
+    """
+    every = differing(configs)
+    kinds = [repr([config.get(key) for key in FAMILY]) for config in configs]
+    found = {}
+    for kind in {*kinds}:
+        own = [config for config, other in zip(configs, kinds, strict=True) if other == kind]
+        keys = {*FAMILY, *differing(own)} if len(own) > 1 else {*every}
+        found[kind] = sorted((key for key in every if key in keys), key=lambda key: _rank(key, configs))
+    return [found[kind] for kind in kinds]
+
+
+def _rank(key: str, configs: Sequence[Mapping[str, Any]]) -> tuple[int, bool, bool]:
+    """Return a value that sorts keys: task and model, keys that change weights, those that every run has."""
+    return (*FAMILY, key).index(key), matches(key, REPORTING), any(key not in config for config in configs)
 
 
 def flat_environment(run: Path) -> dict[str, Any]:

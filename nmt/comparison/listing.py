@@ -1,4 +1,4 @@
-"""The table of `nmt runs`: a row a run, and columns for the keys of the config that differ."""
+"""The table of `nmt runs`: a row a run, and columns for the keys of the config that tell it from others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -17,17 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from nmt.comparison.configs import RunsConfig, TableFormat
-from nmt.comparison.differences import REPORTING, differing, matches, shown
+from nmt.comparison.differences import differing, shown, telling
 from nmt.comparison.record import STATES, RunRecord, find_runs, read_run
 from nmt.config.sweeps import short_names
 from nmt.decoding.metrics import METRICS, higher_is_better, label_of
 from nmt.errors import Log, UserError, suggest, visible
 
 GAP = "  "
+INDENT = "    "
 MAX_LINES = 2
-"""Most lines of config differences below a run."""
-MIN_NAME = 16
-"""Fewest characters of a name that a narrow terminal cuts it to."""
+"""Most lines of config differences below a run, and of the reason why it failed."""
 
 
 def listed(cfg: RunsConfig, warn: Log) -> str:
@@ -56,11 +56,10 @@ def listed(cfg: RunsConfig, warn: Log) -> str:
         except UserError as error:
             warn(f"{path} is damaged and not listed: {error}")
     records = [record for record in records if states is None or record.state in states]
-    differences = differing([record.config for record in records])
     records = _sorted(records, cfg.sort, folder)
-    differences = {key: [record.config.get(key) for record in records] for key in differences}
     if cfg.format is TableFormat.table:
-        return _table(records, differences, folder)
+        return _table(records)
+    differences = differing([record.config for record in records])
     rows = [_facts(record, folder) for record in records]
     return _json(rows, differences) if cfg.format is TableFormat.json else _csv(rows, differences)
 
@@ -163,36 +162,53 @@ def _csv(rows: Sequence[dict[str, Any]], differences: dict[str, list[Any]]) -> s
     return out.getvalue().rstrip("\n")
 
 
-def _table(records: Sequence[RunRecord], differences: dict[str, list[Any]], folder: Path) -> str:
-    """Return lines that fit the terminal; config differences that do not fit stand below their run."""
+def _table(records: Sequence[RunRecord]) -> str:
+    """Return lines that fit the terminal: what has no room beside the whole name of a run is below it."""
     if not records:
         return "no run fits; nmt runs without state= and match= lists all"
     metrics = {record.best_metric for record in records}
     label = label_of(metrics.pop()) if len(metrics) == 1 else "score"
     head = ["run", "state", "step", f"valid {label}", f"test {label}", "params", "time", "age"]
-    cells = [_cells(record, folder, with_name=label == "score") for record in records]
-    names = short_names(list(differences))
-    texts = {key: [visible(shown(value)) for value in values] for key, values in differences.items()}
-    told = sorted(texts, key=lambda key: matches(key, REPORTING))  # what changes no weights comes last
-    settings = [
-        [f"{names[key]}={texts[key][number]}" for key in told if differences[key][number] is not None]
-        for number in range(len(records))
-    ]
+    table = [head, *(_cells(record, with_name=label == "score") for record in records)]
+    configs = [record.config for record in records]
+    told, names = telling(configs), short_names(list(dict.fromkeys(key for one in configs for key in one)))
     wide = shutil.get_terminal_size().columns
-    columns = [[visible(names[key]), *values] for key, values in texts.items()]
-    table = [head, *cells]
-    beside = [[*row, *(column[number] for column in columns)] for number, row in enumerate(table)]
-    if sum(_widths(beside)) + len(GAP) * (len(beside[0]) - 1) <= wide:
-        return "\n".join(aligned(beside, left=(0, 1)))
-    room = wide - sum(_widths(table)[1:]) - len(GAP) * (len(head) - 1)
-    for row in table[1:]:
-        row[0] = cut(row[0], max(room, MIN_NAME))
-    lines = aligned(table, left=(0, 1))
-    below = [[line, *_filled(own, wide)] for line, own in zip(lines[1:], settings, strict=True)]
-    return "\n".join([lines[0], *(line for block in below for line in block)])
+    reasons = [_reason(record, wide) for record in records]
+    keys = list(dict.fromkeys(key for own in told for key in own))
+    columns = [[visible(names[key]), *(visible(shown(one.get(key))) for one in configs)] for key in keys]
+    beside = [[*row, *own] for row, *own in zip(table, *columns, strict=True)]
+    if _fit(beside, wide):
+        lines, below = aligned(beside, left=(0, 1)), reasons
+    else:
+        settings = [
+            [f"{names[key]}={shown(one[key])}" for key in own if one.get(key) is not None]
+            for one, own in zip(configs, told, strict=True)
+        ]
+        below = [[*_filled(own, wide), *why] for own, why in zip(settings, reasons, strict=True)]
+        lines = aligned(table, left=(0, 1))
+        if not _fit(table, wide):
+            facts = aligned([row[1:] for row in table], left=(0,))
+            lines = [f"{row[0]}\n{INDENT}{line}" for row, line in zip(table, facts, strict=True)]
+    blocks = ["\n".join([line, *more]) for line, more in zip(lines[1:], below, strict=True)]
+    return "\n".join([lines[0], *blocks])
 
 
-def _cells(record: RunRecord, folder: Path, *, with_name: bool) -> list[str]:
+def _reason(record: RunRecord, wide: int) -> list[str]:
+    """Return the lines that say why a training has ended before its time."""
+    if record.state == "done" or not record.reason:
+        return []
+    return textwrap.wrap(
+        visible(f"{record.state}: {record.reason}"),
+        wide,
+        initial_indent=INDENT,
+        subsequent_indent=INDENT,
+        max_lines=MAX_LINES,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
+
+
+def _cells(record: RunRecord, *, with_name: bool) -> list[str]:
     metric = record.best_metric
     test = next(iter(record.tests.values()), {})
     name = f"{label_of(metric)} " if with_name else ""
@@ -201,7 +217,7 @@ def _cells(record: RunRecord, folder: Path, *, with_name: bool) -> list[str]:
     ]
     steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps else "")
     return [
-        visible(_name(record.path, folder)),
+        visible(str(record.path)),
         record.state,
         steps,
         *scores,
@@ -251,6 +267,10 @@ def _widths(table: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(width, column)) for column in zip(*table, strict=True)]
 
 
+def _fit(table: Sequence[Sequence[str]], wide: int) -> bool:
+    return sum(_widths(table)) + len(GAP) * (len(table[0]) - 1) <= wide
+
+
 def width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
@@ -271,7 +291,7 @@ def _filled(words: Sequence[str], wide: int) -> list[str]:
         if lines and width(lines[-1]) + 1 + width(word) <= wide:
             lines[-1] += f" {rest.pop(0)}"
         elif len(lines) < MAX_LINES:
-            lines.append(f"    {rest.pop(0)}")
+            lines.append(f"{INDENT}{rest.pop(0)}")
         else:
             lines[-1] += f" +{len(rest)} more"
             break

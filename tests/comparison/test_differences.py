@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nmt.comparison.differences import differing, shown, system_of
+from nmt.comparison.differences import differing, shown, system_of, telling
 
 
 def test_only_keys_that_differ_are_told() -> None:
@@ -10,6 +10,16 @@ def test_only_keys_that_differ_are_told() -> None:
     b = {"run": "b", "seed": 2, "model.d_model": 8}
     assert differing([a, b]) == {"seed": [1, 2]}  # heads is of another version, or of another family
     assert differing([a, b, {**b, "model.heads": 4}]) == {"seed": [1, 2, 2], "model.heads": [2, None, 4]}
+
+
+def test_a_run_is_told_from_those_of_its_task_and_model() -> None:
+    common = {"task": "translation", "model.name": "rnn", "runtime.threads": 1, "seed": 1}
+    runs = [common, {**common, "seed": 2}, {**common, "task": "language_model", "runtime.threads": 2, "a": 1}]
+    runs += [{**runs[2], "model.name": "gpt", "a": 2}]
+    assert telling(runs[:2]) == [["seed"], ["seed"]]
+    *two, third, last = telling(runs)
+    assert two == [["task", "model.name", "seed"]] * 2
+    assert third == last == ["task", "model.name", "seed", "a", "runtime.threads"]
 
 
 def test_true_is_not_one() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nmt.cli import main
 from nmt.comparison.configs import RunsConfig, TableFormat
@@ -32,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 def table(folder: Path, monkeypatch: pytest.MonkeyPatch, columns: int = 200, **keys: Any) -> list[list[str]]:
     monkeypatch.setenv("COLUMNS", str(columns))
-    return [line.split() for line in listed(RunsConfig(str(folder), **keys), pytest.fail).splitlines()]
+    text = listed(RunsConfig(str(folder), **keys), pytest.fail).replace(f"{folder}/", "")
+    return [line.split() for line in text.splitlines()]
 
 
 def test_a_table_with_a_column_for_each_key_that_differs(
@@ -77,15 +79,44 @@ def test_the_filters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in rows[1:]] == ["sweep/b9", "sweep/b10"]
 
 
-def test_lines_fit_a_narrow_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_fit_a_narrow_terminal_but_for_names_which_are_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = {f"model.a_rather_long_name_{number}": number for number in range(9)}
     made_run(folder / "sweep" / ("x" * 70), config=keys)
     made_run(folder / "sweep" / ("y" * 70), config=dict.fromkeys(keys, 0))
     monkeypatch.setenv("COLUMNS", "80")
     lines = listed(RunsConfig(str(folder)), pytest.fail).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("…" in line for line in lines)
+    runs = [line for line in lines[1:] if not line.startswith(" ")]
+    assert sorted(map(Path, runs)) == sorted(file.parent for file in folder.rglob("config.yaml"))
+    assert max(len(line) for line in lines if line not in runs) <= 80
     assert sum("more" in line for line in lines) == 2  # what does not fit is counted
+
+
+def test_a_run_of_another_model_leaves_what_tells_the_others_apart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("new", *(f"sweep/{name}" for name in ("b9", "b10", "z"))):
+        config = yaml.safe_load((folder / run / "config.yaml").read_text())
+        config["data"] |= {f"key_{number}": 1 for number in range(20)}
+        write(folder / run / "config.yaml", yaml.safe_dump(config))
+    own = {f"data.key_{number}": 2 for number in range(20)}
+    made_run(folder / "other", config={"task": "language_model", "model.name": "decoder_only", **own})
+    lines = table(folder, monkeypatch, 80, sort="name")
+    settings = [line for line in lines if line[0].startswith("task=")]
+    assert settings[0] == ["task=translation", "model.name=transformer", "dropout=0.1"]
+    assert settings[-1] == ["task=translation", "model.name=transformer", "dropout=0.2"]
+    assert settings[1][:3] == ["task=language_model", "model.name=decoder_only", "key_0=2"]
+
+
+def test_the_reason_of_a_failure_is_below_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = {"state": "failed", "reason": "data.path is not there: " + "far away " * 60}
+    write(folder / "new" / "status.json", json.dumps(status))
+    head, _, *reason = table(folder, monkeypatch, state="failed")
+    assert head[0] == "run"
+    assert reason[0][:5] == ["failed:", "data.path", "is", "not", "there:"]
+    assert len(reason) == 2
+    assert reason[1][-1] == "…"
 
 
 def test_csv_and_json_have_full_keys_and_all_scores(folder: Path) -> None:
@@ -118,7 +149,7 @@ def test_damaged_and_foreign_folders_are_named_and_the_rest_is_listed(folder: Pa
     assert "other is damaged" in said[1]
     assert "not the config of a training" in said[1]
     assert "results.json is damaged" in said[2]
-    assert [line.split()[0] for line in lines if line.startswith("sweep")] == ["sweep/b9", "sweep/b10"]
+    assert [Path(line).name for line in lines if not line.startswith(" ")] == ["run", "b9", "b10"]
 
 
 def test_names_are_shown_without_escape_codes(tmp_path: Path) -> None:
@@ -147,7 +178,7 @@ def test_a_folder_without_runs(tmp_path: Path) -> None:
 
 def test_the_command_takes_a_folder_without_its_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(folder), "sort=bleu"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].startswith("run ")
+    assert capsys.readouterr().out.startswith("run")
     assert main(["runs", str(folder), str(folder / "sweep")]) == 2
 
 
