@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import fill
 from typing import Any
 
 from nmt.comparison.comparing import TESTED_ALPHA, Column, Comparison
 from nmt.comparison.differences import shown
-from nmt.comparison.listing import aligned, count, cut, duration
+from nmt.comparison.listing import GAP, aligned, count, cut, duration, width
 from nmt.comparison.seed_tests import SeedTest
 from nmt.comparison.significance import Tested
 from nmt.config.sweeps import short_names
 from nmt.errors import visible
 
 MAX_NAME = 34
-"""Longest name of a run in a table, in columns."""
+"""Longest name of a run at the head of a column, in columns."""
+MIN_NAME = 16
+"""Fewest columns that a name at the begin of a row is cut to."""
 MAX_VALUE = 22
 """Longest value of a config in a table, in columns."""
 
@@ -24,8 +26,10 @@ MAX_VALUE = 22
 def summary(found: Comparison) -> str:
     """Return the comparison as text."""
     blocks = [_headline(found), *(_scores(found, column) for column in found.columns)]
+    blocks += _legend(len(found.comparable) - 1 if found.columns else 0)
     if any(len(system.members) > 1 for system in found.systems):
         blocks += [_systems(found, column) for column in found.columns]
+        blocks += _legend(sum(bool(system.tests) for system in found.systems))
     blocks += [_costs(found), *_config(found)]
     if found.notes:
         wide = shutil.get_terminal_size().columns
@@ -46,9 +50,25 @@ def _headline(found: Comparison) -> str:
 def _scores(found: Comparison, column: Column) -> str:
     """Return the table of one metric; p values are of the difference from the first run, after Holm."""
     head = [column.label, "score", "±95%", "diff", "bootstrap p", "random. p", ""]
-    rows = [[_name(found, number), *_tested(row)] for number, row in enumerate(column.rows)]
-    lines = aligned([head, *rows])
+    rows = [[entry.name, *_tested(row)] for entry, row in zip(found.entries, column.rows, strict=True)]
+    lines = _lines([head, *rows])
     return "\n".join([*lines, f"signature  {column.metric}|{column.signature}"])
+
+
+def _legend(number: int) -> list[str]:
+    """Return what a star and a p value of `number` comparisons mean; nothing where there are none."""
+    if number < 1:
+        return []
+    corrected = f", corrected for {number} comparisons (Holm)" if number > 1 else ""
+    return [f"*  significant: every p value below {TESTED_ALPHA:g}{corrected}"]
+
+
+def _lines(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return each row as a line that fits the terminal: names, which come first, are cut to what is left."""
+    head, *rows = table
+    others = max(map(width, aligned([row[1:] for row in table])))
+    room = max(shutil.get_terminal_size().columns - others - len(GAP), MIN_NAME)
+    return aligned([head, *([visible(cut(name, room)), *cells] for name, *cells in rows)])
 
 
 def _tested(row: Tested | None) -> list[str]:
@@ -87,8 +107,8 @@ def _systems(found: Comparison, column: Column) -> str:
             cells = [f"{test.difference:+.2f}", f"{test.interval:.2f}", p_value(test.holm), star]
         elif is_tested and found.comparable[0] in system.members:
             cells[3] = "first"
-        rows.append([visible(cut(system.name, MAX_NAME)), str(len(system.members)), score, *cells])
-    return "\n".join(aligned([head, *rows]))
+        rows.append([system.name, str(len(system.members)), score, *cells])
+    return "\n".join(_lines([head, *rows]))
 
 
 def is_beyond_chance(test: SeedTest) -> bool:
@@ -100,7 +120,7 @@ def _costs(found: Comparison) -> str:
     head = ["cost", "steps", "time", "tokens", "parameters", "FLOPs", "loss"]
     rows = [
         [
-            _name(found, number),
+            entry.name,
             f"{cost.steps:,}",
             duration(cost.seconds),
             count(cost.tokens),
@@ -108,9 +128,9 @@ def _costs(found: Comparison) -> str:
             count(cost.operations),
             "-" if loss is None else f"{loss:.3f}",
         ]
-        for number, (cost, loss) in enumerate(zip(found.costs, found.losses, strict=True))
+        for entry, cost, loss in zip(found.entries, found.costs, found.losses, strict=True)
     ]
-    return "\n".join(aligned([head, *rows]))
+    return "\n".join(_lines([head, *rows]))
 
 
 def _config(found: Comparison) -> Iterator[str]:
@@ -119,9 +139,12 @@ def _config(found: Comparison) -> Iterator[str]:
         yield "the configs do not differ"
         return
     wide = shutil.get_terminal_size().columns
-    names = [_name(found, number) for number in range(len(found.entries))]
+    names = [visible(entry.name) for entry in found.entries]
     values = [[visible(cut(shown(x), MAX_VALUE)) for x in row] for row in found.config.values()]
-    table = [["config", *names], *([key, *row] for key, row in zip(found.config, values, strict=True))]
+    table = [
+        ["config", *(cut(name, MAX_NAME) for name in names)],
+        *([key, *row] for key, row in zip(found.config, values, strict=True)),
+    ]
     lines = aligned(table)
     if max(map(len, lines)) <= wide:
         yield "\n".join(lines)
@@ -137,7 +160,3 @@ def _config(found: Comparison) -> Iterator[str]:
         for name, text in zip(names, settings, strict=True)
     ]
     yield "\n".join(["config", *told])
-
-
-def _name(found: Comparison, number: int) -> str:
-    return visible(cut(found.entries[number].name, MAX_NAME))

@@ -76,6 +76,30 @@ def test_one_run_is_tested_against_no_seeds(seeds: Path) -> None:
     assert [system.tests for system in found.systems] == [{}, {}]
 
 
+def test_a_star_and_the_correction_are_explained_where_there_are_tests(seeds: Path) -> None:
+    alone, two, all_of_them = (seeds / "d0.1-s1",), (seeds / "d0.1-s1", seeds / "d0.3-s1"), (seeds,)
+    line = "*  significant: every p value below 0.05"
+    shown = [
+        [x for x in summary(comparison(*runs)).splitlines() if x.startswith(line)]
+        for runs in (alone, two, all_of_them)
+    ]
+    assert shown == [[], [line], [f"{line}, corrected for 3 comparisons (Holm)", line]]
+
+
+def test_rows_fit_the_terminal_and_names_are_cut_for_it_alone(
+    seeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a-long-name-" * 5
+    made_run(seeds / name, config={"model.dropout": 0.2})
+    found = comparison(seeds, seeds / name)
+    monkeypatch.setenv("COLUMNS", "80")
+    scores = summary(found).partition("config")[0].splitlines()
+    assert max(map(len, scores)) <= 80
+    assert any("…" in line for line in scores)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert name in summary(found).partition("config")[0]
+
+
 def test_the_keys_of_a_sweep_name_its_systems(seeds: Path) -> None:
     trials = [
         {"name": f"d{x}-s{seed}", "values": {"model": f"big{x}", "seed": str(seed)}}
