@@ -19,14 +19,13 @@ from nmt.errors import visible
 from nmt.sweeps.records import SEED, Group, Record, Records
 
 PIPE_WIDTH = 160
-"""Width of a table that goes to a file or a pipe."""
+"""Width of a table that goes to a file or a pipe, unless COLUMNS says another."""
 VALIDATION = "validation"
 
 
 def show(records: Records) -> None:
     """Print the table of the trials, the best run, the cost, and why trials failed."""
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
+    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
     console.print(_fitting(records, console))
     for line in _remarks(records):

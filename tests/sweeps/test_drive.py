@@ -145,7 +145,7 @@ def test_trainings_that_are_only_tried_leave_the_sweep_alone(
 def test_the_table_fits_a_terminal(
     planned: Planned, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.sweeps.table.PIPE_WIDTH", 50)
+    monkeypatch.setenv("COLUMNS", "50")
     scores = {"bleu": 11.11, "chrf": 22.22, "loss": 33.33}
     chosen = planned(2, "model.encoder_layers=1,2", "schedule.warmup_steps=100,200")
     assert sweep(chosen, lambda trial: {"validation": scores}, report) == 0
