@@ -372,6 +372,11 @@ def test_info_shows_how_the_config_is_composed(
             "model.d_model must be divisible by model.num_heads, but 128 % 3 = 2; try model.num_heads=4",
         ),
         ("evaluate", "run is missing; say nmt evaluate run=DIR"),
+        (
+            "compare",
+            "run is missing; say nmt compare outputs/a outputs/b or nmt compare outputs/base "
+            "outputs/multirun/mine; nmt runs lists what there is",
+        ),
         ("evaluate run=null", "run is missing; say nmt evaluate run=DIR"),
         ("evaluate run=outputs/my", "run=outputs/my is not a directory"),
         ("evaluate run=.", "run=. is not a run directory: it has no config.yaml"),

@@ -34,8 +34,8 @@ def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
             for override in some:
                 OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
             to_config(closed(cfg), verb.config_class())
-        left = {is_missing(o.key_or_group) for o in values if not any(o is other for other in some)}
-        return [problem for problem in found if problem not in left]
+        left = tuple(is_missing(o.key_or_group) for o in values if not any(o is other for other in some))
+        return [problem for problem in found if not problem.startswith(left)]
 
     fit, problems = list[Override](), Problems()
     for override in values:

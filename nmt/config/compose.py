@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from nmt.config import help
 from nmt.config.blame import refuse_all
 from nmt.config.composed import Composed
-from nmt.config.explain import explained
+from nmt.config.explain import explained, is_missing
 from nmt.config.named_runs import implied, stored_config
 from nmt.config.overrides import (
     Arguments,
@@ -65,9 +65,17 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
                 refuse_all(verb, lines)
             # What an argument that cannot be used would have set is not missing.
             unset = tuple(f"{key} is not set" for key in read.refused)
-            problems[:] = [problem for problem in problems if not problem.startswith(unset)]
+            problems[:] = [_as_called(verb, one) for one in problems if not one.startswith(unset)]
             problems.refuse()
     return []
+
+
+def _as_called(verb: Verb, problem: str) -> str:
+    """Return a problem; where the folders that `verb` reads are not named, with how it is called."""
+    if problem != is_missing(verb.words):
+        return problem
+    calls = " or ".join(example.partition("#")[0].strip() for example in verb.examples[:2])
+    return f"{verb.words} is missing; say {calls}; nmt runs lists what there is"
 
 
 def outline(verb: Verb, argv: Sequence[str]) -> DictConfig:

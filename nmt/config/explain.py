@@ -105,9 +105,9 @@ def no_such_choice(group: str, choice: str, choices: Iterable[str]) -> str:
     return f"there is no {group}={choice}{near}; {group} can be {', '.join(offered)}"
 
 
-def is_missing(key: str) -> str:
-    """Return the sentence about a key without a value."""
-    return f"{key} is missing; set {key}=..."
+def is_missing(key: str, hint: Any = None) -> str:
+    """Return the sentence about a key without a value; it ends with the choices, where its type has some."""
+    return f"{key} is missing; set {key}=..." + (f", {describe(hint)}" if _choices(hint) else "")
 
 
 def explain_key(error: OmegaConfBaseException) -> str:
@@ -115,7 +115,7 @@ def explain_key(error: OmegaConfBaseException) -> str:
     key = error.full_key or str(error.key)
     reason = _condensed(str(error))
     if isinstance(error, MissingMandatoryValue):
-        return is_missing(key)
+        return is_missing(key, _hint(error))
     if isinstance(error, InterpolationResolutionError | UnsupportedInterpolationType):
         return f"{key} cannot be resolved: {_RESOLVING.sub('', reason)}"
     if isinstance(error, ConfigKeyError | ConfigAttributeError):

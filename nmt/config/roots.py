@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from nmt.checks import at_least, not_negative, within
-from nmt.config.explain import explained
+from nmt.config.explain import explained, is_missing
 from nmt.config.limits import excesses
 from nmt.config.starting import InitConfig
 from nmt.data.compression import without_suffix
@@ -294,9 +294,11 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
     Raises:
         UserError: values are missing, cannot be resolved or are out of range; the message has all of them.
     """
-    problems, parts = Problems(), dict[str, Any]()
+    problems, parts, hints = Problems(), dict[str, Any](), get_type_hints(root)
     for name in map(str, cfg):
         with problems.gathered(), explained():
+            if OmegaConf.is_missing(cfg, name):
+                raise UserError(is_missing(name, hints.get(name)))
             part = cfg[name]
             parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
             if dataclasses.is_dataclass(parts[name]):

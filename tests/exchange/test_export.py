@@ -286,7 +286,10 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ("output=OUT", "format is missing; set format=..."),
+        (
+            "output=OUT",
+            "format is missing; set format=..., one of ctranslate2, huggingface, safetensors, nmt",
+        ),
         ("format=ctranslate2", "output is missing; set output=..."),
         ("format=ctranslate2 output=", "output must name a folder, but is empty"),
         (
