@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nmt.attention_views.configs import View
-from nmt.config.compose import compose
+from nmt.config.compose import compose, outline
 from nmt.config.composed import Composed
 from nmt.config.explain import leaves
-from nmt.config.overrides import parse_overrides
+from nmt.config.overrides import choices, parse_flags, parse_overrides
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
@@ -49,6 +49,13 @@ def store(run: str, *overrides: str) -> TrainConfig:
 def evaluation(*arguments: str) -> EvaluateConfig:
     (composed,) = compose(VERBS["evaluate"], arguments)
     return composed.to_config(EvaluateConfig)
+
+
+@pytest.mark.parametrize("group", VERBS["train"].groups)
+@pytest.mark.parametrize("verb", ["prepare", "distil", "doctor"])
+def test_every_group_of_a_verb_can_be_chosen(verb: str, group: str) -> None:
+    choice = choices(VERBS[verb], group, parse_flags(VERBS[verb], []))[-1]
+    assert outline(VERBS[verb], [f"{group}={choice}"])
 
 
 def test_names_of_other_toolkits_lead_to_keys_that_exist() -> None:
