@@ -11,11 +11,13 @@ from hydra.core.override_parser.types import Override
 
 from nmt.config import small_data
 from nmt.config.overrides import parse_overrides, runs_of
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
-from nmt.config.starting import VocabularyUse, following, kept
-from nmt.config.stored import known_runs, load_run, to_plain
+from nmt.config.spelling import spelled
+from nmt.config.starting import VocabularyUse, following, kept, values_of
+from nmt.config.stored import known_runs, load_run, may_change, to_plain
 from nmt.config.verb import Verb
-from nmt.errors import Problems, UserError
+from nmt.errors import Problems, UserError, tell
 
 
 def stored_config(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) -> TrainConfig | None:
@@ -32,15 +34,35 @@ def stored_config(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) ->
 
 
 def implied(verb: Verb, lines: Sequence[str]) -> list[str]:
-    """Return overrides that a training takes from the run that it starts from, or from its data."""
+    """Return overrides that a training takes from its own run, the run that it starts from, or its data."""
     if "init" not in verb.short:
         return []
     typed = {o.key_or_group: o for o in parse_overrides(lines)}
+    own = runs_of(list(typed.values()), "run")
+    if own and all(map(may_change, typed)) and any(Path(own[0]).glob("checkpoints/step_*")):
+        return _continued(own[0], [*typed])
     if init := runs_of(list(typed.values()), "init.run"):
         return _followed(init[0], typed)
     data = typed.get("data")
     has_usual_size = data is None or data.value() not in small_data.CORPORA
     return [] if has_usual_size or {"model", "experiment"} & {*typed} else ["model=by_corpus"]
+
+
+def _continued(run: str, typed: Sequence[str]) -> list[str]:
+    """Return overrides for all of the config of `run` but what is `typed`, and say what data it reads."""
+    stored = load_run(run)
+    data, usual = to_plain(stored.data), to_plain(type(stored.data))
+    read = [f"data.{key}={spelled(data[key])}" for key in data if data[key] != usual[key] and key != "name"]
+    tell(f"with the config of {run}: {' '.join([f'data={stored.data.name}', *read])}")
+    lines = list[str]()
+    for part, value in to_plain(stored).items():
+        if part in VARIANTS:
+            lines.append(f"{part}={SCHEMA_PREFIX}{value.pop(VARIANTS[part][0])}")
+        if dataclasses.is_dataclass(getattr(stored, part)):
+            lines += values_of(part, value, typed)
+        elif part not in typed:
+            lines.append(f"{part}={spelled(value)}")
+    return lines
 
 
 def _followed(init: str, typed: Mapping[str, Override]) -> list[str]:

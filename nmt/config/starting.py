@@ -120,15 +120,15 @@ def following(stored: dict[str, Any], typed: Sequence[str], *, keeps_tokenizer: 
     if "model" not in typed:
         values = dict(stored["model"])
         lines.append(f"model=base_{values.pop('name')}")
-        lines += _values("model", values, typed)
+        lines += values_of("model", values, typed)
     if "adapt" not in typed and not _merges(stored):
         values = dict(stored["adapt"])
         lines.append(f"adapt=base_{values.pop('name')}")
-        lines += _values("adapt", values, typed)
+        lines += values_of("adapt", values, typed)
     if keeps_tokenizer:
         own = {} if "tokenizer" not in typed else {"sampling_alpha", "max_sentences"}
         values = {key: value for key, value in stored["tokenizer"].items() if key not in own}
-        lines += _values("tokenizer", values, typed)
+        lines += values_of("tokenizer", values, typed)
     return lines
 
 
@@ -137,7 +137,8 @@ def _merges(stored: dict[str, Any]) -> bool:
     return ADAPTATIONS[stored["adapt"]["name"]][0].merges
 
 
-def _values(part: str, values: dict[str, Any], typed: Sequence[str]) -> Iterator[str]:
+def values_of(part: str, values: dict[str, Any], typed: Sequence[str]) -> Iterator[str]:
+    """Yield an override for each of the `values` of a part, but for the keys that are `typed`."""
     for key, value in values.items():
         if f"{part}.{key}" not in typed:
             yield f"{part}.{key}={spelled(value)}"

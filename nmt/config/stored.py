@@ -167,6 +167,11 @@ def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:
     return [f"{key}: {old} -> {value}" for key, old, value in _changes(stored, new) if key != "run"]
 
 
+def may_change(key: str) -> bool:
+    """Return whether a run can go on under another value of `key`."""
+    return _matches(key, RESUMABLE)
+
+
 def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> list[str]:
     """Return `difference`, unless the run in `run_dir` cannot go on under the new config.
 
@@ -176,11 +181,14 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     fixed = [
         f"{key}: {old} -> {value}"
         for key, old, value in _changes(stored, new)
-        if not _matches(key, RESUMABLE) or _moves_decay_or_stage(key, stored)
+        if not may_change(key) or _moves_decay_or_stage(key, stored)
     ]
     if fixed:
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
-        raise UserError(f"{lines}\ngive the values of that run, or start a new one with another run=...")
+        raise UserError(
+            f"{lines}\nsay nmt train run={run_dir} alone to go on with the config there, give its values, or "
+            "start a new run with another run=..."
+        )
     return difference(stored, new)
 
 

@@ -51,6 +51,46 @@ def evaluation(*arguments: str) -> EvaluateConfig:
     return composed.to_config(EvaluateConfig)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data=multi30k", "model.d_model=64", "schedule=cosine", "optimizer=muon", "seed=7"],
+        ["task=language_model", "data=text", "data.train='$a b.en'", "model=gpt", "trainer.best_metric=loss"],
+        [
+            "objective=r_drop",
+            "decoding=sampling",
+            "trainer.batch_tokens=auto",
+            "trainer.auto_batch_tokens=999",
+        ],
+        ["sets={news: {name: demo}, wmt22: {name: sacrebleu, test: wmt22}}", "trainer.max_steps=2 epochs"],
+    ],
+)
+def test_the_directory_of_a_run_alone_stands_for_its_config(
+    overrides: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = store("old", *overrides)
+    assert training("run=old")[0] != dataclasses.replace(stored, run="old")  # nothing is trained yet
+    Path("old/checkpoints/step_00000010").mkdir(parents=True)
+    Path("old").rename("moved")
+    assert training("run=moved") == (dataclasses.replace(stored, run="moved"), Path("moved"))
+    assert f"with the config of moved: data={stored.data.name}" in capsys.readouterr().err
+    longer, _ = training("run=moved", "trainer.patience=9", "runtime.threads=2")
+    assert (longer.trainer.patience, longer.runtime.threads) == (9, 2)
+    assert (longer.model, longer.data) == (stored.model, stored.data)
+    capsys.readouterr()
+    assert training("run=moved", "seed=5")[0].seed == 5  # a whole command
+    assert "with the config" not in capsys.readouterr().err
+
+
+def test_the_directory_of_a_run_of_a_stranger_is_read_as_plain_data() -> None:
+    store("old")
+    Path("old/checkpoints/step_00000010").mkdir(parents=True)
+    file = Path("old/config.yaml")
+    file.write_text(file.read_text().replace("seed: 1", "seed: ${oc.env:HOME}"))
+    with pytest.raises(UserError, match=r"old/config\.yaml"):
+        training("run=old")
+
+
 @pytest.mark.parametrize("group", VERBS["train"].groups)
 @pytest.mark.parametrize("verb", ["prepare", "distil", "doctor"])
 def test_every_group_of_a_verb_can_be_chosen(verb: str, group: str) -> None:

@@ -449,7 +449,8 @@ def test_a_run_does_not_go_on_as_another_one() -> None:
     assert str(error.value).splitlines() == [
         "runs/a belongs to a run with another config:",
         "  model.d_model: 128 -> 256",
-        "give the values of that run, or start a new one with another run=...",
+        "say nmt train run=runs/a alone to go on with the config there, give its values, or start a new run "
+        "with another run=...",
     ]
 
 

@@ -278,6 +278,18 @@ def test_a_prolonged_run_goes_on_after_an_interruption(
     assert "is at step" not in nmt("evaluate", f"run={run}").stderr
 
 
+def test_the_directory_alone_goes_on(nmt: Command, tiny: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", f"run={run}", *tiny, "seed=7", "trainer.max_steps=4").returncode == 0
+    again = nmt("train", f"run={run}")
+    assert f"{run} is finished:" in again.stdout, again.stderr
+    longer = nmt("train", f"run={run}", "trainer.max_steps=6")
+    assert f"going on after step 4 of {run}" in longer.stderr
+    assert f"with the config of {run}: data=files data." in longer.stderr
+    assert load_config(run / "config.yaml").seed == 7
+    assert json.loads((run / "results.json").read_text())["step"] <= 6
+
+
 def test_a_start_that_failed_does_not_claim_the_directory(
     nmt: Command, tiny: list[str], tmp_path: Path
 ) -> None:
