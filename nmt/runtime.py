@@ -115,6 +115,12 @@ def _suitable(device: torch.device, *bf16: str) -> Precision:
     return Precision.bf16 if any(map(capabilities.get, bf16)) else Precision.fp32
 
 
+def cores_allowed() -> int:
+    """Return the number of processor cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def prepare(cfg: RuntimeConfig) -> torch.device:
     """Set threads, allocator and current device once per process and return the device."""
     if cfg.threads:

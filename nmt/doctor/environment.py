@@ -22,6 +22,7 @@ from nmt.doctor.findings import Finding, Severity
 from nmt.extras import EXTRAS
 from nmt.files import FULL
 from nmt.runs.directory import PACKAGES, cpu_name
+from nmt.runtime import cores_allowed
 
 CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 LITTLE_DISK, LITTLE_MEMORY = 5 << 30, 4 << 30
@@ -108,12 +109,6 @@ def _processor() -> Iterator[Fact | Finding]:
             f"{cores} cores are allowed, but a quota of the control group grants the time of {quota:g}",
             f"set runtime.threads={max(1, int(quota))}: more threads wait for each other",
         )
-
-
-def cores_allowed() -> int:
-    """Return the number of processor cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _read_words(path: str) -> list[str]:

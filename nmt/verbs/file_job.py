@@ -52,7 +52,7 @@ from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
-from nmt.runtime import resolve_device
+from nmt.runtime import cores_allowed, resolve_device
 from nmt.signals import StopRequest, when_orphaned, without_interrupt
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
@@ -143,15 +143,16 @@ def worker_settings(cfg: FileConfig, num_blocks: int) -> list[FileConfig]:
     """Return the config of each worker, with its device and number of threads; at most one per block.
 
     By default there is one worker per GPU, or one per core, so that no operation has to be shared by threads.
+    The threads that torch would use, such as OMP_NUM_THREADS, are those of one worker, and not fewer workers.
     """
-    cores = torch.get_num_threads()
+    cores = cores_allowed()
     device = resolve_device(cfg.runtime)
     devices = [str(device)]
     if devices == ["cuda"]:  # any GPU
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     by_default = len(devices) if device.type == "cuda" else max(1, cores // max(1, cfg.runtime.threads))
     num = min(cfg.workers or by_default, num_blocks)
-    threads = cfg.runtime.threads or max(1, cores // max(1, num))
+    threads = cfg.runtime.threads or max(1, min(torch.get_num_threads(), cores // max(1, num)))
     runtimes = [
         dataclasses.replace(cfg.runtime, device=devices[i % len(devices)], threads=threads)
         for i in range(num)

@@ -5,7 +5,6 @@ All of it goes to the cache, where `nmt train` with the same data, tokenizer and
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from nmt.runs.scored_sets import keep_sets
 from nmt.runs.start import opened_start
 from nmt.runs.tasks import TASKS
 from nmt.runs.training_data import prepare
+from nmt.runtime import cores_allowed
 from nmt.signals import StopRequest
 from nmt.temporary import temporary_folder
 from nmt.training.tracking import TrackedRun, Tracker
@@ -31,7 +31,7 @@ def run(trial: Composed) -> dict[str, Any]:
     workers = trial.to_config(PrepareConfig).prepare.workers
     cfg, _ = trial.to_training()
     with StopRequest(cfg.runtime.grace_seconds):
-        prepare_data(cfg, workers or len(os.sched_getaffinity(0)))
+        prepare_data(cfg, workers or cores_allowed())
     print(f"prepared    {cache_dir()}")
     return {}
 

@@ -293,21 +293,30 @@ def test_keys_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "threads", "num_blocks", "expected"),
+    ("workers", "threads", "of_torch", "num_blocks", "expected"),
     [
-        (0, 0, 100, [1] * 6),
-        (0, 3, 100, [3, 3]),
-        (0, 8, 100, [8]),
-        (0, 0, 2, [3, 3]),
-        (4, 0, 100, [1] * 4),
-        (2, 1, 100, [1, 1]),
-        (0, 0, 0, []),
+        (0, 0, 6, 100, [1] * 6),
+        (0, 3, 6, 100, [3, 3]),
+        (0, 8, 6, 100, [8]),
+        (0, 0, 6, 2, [3, 3]),
+        (4, 0, 6, 100, [1] * 4),
+        (2, 1, 6, 100, [1, 1]),
+        (0, 0, 6, 0, []),
+        (0, 0, 1, 100, [1] * 6),  # OMP_NUM_THREADS=1
+        (2, 0, 1, 100, [1, 1]),
+        (0, 3, 1, 100, [3, 3]),
     ],
 )
 def test_each_worker_has_its_share_of_the_cores(
-    workers: int, threads: int, num_blocks: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+    workers: int,
+    threads: int,
+    of_torch: int,
+    num_blocks: int,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(6)})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: of_torch)
     cfg = TranslateConfig("r", runtime=RuntimeConfig("cpu", threads=threads), input="a", output="b")
     cfg.workers = workers
     assert [one.runtime.threads for one in worker_settings(cfg, num_blocks)] == expected
