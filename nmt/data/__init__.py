@@ -10,12 +10,13 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     sentences           Text to sentences, by rules; too long ones to parts.
     compression         Compressed files, told by their first bytes.
     lines               The lines of text files, plain or compressed, block by block.
+    scripts             The scripts of letters and of languages.
+    side_files          The files that a path means, and the way out where one is not there.
     files               Pairs from files: parallel plain text, TSV and JSONL.
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.
     stages              The stages of a mixture: its weights until some update.
-    scripts             The scripts of letters and of languages.
     draws               Random numbers that are hashes of a key and a counter.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     lexicon             Word translation probabilities, and the alignment of the words of a pair.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
-from nmt.data.compression import COMPRESSIONS, without_suffix
+from nmt.data.compression import without_suffix
 from nmt.data.documents import DocumentEnds
-from nmt.data.lines import is_cut, read_lines, require_file, require_no_pipe
+from nmt.data.lines import is_cut, read_lines, require_file
 from nmt.data.pairs import (
     MAX_LINE_CHARS,
     MAX_SHOWN_CHARS,
@@ -34,6 +34,7 @@ from nmt.data.pairs import (
     stamp_of_files,
     weight_of,
 )
+from nmt.data.side_files import file_of, files_of_sides
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,14 +111,8 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     if (table := stream_table(cfg, split)) is not None:
         return table
-    require_no_pipe(Path(place), key)
-    if Path(place).is_file():
-        raise UserError(
-            f"{key}: {place} is one file of unknown format; pairs come from one .tsv, .csv or .jsonl file, "
-            "or from two text files, whose path is given with {lang} for the language"
-        )
-    pattern = place if "{lang}" in place else f"{place}.{{lang}}"
-    src, tgt = (_find(pattern.replace("{lang}", column), key) for column in cfg.sides)
+    keys = [f"{cfg.key_prefix}.src", f"{cfg.key_prefix}.tgt"] if cfg.sides == (cfg.src, cfg.tgt) else []
+    src, tgt = files_of_sides(place, key, cfg.sides, keys)
     if src.samefile(tgt):
         raise UserError(f"{key}: {src} is both the source and the target; name two different files")
     if cfg.weights is not None:
@@ -155,7 +150,7 @@ def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
     rows = readers.get(Path(without_suffix(Path(place).name)).suffix)
     if rows is None:
         return None
-    file = _find(place, key)
+    file = file_of(place, key)
     return PairStream(
         lambda: stamp_of_files([file], cfg.columns, *cfg.document_columns),
         lambda: _chunks(cfg, rows(file, cfg, key)),
@@ -167,7 +162,7 @@ def stream_text(cfg: TextData, split: Split) -> PairStream:
     held_out = split is Split.validation and cfg.validation is None
     key = cfg.key(Split.train if held_out else split)
     place = cfg.train if held_out else cfg.place(split)
-    file = _find(os.path.expanduser(place or ""), key)
+    file = file_of(os.path.expanduser(place or ""), key)
     shared = cfg.validation is None and split is not Split.test
     options = (held_out, cfg.held_out, cfg.blocks) if shared else ()
 
@@ -214,16 +209,6 @@ def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
             f"set {cfg.key(Split.validation)}, or fewer blocks"
         )
     return ranges
-
-
-def _find(place: str, key: str) -> Path:
-    """Return the path of the file `place`, also as a compressed one; raise `UserError` when none is there."""
-    path = Path(place)
-    packed = [Path(f"{place}{kind.suffix}") for kind in COMPRESSIONS]
-    if not path.exists() and (found := [file for file in packed if file.exists()]):
-        return found[0]
-    require_file(path, key, f"; data=hub data.path={path} reads dataset folders")
-    return path
 
 
 def _parallel_chunks(src_path: Path, tgt_path: Path, key: str) -> Iterator[ParallelText]:

@@ -254,6 +254,57 @@ def test_a_missing_file_is_told_with_its_neighbours(tmp_path: Path) -> None:
     assert f"there is no file {tmp_path}/corpus/train.en, nor a directory {tmp_path}/corpus" in message
 
 
+@pytest.mark.parametrize(
+    ("files", "path", "message"),
+    [
+        (
+            ["train.en", "train.de"],
+            "train.en",
+            "{tmp}/train.en is the text of one side; leave out its language, which is put behind the path: "
+            "data.train={tmp}/train",
+        ),
+        (
+            ["train.en", "train.fr.gz", "train.log"],
+            "train",
+            "there is no file {tmp}/train.de, but there are files for en, fr; say which languages are meant, "
+            "such as data.src=en data.tgt=fr",
+        ),
+        (
+            ["uk/train.txt", "fi/train.txt"],
+            "{lang}/train.txt",
+            "there is no file {tmp}/en/train.txt, but there are files for fi, uk; say which languages are "
+            "meant, such as data.src=fi data.tgt=uk",
+        ),
+        (
+            ["c/train.en.gz", "c/train.de", "c/dev.en", "c/dev.de", "c/half.en", "c/README"],
+            "c",
+            "{tmp}/c is a directory; name what its files begin with: data.train={tmp}/c/dev or "
+            "data.train={tmp}/c/train",
+        ),
+        (
+            ["c/x.txt"],
+            "c",
+            "{tmp}/c is a directory; name what its files NAME.en and NAME.de begin with: "
+            "data.train={tmp}/c/NAME; data=hub data.path={tmp}/c reads dataset folders",
+        ),
+    ],
+)
+def test_the_path_or_the_languages_that_are_meant_are_told(
+    tmp_path: Path, files: list[str], path: str, message: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path, name, lines(ENGLISH))
+    cfg = FilesData(train=f"{tmp_path}/{path}")
+    assert error_of(cfg) == "data.train: " + message.replace("{tmp}", str(tmp_path))
+
+
+def test_sides_with_names_of_their_own_are_no_languages_to_set(tmp_path: Path) -> None:
+    write_pair(tmp_path, lines(ENGLISH), lines(GERMAN))
+    cfg = FilesData(train=str(tmp_path / "train"), tgt_column="second")
+    assert "languages" not in error_of(cfg)
+
+
 @pytest.mark.fault(27)
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").mkdir()
