@@ -25,6 +25,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
+    swapped             Splits whose sides are the other way round than those of the training pairs.
     excerpt             The first pairs of each split as files of their own.
     filters             The limits of training pairs, ahead of data.filters, and the report of all filters.
     pair_filters        The filters of the table: what each measures and accepts.

@@ -40,6 +40,9 @@ from nmt.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+TABLES = (".tsv", ".csv", ".jsonl")
+"""Ends of the names of files of rows."""
+
 _MISSING = object()
 
 
@@ -143,14 +146,22 @@ def _weighed(src: Path, tgt: Path, place: str, cfg: FilesData, key: str) -> Pair
     return PairStream(lambda: stamp_of_files([src, tgt, file], "weights"), chunks)
 
 
+def is_table(place: str) -> bool:
+    """Return whether a path means one file of rows, told by its name."""
+    return _kind(place) in TABLES
+
+
+def _kind(place: str) -> str:
+    return Path(without_suffix(Path(place).name)).suffix
+
+
 def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
     """Return one split from a file of rows, told by its name; None for the name of another file."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
-    readers = {".tsv": _tsv_rows, ".csv": _csv_rows, ".jsonl": _jsonl_rows}
-    rows = readers.get(Path(without_suffix(Path(place).name)).suffix)
-    if rows is None:
+    if not is_table(place):
         return None
-    file = file_of(place, key)
+    readers = {".tsv": _tsv_rows, ".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    rows, file = readers[_kind(place)], file_of(place, key)
     return PairStream(
         lambda: stamp_of_files([file], cfg.columns, *cfg.document_columns),
         lambda: _chunks(cfg, rows(file, cfg, key)),

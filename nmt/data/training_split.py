@@ -36,6 +36,7 @@ from nmt.data.pair_filters import ModelScorers
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated, one_line
 from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
+from nmt.data.swapped import swapped_parts, way_out
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig, punctuated
 from nmt.data.tokenizer_training import prepare as prepare_lines
@@ -250,6 +251,11 @@ def prepare(
         run.keep_text(Split(name), kept, cfg)
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
+        for part in swapped_parts(cfg, Split(name), cache_dir()) if not cfg.streaming else ():
+            log(
+                f"warning: {part.key(Split(name))}: source and target are like target and source of the "
+                f"training pairs; {way_out(part, Split(name))}"
+            )
     if not Tokenizer.exists(run.path):
         augmentation = Augmentation.of(cfg).without_lexicon
         if inherited is None:

@@ -197,7 +197,7 @@ class SplitReport:
     shift: Shift | None
     similar: list[Example]
     similar_count: int
-    sampled: int
+    sample: ParallelText
     languages: list[Languages]
     wrong_language: list[Example]
     filtered: FilterReport | None
@@ -356,7 +356,7 @@ class Examination:
             shift=self.alignment.shift,
             similar=shown,
             similar_count=len(similar),
-            sampled=len(lines),
+            sample=text,
             languages=languages,
             wrong_language=wrong,
             filtered=self.filtered if self.split is Split.train and self.cfg.has_source else None,

@@ -10,6 +10,7 @@ import numpy as np
 
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, Split
 from nmt.data.sources import has_split
+from nmt.data.swapped import are_swapped, way_out
 from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
@@ -162,8 +163,14 @@ def judged(
     found += _missing(data)
     found += _unscorable(data)
     for report in reports:
-        found += [*_sides(report), *_languages(report), *_overlaps(report), *_repeats(report)]
-        found += [*_kinds(report), *_size(report), *_filtered(report), *_trial(report)]
+        found += [
+            *_swapped(report, reports),
+            *_sides(report),
+            *_languages(report),
+            *_overlaps(report),
+            *_repeats(report),
+        ]
+        found += [*_repeats(report), *_kinds(report), *_size(report), *_filtered(report), *_trial(report)]
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))
 
@@ -240,6 +247,22 @@ def _sides(report: SplitReport) -> Iterator[Finding]:
         )
 
 
+def _swapped(report: SplitReport, reports: Sequence[SplitReport]) -> Iterator[Finding]:
+    """Yield that the sides of a split to score on are the other way round than those to train on."""
+    cfg, trained = report.cfg, {one.cfg.key_prefix: one for one in reports if one.split is Split.train}
+    other = trained.get(cfg.key_prefix, trained.get("data"))
+    if report.split is Split.train or other is None or not cfg.has_source or cfg.has_labels:
+        return
+    if (cfg.src, cfg.tgt) == (other.cfg.src, other.cfg.tgt) and are_swapped(other.sample, report.sample):
+        yield Finding(
+            Severity.breaks,
+            report.name,
+            "swapped",
+            "the source is like the target of the training pairs, and the target like their source",
+            way_out(cfg, report.split),
+        )
+
+
 def _languages(report: SplitReport) -> Iterator[Finding]:
     names = [told.expected for told in report.languages]
     for number, told in enumerate(report.languages):
@@ -257,9 +280,7 @@ def _languages(report: SplitReport) -> Iterator[Finding]:
                 "language",
                 f"{side}: {share(told.wrong, told.looked_at)} of the sampled lines that are long and clear "
                 f"enough look like another language than {told.expected}: {others}",
-                "swap data.src and data.tgt, or the columns"
-                if is_other
-                else with_row(report, DROP, "{name: language}"),
+                way_out(report.cfg, report.split) if is_other else with_row(report, DROP, "{name: language}"),
                 told.wrong,
                 told.looked_at,
                 [one for one in report.wrong_language if one.note.startswith(f"{_name(report, number)} ")],
@@ -320,15 +341,16 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
             "{name: duplicates, normalise: true}",
         )
     if report.similar_count:
+        sampled = len(report.sample)
         yield Finding(
             Severity.note,
             report.name,
             "similar",
-            f"of a sample of {report.sampled:,} pairs, {share(report.similar_count, report.sampled)} share "
+            f"of a sample of {sampled:,} pairs, {share(report.similar_count, sampled)} share "
             f"{SIMILAR:.0%} of their letters, five at a time, with another one of the sample",
             "templates and boilerplate: keep a few of each" if training else "",
             report.similar_count,
-            report.sampled,
+            sampled,
             report.similar,
         )
     for kind, other in (("source", "targets"), ("target", "sources")) if report.cfg.has_source else ():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
-from nmt.doctor import language
+from nmt.doctor import corpus, language
 from nmt.doctor.page import TEMPLATE
 
 HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
@@ -243,6 +243,25 @@ def test_lines_in_another_language_are_found(tmp_path: Path) -> None:
     assert found["examples"][0]["note"] == "de side: looks like fr"
     swapped = examined(tmp_path, written(tmp_path, train=[(b, a) for a, b in pairs]), code=2)
     assert {one["kind"] for one in swapped["findings"] if one["severity"] == "breaks"} == {"language"}
+    (remedy,) = {one["remedy"] for one in swapped["findings"] if one["severity"] == "breaks"}
+    assert remedy == (
+        f"swap the names of the files {tmp_path}/train.en and {tmp_path}/train.de; where all splits are the "
+        "other way round, or set data.src_column=de data.tgt_column=en"
+    )
+
+
+def test_validation_pairs_the_other_way_round_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "languages_of", lambda lines, name: language.Languages(name))
+    validation = [(tgt, src) for src, tgt in sentences(20, seed=1)]
+    arguments = written(tmp_path, train=sentences(300), validation=validation, test=sentences(20, seed=2))
+    report = examined(tmp_path, arguments, code=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "breaks"]
+    assert (found["where"], found["kind"]) == ("validation", "swapped")
+    assert found["remedy"].startswith(
+        f"swap the names of the files {tmp_path}/validation.en and {tmp_path}/validation.de; "
+    )
 
 
 def test_rows_of_strangers_are_text_on_the_page(faulty: list[str], tmp_path: Path) -> None:
