@@ -125,7 +125,7 @@ def features_of(scorer: Run, wanted: tuple[str, str]) -> list[Feature]:
     cfg, found = scorer.cfg, list[str]()
     if cfg.task is Task.language_model:
         found = ["language_model"] if cfg.data.tgt == tgt else []
-        does = f"models {cfg.data.tgt}"
+        does = f"models {cfg.data.tgt}, the data.tgt of its training"
     else:
         if (src, tgt) in cfg.data.languages:
             found.append("right_to_left" if cfg.tokenizer.right_to_left else "forward")
@@ -135,6 +135,7 @@ def features_of(scorer: Run, wanted: tuple[str, str]) -> list[Feature]:
     if not found:
         raise UserError(
             f"scorers: {scorer.directory.path} {does}, and can score no translation from {src} to {tgt}; "
-            f"name runs that translate {src} to {tgt} or {tgt} to {src}, or model {tgt}"
+            f"name runs that translate {src} to {tgt} or {tgt} to {src}, or language models trained with "
+            f"data.tgt={tgt}"
         )
     return [Feature(kind, scorer) for kind in found]

@@ -52,8 +52,10 @@ def test_what_a_run_can_score_is_found_from_its_config(reranker: Reranker, runs:
         features_of(reranker.run, ("de", "fr"))
     assert str(caught.value) == (
         f"scorers: {runs['run']} translates en to fr, and can score no translation from de to fr; "
-        "name runs that translate de to fr or fr to de, or model fr"
+        "name runs that translate de to fr or fr to de, or language models trained with data.tgt=fr"
     )
+    with pytest.raises(UserError, match=r"lm models fr, the data\.tgt of its training, and can score no"):
+        features_of(open_run(runs["language_model"], runtime_cfg=CPU), ("fr", "en"))
 
 
 def test_features_are_the_scores_of_the_runs(reranker: Reranker, runs: dict[str, Path]) -> None:
