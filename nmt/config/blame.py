@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
@@ -16,12 +17,21 @@ from nmt.config.verb import Verb
 from nmt.errors import Problems
 
 
+def is_about(problem: str, keys: Iterable[str]) -> bool:
+    """Return whether a problem is that one of `keys` is not set, or names one that is no mere word."""
+    named = "|".join(re.escape(key) for key in keys if "." in key)
+    return problem.startswith(tuple(f"{key} is not set" for key in keys)) or bool(
+        named and re.search(rf"(?<![\w.])({named})(?!\w|\.\w)", problem)
+    )
+
+
 def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     """Raise `UserError` with all that is wrong with overrides which together make no config.
 
     Each value is set by itself; those that can be set are then checked together, again and again without
     those to blame, because a component states the first of its values that is out of range. To blame are
     those without which nothing is wrong, and where there are none, those without which the problem is gone.
+    What is then wrong with a key that is to blame is wrong with its default, and not told.
     """
     overrides = parse_overrides(lines)
     values = [o for o in overrides if o.key_or_group not in verb.groups and not o.is_hydra_override()]
@@ -37,12 +47,16 @@ def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
         left = tuple(is_missing(o.key_or_group) for o in values if not any(o is other for other in some))
         return [problem for problem in found if not problem.startswith(left)]
 
+    def told(found: Sequence[str], fit: Sequence[Override]) -> list[str]:
+        refused = {o.key_or_group for o in values} - {o.key_or_group for o in fit}
+        return [problem for problem in found if not is_about(problem, refused)]
+
     fit, problems = list[Override](), Problems()
     for override in values:
         with problems.gathered(), explained():
             OmegaConf.update(copy.deepcopy(base), override.key_or_group, override.value(), merge=True)
             fit.append(override)
-    while new := [problem for problem in problems_of(fit) if problem not in problems]:
+    while new := [problem for problem in told(problems_of(fit), fit) if problem not in problems]:
         problems += new
         left = [(o, problems_of([other for other in fit if other is not o])) for o in fit]
         alone = [o for o, found in left if found]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 
 from nmt.config import help
-from nmt.config.blame import refuse_all
+from nmt.config.blame import is_about, refuse_all
 from nmt.config.composed import Composed
 from nmt.config.explain import explained, is_missing
 from nmt.config.named_runs import implied, stored_config
@@ -24,6 +24,7 @@ from nmt.config.overrides import (
 )
 from nmt.config.schemas import set_up
 from nmt.config.verb import Verb
+from nmt.errors import Problems
 
 
 def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
@@ -56,16 +57,16 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
         elif flags.info is not None:
             hydra_app.show_info(flags.info, verb.name, lines)
         else:
-            with problems.gathered(), explained():
+            wrong = Problems()
+            with wrong.gathered(), explained():
                 composed = Composed.of(verb, lines)
                 composed.checked(verb)
-            if not problems:
+            if not (problems or wrong):
                 return [composed]
-            with problems.gathered():
+            with wrong.gathered():
                 refuse_all(verb, lines)
-            # What an argument that cannot be used would have set is not missing.
-            unset = tuple(f"{key} is not set" for key in read.refused)
-            problems[:] = [_as_called(verb, one) for one in problems if not one.startswith(unset)]
+            # What an argument that cannot be used would have set is neither missing nor wrong.
+            problems += [_as_called(verb, one) for one in wrong if not is_about(one, read.refused)]
             problems.refuse()
     return []
 

@@ -267,6 +267,22 @@ def test_what_a_refused_argument_would_have_set_is_not_missing() -> None:
     assert not any(problem.startswith("data.train is not set") for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("data.context=x", "data.context must be a whole number, but is 'x'"),
+        ("data.context=-1", "data.context must not be negative, but is -1"),
+        ("data.context=1,2", "'data.context=1,2' names several values; add -m to try each"),
+    ],
+)
+def test_what_needs_a_refused_argument_is_not_wrong(argument: str, problem: str) -> None:
+    files = ["data=files", "data.train=a", "data.validation=a", "data.test=a"]
+    with pytest.raises(UserError) as refused:
+        compose(VERBS["train"], [*files, argument, "data.context_target=true"])
+    (told,) = refused.value.problems
+    assert told.startswith(problem)
+
+
 def test_a_sweep_goes_where_it_is_told() -> None:
     trials = sweep("model=transformer_tiny,transformer_small", "sweep.dir=my/sweep")
     assert [trial.to_training()[1] for trial in trials] == [
