@@ -53,9 +53,9 @@ class AugmentedData(DataConfig):
         return self.of.languages
 
     @property
-    def scored_language(self) -> str:
-        """That of the corpus."""
-        return self.of.scored_language
+    def scored_languages(self) -> tuple[str, str]:
+        """Those of the corpus."""
+        return self.of.scored_languages
 
     @property
     def tags(self) -> dict[str, str]:

@@ -133,9 +133,14 @@ class DataConfig:
         return [(self.src, self.tgt)]
 
     @property
+    def scored_languages(self) -> tuple[str, str]:
+        """The source and target language of the scored splits."""
+        return self.src, self.tgt
+
+    @property
     def scored_language(self) -> str:
         """The target language of the scored splits, by whose rules BLEU splits words."""
-        return self.tgt
+        return self.scored_languages[1]
 
     @property
     def tags(self) -> dict[str, str]:
@@ -302,6 +307,16 @@ class ColumnsConfig(TableConfig):
     """Weights of the training pairs in the loss, from 0: a file with a number a line beside files of plain
     text, else the name of a column or key."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sides[0] == self.sides[1]:
+            keys = (f"{self.key_prefix}.{side}" for side in ("src", "tgt"))
+            both = " and ".join(
+                f"{key}_column={column}" if column else f"{key}={self.sides[0]}"
+                for key, column in zip(keys, (self.src_column, self.tgt_column), strict=True)
+            )
+            raise UserError(f"{both} name the same text for both sides; name two different columns or files")
+
     @property
     def knows_documents(self) -> bool:
         """Always True."""
@@ -364,6 +379,11 @@ class ColumnsConfig(TableConfig):
             return "document_column", f"{self.key_prefix}.document_column"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return key, f"{self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
+
+
+def directions(languages: Iterable[tuple[str, str]]) -> str:
+    """Return pairs of languages, each once, as a sentence says what is translated."""
+    return " and ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(languages))
 
 
 def weight_of(value: str, where: str) -> float:

@@ -228,11 +228,14 @@ class MixtureData(DataConfig):
         return {name: f"<{entry['tag']}>" for name, entry in self.corpora.items() if "tag" in entry}
 
     @property
-    def scored_language(self) -> str:
-        """The target language of the scored corpora if all have the same, else `tgt`."""
-        scored = {**self.parts(Split.validation), **self.parts(Split.test)}
-        known = {part.tgt for part in scored.values()}
-        return known.pop() if len(known) == 1 else self.tgt
+    def scored_languages(self) -> tuple[str, str]:
+        """Those of the scored corpora, each if all have the same, else `src` or `tgt`."""
+        scored = {**self.parts(Split.validation), **self.parts(Split.test)}.values()
+        sources, targets = {part.src for part in scored}, {part.tgt for part in scored}
+        return (
+            sources.pop() if len(sources) == 1 else self.src,
+            targets.pop() if len(targets) == 1 else self.tgt,
+        )
 
 
 @dataclass
@@ -538,7 +541,7 @@ def modified(text: ParallelText, cfg: AugmentedData) -> ParallelText:
     """Return the pairs to score on, with the modifiers of an augmented set."""
     from nmt.data.augmentation import Augmentation  # which imports numpy
 
-    return Augmentation.of(cfg)(text, seed=0)
+    return Augmentation.of(cfg, cfg.scored_languages)(text, seed=0)
 
 
 def _read(cfg: DataConfig, split: Split) -> ParallelText:

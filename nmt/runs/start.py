@@ -19,9 +19,9 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.config.starting import OptimizerUse, VocabularyUse, kept, refuse_contradictions
 from nmt.config.stored import load_config, to_plain
 from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
-from nmt.data.pairs import Split
+from nmt.data.pairs import Split, directions
 from nmt.data.tokenizer import Tokenizer
-from nmt.errors import Log, UserError, first_of
+from nmt.errors import Log, UserError, first_of, warn
 from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import TokenEmbedding
@@ -156,6 +156,8 @@ def opened_start(cfg: TrainConfig) -> Start | None:
     stored = dataclasses.replace(stored, model=kept(stored.model, init.layers))
     refuse_contradictions(init, to_plain(cfg), to_plain(stored))
     _require_symbols(cfg, stored)
+    if turned := _turned_directions(cfg, stored):
+        warn(f"init={init.run} {turned}; swap data.src and data.tgt unless that is meant")
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
     run = open_run(init.run, checkpoint, dataclasses.replace(cfg.runtime, device="cpu"), init.layers)
@@ -170,6 +172,15 @@ def _require_symbols(cfg: TrainConfig, stored: TrainConfig) -> None:
             f"init.vocabulary=keep: the vocabulary of {cfg.init.run} has no piece for the tag "
             f"{', '.join(sorted(new - old))}; set init.vocabulary=extend"
         )
+
+
+def _turned_directions(cfg: TrainConfig, stored: TrainConfig) -> str:
+    """Return what both trainings translate, if that is the same the other way round alone, or nothing."""
+    new, old = cfg.data.languages, stored.data.languages
+    is_text = {cfg.task, stored.task} == {Task.translation} and cfg.init.weights
+    if not is_text or {*new} & {*old} or not {*new} & {(tgt, src) for src, tgt in old}:
+        return ""
+    return f"translates {directions(old)}, but this training {directions(new)}"
 
 
 def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -> None:

@@ -30,7 +30,7 @@ from nmt.data import sources
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.lines import read_lines
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.pairs import DataConfig, ParallelText, Split, directions
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import LineSplitting
@@ -227,8 +227,8 @@ def _require_use(
             raise UserError(f"teacher={run} has task={trained.task.value} and translates nothing")
         if not {*trained.data.languages} & {*known[Side.src], *known[Side.tgt]}:
             raise UserError(
-                f"teacher={run} translates {_directions(trained.data.languages)}, but the data is "
-                f"{_directions(forward)}; name another teacher, or other data=..."
+                f"teacher={run} translates {directions(trained.data.languages)}, but the data is "
+                f"{directions(forward)}; name another teacher, or other data=..."
             )
     for side in Side:
         if not cfg.distil.text(side):
@@ -239,22 +239,18 @@ def _require_use(
                 f"{key} needs data of one corpus, but data={cfg.data.name} has {', '.join(parts)}"
             )
         if not any({*trained.data.languages} & {*known[side]} for trained in teachers.values()):
-            raise UserError(f"{key} needs a teacher that translates {_directions(known[side])}")
+            raise UserError(f"{key} needs a teacher that translates {directions(known[side])}")
     sides = [s for s in Side if any({*t.data.languages} & {*known[s]} for t in teachers.values())]
     if cfg.distil.backward_tag is not None and Side.tgt not in sides:
         raise UserError(
             f"distil.backward_tag={cfg.distil.backward_tag} is for back-translated pairs, but no teacher "
-            f"translates {_directions(known[Side.tgt])}; leave it out"
+            f"translates {directions(known[Side.tgt])}; leave it out"
         )
     if cfg.distil.needs_references and all(cfg.distil.text(side) for side in sides):
         raise UserError(
             "distil.candidates=closest and distil.min_chrf compare translations with references, which a "
             "text in one language does not have; use distil.min_score or distil.best_share"
         )
-
-
-def _directions(languages: Sequence[tuple[str, str]]) -> str:
-    return " and ".join(f"{src} to {tgt}" for src, tgt in dict.fromkeys(languages))
 
 
 def _corpus(

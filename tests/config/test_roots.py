@@ -22,7 +22,7 @@ from nmt.config.roots import TrainConfig, TranslateConfig, with_batch_tokens
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData
-from nmt.data.pairs import DataConfig
+from nmt.data.pairs import ColumnsConfig, DataConfig
 from nmt.data.sources import SOURCES
 from nmt.errors import UserError
 from nmt.models.configs import MODELS
@@ -494,6 +494,23 @@ def test_other_metrics_may_not_change_how_the_best_checkpoint_is_chosen() -> Non
     assert refuse_difference(old, new, Path("runs/a"))
     assert fingerprint(config("metrics=[chrf]")) != fingerprint(config())
     assert fingerprint(config("metrics=[bleu]")) == fingerprint(config())
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"src_column": "de"}, "data.src_column=de and data.tgt=de"),
+        ({"tgt_column": "en"}, "data.src=en and data.tgt_column=en"),
+        ({"src_column": "1", "tgt_column": "1"}, "data.src_column=1 and data.tgt_column=1"),
+    ],
+)
+@pytest.mark.parametrize("source", [FilesData, HubData])
+def test_the_sides_are_two(source: type[ColumnsConfig], columns: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError) as caught:
+        source(**columns)
+    assert str(caught.value) == (
+        f"{named} name the same text for both sides; name two different columns or files"
+    )
 
 
 @pytest.mark.parametrize("language", ["/../x", "a/b", "a\\b", ".", ".hidden"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,16 @@ def test_tags_in_front_of_the_sources_of_a_mixture_stay() -> None:
     assert plain.src[0].startswith("<2fr> ")
     assert upper.src == [f"<2fr> {line.removeprefix('<2fr> ').upper()}" for line in plain.src]
     assert found.tags == data.tags  # so that no further tag is put in front
+
+
+def test_the_pairs_of_a_mixture_are_modified_by_the_rules_of_their_own_languages(tmp_path: Path) -> None:
+    for language in ("en", "tr"):
+        (tmp_path / f"dev.{language}").write_text("iki\n")
+    entry = {"src": "tr", "tgt": "en", "train": f"{tmp_path}/dev", "validation": f"{tmp_path}/dev"}
+    data = MixtureData(corpora={"a": entry})
+    (found,) = set_configs({"upper": {"augment": ["upper_case"]}}, data).values()
+    upper = load(found, Split.validation)
+    assert (upper.src, upper.tgt) == (["İKİ"], ["IKI"])
 
 
 @pytest.mark.parametrize(
