@@ -74,9 +74,8 @@ def with_fixed_checkpoints(cfg: AnyRunConfig) -> tuple[AnyRunConfig, dict[str, A
 def _resolved(name: str, run: RunDirectory, cfg: TrainConfig) -> str:
     """Return average or the number of a step for any name of a checkpoint."""
     require_checkpoint(name)
+    run.require_checkpoint()
     store = run.checkpoints
-    if not store.steps():
-        raise UserError(f"{run.path} has no checkpoint yet; train it with `nmt train run={run.path} ...`")
     if name == "final":
         name = AVERAGE if store.has_average() and cfg.trainer.average else "best"
     return name if name == AVERAGE else str(_step_of(name, run))

@@ -65,6 +65,8 @@ SEALED = (
     *(f"data/{folder}{split}.*" for folder in ("", "*/") for split in ("validation", "test")),
 )
 """Files whose SHA-256 is in MANIFEST.json."""
+ENDINGS = {"failed": "has failed", "stopped": "was stopped", "preempted": "was interrupted"}
+"""What a message says of a training that has ended early, by its state in status.json."""
 RESULTS = {
     **dict.fromkeys(("step", "train_seconds", "tgt_tokens_per_second"), float),
     "signatures": dict[str, str],
@@ -88,6 +90,7 @@ class RunDirectory:
         self.path = path
         self.config_file = path / "config.yaml"
         self.results_file = path / "results.json"
+        self.status_file = path / "status.json"
         self.hypotheses = path / "hypotheses"
         self.evaluations = path / "evaluations"
         self._data = path / "data"
@@ -209,6 +212,19 @@ class RunDirectory:
                     f"{self.path / name} has changed since the run began: its SHA-256 is {found[:16]}..., "
                     f"but {self._manifest.name} has {str(sums[name])[:16]!r}...; restore the file"
                 )
+
+    def require_checkpoint(self) -> None:
+        """Raise `UserError` when there is nothing to open yet; say how the training ended, if it did."""
+        if self.checkpoints.steps():
+            return
+        told = ""
+        if self.status_file.is_file():
+            found = read_json(self.status_file, {"state": str, "reason": str})
+            reason = f": {found['reason']}" if found["reason"] else ""
+            told = f", and its training {ENDINGS.get(found['state'], 'goes on')}{reason}"
+        raise UserError(
+            f"{self.path} has no checkpoint yet{told}; train it with `nmt train run={self.path} ...`"
+        )
 
     def copy_sealed(self, folder: Path) -> None:
         """Copy the tokenizer and the kept data into another directory."""

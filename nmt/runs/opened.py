@@ -471,6 +471,7 @@ def open_run(
     """
     cfg, directory = load_run(str(path)), RunDirectory(Path(path))
     directory.verify()
+    directory.require_checkpoint()
     device = runtime.prepare(runtime_cfg or RuntimeConfig())
     tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
     model = initial_model(cfg, tokenizer)

@@ -25,7 +25,7 @@ class Status:
 
     def __init__(self, run: RunDirectory, stop: StopRequest, requeue: bool):
         self.run, self.stop, self.requeue = run, stop, requeue
-        self.file = run.path / "status.json"
+        self.file = run.status_file
         self._ending = threading.Lock()
 
     def __enter__(self) -> None:

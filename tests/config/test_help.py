@@ -52,7 +52,6 @@ def test_help_of_a_group_that_is_no_part(capsys: pytest.CaptureFixture[str]) -> 
     ("word", "key"),
     [
         ("lr", "schedule.peak_rate"),  # of other choices than the one in force
-        ("lr", "schedule.factor"),
         ("peak", "schedule.peak_rate"),
         ("Beam", "decoding.beam_size"),
         ("batch_size", "trainer.batch_tokens"),

@@ -17,6 +17,7 @@ from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
 from nmt.files import write_json
 from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import open_run
 from nmt.training.checkpoint import Checkpoint
 from nmt.verbs import VERBS
 
@@ -40,6 +41,29 @@ def test_a_new_directory_is_claimed_and_known_again_once_trained(tmp_path: Path)
     assert not run.claim(config("decoding=greedy"))
     with pytest.raises(UserError, match="belongs to a run with another config:\n  seed: 1 -> 2"):
         run.claim(config("seed=2"))
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({}, ""),
+        ({"state": "failed", "reason": "too large"}, ", and its training has failed: too large"),
+        ({"state": "preempted", "reason": "SIGTERM"}, ", and its training was interrupted: SIGTERM"),
+        ({"state": "running", "reason": ""}, ", and its training goes on"),
+    ],
+)
+def test_a_run_without_a_model_says_how_its_training_ended(
+    tmp_path: Path, state: dict[str, str], told: str
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.claim(config())
+    if state:
+        write_json(run.status_file, state)
+    with pytest.raises(UserError) as caught:
+        open_run(run.path)
+    assert str(caught.value) == (
+        f"{run.path} has no checkpoint yet{told}; train it with `nmt train run={run.path} ...`"
+    )
 
 
 def test_a_start_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
