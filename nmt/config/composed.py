@@ -91,7 +91,7 @@ class Composed:
             if told := [one for one in settings if one.reason]:
                 tell(self._defaults(told))
             return settings
-        census = small_data.counted(cfg)
+        census = small_data.counted_pairs(cfg)
         settings = small_data.settings_for(census, training)
         for line in small_data.remarks(census, training, settings):
             tell(line)
@@ -108,9 +108,12 @@ class Composed:
         line = " and ".join(f"{key}={value}" for key, value in shown.items())
         if small_data.VOCABULARY not in shown:
             return f"by the corpus: {line}"
+        told = f"without a recipe: {line}; set {' and '.join(shown)} for others"
+        if self.cfg.task is Task.language_model:
+            return told
         return (
-            f"without a recipe: {line}; set {' and '.join(shown)} for others, or take "
-            "experiment=small_data, which chooses by the pairs, up to some hundred thousand of them"
+            f"{told}, or take experiment=small_data, which chooses by the pairs, up to some hundred thousand "
+            "of them"
         )
 
     def run_dir(self, cfg: TrainConfig) -> Path:

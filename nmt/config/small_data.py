@@ -27,6 +27,7 @@ from nmt.config.plain import read_plain
 from nmt.config.roots import Task, TrainConfig
 from nmt.data import casing, census
 from nmt.data.census import Census, SideCensus
+from nmt.data.filters import all_lines, filter_pairs, filter_texts
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer_training import COUNTED, Case, Normalization, TokenizerConfig, TokenizerKind
 from nmt.disk_cache import cache_dir
@@ -110,21 +111,26 @@ def filled(cfg: DictConfig, settings: Sequence[Setting]) -> DictConfig:
     return closed
 
 
-def counted(cfg: TrainConfig) -> Census:
-    """Count the training split of `cfg`; raise `UserError` when there is none to count before training."""
-    if why := _not_countable(cfg):
+def counted_pairs(cfg: TrainConfig) -> Census:
+    """Count the training split of `cfg`; raise `UserError` when it has no pairs to count before training."""
+    is_text = cfg.task is Task.language_model
+    if why := f"task={cfg.task.value}" if is_text else _not_countable(cfg):
         raise UserError(
             f"{why} has no sentence pairs to count before the training, but experiment=small_data chooses by "
             f"their number; take another experiment, or set all of {', '.join(KEYS)}"
         )
-    return census.take(cfg.data, cache_dir())
+    return counted(cfg)
+
+
+def counted(cfg: TrainConfig) -> Census:
+    """Count what the task trains on: pairs, labelled texts, or the targets alone."""
+    of_pairs = filter_texts if cfg.data.has_labels else filter_pairs
+    return census.take(cfg.data, all_lines if cfg.task is Task.language_model else of_pairs, cache_dir())
 
 
 def _not_countable(cfg: TrainConfig) -> str:
-    """Return the setting with which there are no pairs to count before training, or nothing."""
-    if cfg.task is not Task.language_model:
-        return "data.streaming=true" if cfg.data.streaming else ""
-    return f"task={cfg.task.value}"
+    """Return the setting with which nothing can be counted before training, or nothing."""
+    return "data.streaming=true" if cfg.data.streaming else ""
 
 
 def without_recipe(cfg: TrainConfig, composed: DictConfig) -> tuple[list[Setting], str]:
@@ -154,7 +160,8 @@ def _vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
         return Setting(VOCABULARY, usual, f"not chosen by the corpus, which {why} does not count")
     counts = counted(cfg)
     size = settings_for(counts, composed)[0].value
-    return Setting(VOCABULARY, size, f"for {counts.pairs:,} training pairs, {counts.words:,} words")
+    what = "lines of text" if cfg.task is Task.language_model else "training pairs"
+    return Setting(VOCABULARY, size, f"for {counts.pairs:,} {what}, {counts.words:,} words")
 
 
 def model_of(words: int) -> str:

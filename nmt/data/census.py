@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data import sources
-from nmt.data.filters import filter_pairs, filter_texts
+from nmt.data.filters import Filter
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Increased when the counts or the format of a cache entry change."""
 MOST_DISTINCT = 1_000_000
 """Distinct words that are counted; a corpus with more of them is not small."""
@@ -75,21 +75,21 @@ class Census:
         return Census(self.pairs + other.pairs, self.src + other.src, self.tgt + other.tgt)
 
 
-def take(cfg: DataConfig, cache: Path) -> Census:
-    """Return the counts of the pairs that are left of the training split when it has been filtered."""
+def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
+    """Return the counts of what the filter leaves of the training split."""
     streams = sources.streams(cfg, Split.train).values()
-    return sum((_cached(source, cfg, cache) for source in streams), Census())
+    return sum((_cached(source, cfg, pair_filter, cache) for source in streams), Census())
 
 
-def _cached(source: PairStream, cfg: DataConfig, cache: Path) -> Census:
-    options = source.stamp(), cfg.max_chars, cfg.max_ratio, unicodedata.unidata_version
+def _cached(source: PairStream, cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
+    limits = pair_filter.__name__, cfg.max_chars, cfg.max_ratio
+    options = source.stamp(), *limits, unicodedata.unidata_version
     entry = cache / entry_name("census", FORMAT_VERSION, *options)
     known = open_entry(entry)
     if known is not None:
         sides: list[dict[str, Any]] = [known["src"], known["tgt"]]
         return Census(known["pairs"], *(SideCensus(**side) for side in sides))
-    chosen = filter_texts if cfg.has_labels else filter_pairs
-    made = count(chosen(chunk, cfg)[0] for chunk in source.chunks())
+    made = count(pair_filter(chunk, cfg)[0] for chunk in source.chunks())
     write_entry(entry, lambda draft: dataclasses.asdict(made))
     return made
 

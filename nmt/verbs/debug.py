@@ -31,6 +31,7 @@ from nmt.data import census, source_factors
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
+from nmt.data.filters import filter_pairs
 from nmt.data.streaming import closed
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.distributed import ALONE
@@ -316,7 +317,7 @@ def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainC
     for name in found.left_out:
         log(f"the filter {name} reads something for each pair of all data; it is left out here")
     if cfg.task is Task.translation and not found.is_whole:
-        counts = census.take(found.data, folder / "cache")
+        counts = census.take(found.data, filter_pairs, folder / "cache")
         rules = small_data.settings_for(counts, OmegaConf.structured(cfg))
         size = next(setting.value for setting in rules if setting.key == "tokenizer.vocab_size")
         tokenizer = dataclasses.replace(tokenizer, vocab_size=min(tokenizer.vocab_size, int(size)))

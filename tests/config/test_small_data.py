@@ -351,6 +351,30 @@ def test_without_a_recipe_vocabulary_and_model_follow_the_pairs(
 
 
 @pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (["data=files", "data.src=xx", "data.tgt=yy", "data.train=train", "data.validation=dev"], 50),
+        (["data=text", "data.tgt=yy", "data.train=train.yy", "data.held_out=0.2"], 40),
+    ],
+)
+def test_the_vocabulary_of_a_language_model_follows_its_text(
+    data: list[str], lines: int, corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["task=language_model", "model=gpt", *data, "data.scored_split=validation"]
+    (composed,) = compose(VERBS["train"], arguments)
+    size = composed.to_training()[0].tokenizer.vocab_size
+    assert size < 200
+    assert re.fullmatch(
+        rf"without a recipe: tokenizer.vocab_size={size} \(for {lines} lines of text, [0-9]+ words\); "
+        "set tokenizer.vocab_size for others\n",
+        capsys.readouterr().err,
+    )
+    Path("train.xx").write_text("".join(f"{line}\n" for line in sentences(50, random.Random(2))))
+    (composed,) = compose(VERBS["train"], arguments)
+    assert composed.to_training()[0].tokenizer.vocab_size == size  # of the targets alone
+
+
+@pytest.mark.parametrize(
     ("words", "model"),
     [
         (999_999, "transformer_tiny"),

@@ -10,6 +10,7 @@ import pytest
 from nmt.data import census
 from nmt.data.census import Census, SideCensus, count
 from nmt.data.files import FilesData
+from nmt.data.filters import filter_pairs
 from nmt.data.pairs import ParallelText
 
 
@@ -63,10 +64,10 @@ def test_filtered_pairs_are_counted_once(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "train.en").write_text("a b\n\nc\n", encoding="utf-8")
     (tmp_path / "train.de").write_text("x y\nz\n" + "w" * 90 + "\n", encoding="utf-8")
     cfg = FilesData(train=str(tmp_path / "train"))
-    taken = census.take(cfg, tmp_path / "cache")
+    taken = census.take(cfg, filter_pairs, tmp_path / "cache")
     assert (taken.pairs, taken.src.alphabet) == (1, "ab")  # one is empty, one uneven
     with monkeypatch.context() as patched:
         patched.setattr(census, "count", lambda chunks: pytest.fail("counted again"))
-        assert census.take(cfg, tmp_path / "cache") == taken
+        assert census.take(cfg, filter_pairs, tmp_path / "cache") == taken
     (tmp_path / "train.de").write_text("x y\nz\nw\n", encoding="utf-8")
-    assert census.take(cfg, tmp_path / "cache").pairs == 2
+    assert census.take(cfg, filter_pairs, tmp_path / "cache").pairs == 2

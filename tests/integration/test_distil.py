@@ -526,3 +526,13 @@ def test_the_choices_for_small_data_are_printed_without_training(
     assert done.returncode == 0, done.stderr
     assert "trainer.max_steps=" in done.stderr
     assert "${small_data}" not in done.stdout
+
+
+def test_the_vocabulary_follows_the_original_pairs(
+    teacher: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (trial,) = compose(VERBS["distil"], [f"teacher={teacher}"])
+    cfg = distil._with_rules(trial).to_config(DistilConfig)
+    assert cfg.tokenizer.vocab_size < 200
+    told = f"without a recipe: tokenizer.vocab_size={cfg.tokenizer.vocab_size} (for 200 training pairs, "
+    assert capsys.readouterr().err.startswith(told)
