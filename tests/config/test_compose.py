@@ -55,7 +55,10 @@ def evaluation(*arguments: str) -> EvaluateConfig:
     "overrides",
     [
         ["data=multi30k", "model.d_model=64", "schedule=cosine", "optimizer=muon", "seed=7"],
-        ["task=language_model", "data=text", "data.train='$a b.en'", "model=gpt", "trainer.best_metric=loss"],
+        [
+            *("task=language_model", "data=text", "data.train='$a b.en'", "tokenizer.vocab_size=500"),
+            *("model=gpt", "trainer.best_metric=loss"),
+        ],
         [
             "objective=r_drop",
             "decoding=sampling",
