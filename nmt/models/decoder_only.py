@@ -62,7 +62,7 @@ class DecoderOnly(TranslationModel):
         prefix, padding = self._prefix(src, src_mask)
         columns = prefix.shape[1]
         x = self.embedding(prefix, padding=padding)
-        cache = new_cache(self.layers, x)
+        cache = new_cache(self.layers, x, len(x))
         cache.target["padding"] = padding
         if columns:
             mask = self._mask(padding, columns, columns)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.kernels.fused import LayerNorm, Linear, RmsNorm
@@ -28,7 +27,7 @@ from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.layers.relative_positions import RelativePositions, RotaryPositions
 from nmt.layers.summaries import Ssru
-from nmt.models.kv_cache import ChunkedCache, KeyValueCache, numbered_rows
+from nmt.models.kv_cache import ChunkedCache, KeyValueCache, Memory, numbered_rows
 from nmt.models.stack import FeedForwardSublayer, SelfAttentionLayer, SummarySublayer
 
 if TYPE_CHECKING:
@@ -98,15 +97,22 @@ class FusedCache(KeyValueCache):
         self.chunks.append(chunk)
         self.target["places"] = torch.cat([self.target["places"], numbered_rows(chunk.shape[1])], dim=1)
 
-    def remember_source(self, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def remember_source(self, src_mask: Tensor, memories: Iterable[Sequence[Memory]]) -> None:
         self.target["sentences"] = numbered_rows(len(src_mask))
         self.source_mask = src_mask.contiguous()
-        missing = -src_mask.shape[1] % LANES
-        for keys, values in memories:
-            columns = F.pad(keys.transpose(2, 3).flatten(1, 2), (0, missing))
-            rows = values.transpose(1, 2).flatten(2)
-            for kept, part in zip(self.memory, (columns, rows), strict=True):
-                kept.append(part.to(self.layers.dtype).contiguous())
+        B, S = src_mask.shape
+        for parts in memories:
+            (_, H, _, C), (*_, E) = (x.shape for x in parts[0])
+            columns = torch.zeros(B, H, C, S + -S % LANES, dtype=self.layers.dtype)
+            rows = torch.zeros(B, S, H, E, dtype=self.layers.dtype)
+            first = 0
+            for keys, values in parts:
+                own, length = slice(first, first + len(keys)), keys.shape[2]
+                columns[own, ..., :length] = keys.transpose(2, 3)
+                rows[own, :length] = values.transpose(1, 2)
+                first = own.stop
+            self.memory[0].append(columns.flatten(1, 2))
+            self.memory[1].append(rows.flatten(2))
 
     def through(self, layers: Sequence[Any], x: Tensor, padding: Tensor | None = None) -> Tensor:
         column, fused = int(self.columns), self.layers
@@ -135,10 +141,10 @@ class FusedCache(KeyValueCache):
         return out
 
 
-def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
-    """Return an empty cache for tensors such as `like` (B, ...), for the kernels where these can be used.
+def new_cache(layers: Sequence[Any], like: Tensor, num_rows: int) -> KeyValueCache:
+    """Return an empty cache of `num_rows` rows, for the kernels where these can be used.
 
-    `layers` are those of a decoder, or of a decoder-only model.
+    `layers` are those of a decoder, or of a decoder-only model; `like` (..., D) is what they work on.
     """
     modules = [module for layer in layers for module in layer.modules()]
     attentions = [module for module in modules if isinstance(module, MultiHeadAttention)]
@@ -146,11 +152,11 @@ def new_cache(layers: Sequence[Any], like: Tensor) -> KeyValueCache:
         one.training or one.shows_weights or one.num_kv_heads < one.num_heads for one in attentions
     ):
         return KeyValueCache()
-    target, fused = {"places": torch.empty(len(like), 0, dtype=torch.int32)}, fused_layers(layers)
+    target, fused = {"places": torch.empty(num_rows, 0, dtype=torch.int32)}, fused_layers(layers)
     if fused is None:
         return ChunkedCache(target=target)
     if not fused.positions:
-        target["cells"] = torch.zeros(len(like), len(layers), like.shape[-1])
+        target["cells"] = torch.zeros(num_rows, len(layers), like.shape[-1])
     return FusedCache(target=target, layers=fused)
 
 

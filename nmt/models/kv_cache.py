@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.layers.attention import MultiHeadAttention
 from nmt.models.base import State
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+Memory = tuple[Tensor, Tensor]
+"""Keys and values (b, H, s, C) of b sentences, of which none has more than s tokens."""
 
 
 @dataclass
@@ -79,10 +84,11 @@ class KeyValueCache(State):
         """Return the `columns` (N, H, S, C) that stay when one is appended: here, all."""
         return columns
 
-    def remember_source(self, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Store the keys and values (B, H, S, C) of the source for each layer; `src_mask` (B, S)."""
+    def remember_source(self, src_mask: Tensor, memories: Iterable[Sequence[Memory]]) -> None:
+        """Store the keys and values of the source for each layer, in parts; `src_mask` (B, S)."""
         self.source["mask"] = src_mask
-        for i, (keys, values) in enumerate(memories):
+        for i, parts in enumerate(memories):
+            keys, values = joined(parts, src_mask.shape[1])
             self.source[f"{i}.keys"], self.source[f"{i}.values"] = keys, values
 
     def attend_to_source(self, attention: MultiHeadAttention, x: Tensor, layer: str) -> Tensor:
@@ -132,16 +138,28 @@ class ChunkedCache(KeyValueCache):
             self.target["places"] = torch.cat([places, numbered_rows(len(new))], dim=1)
         return chunks
 
-    def remember_source(self, src_mask: Tensor, memories: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def remember_source(self, src_mask: Tensor, memories: Iterable[Sequence[Memory]]) -> None:
         self.target["sentences"] = numbered_rows(len(src_mask))
         self.chunks["source.mask"] = [src_mask.contiguous()]
-        for i, (keys, values) in enumerate(memories):
+        for i, parts in enumerate(memories):
+            keys, values = joined(parts, src_mask.shape[1])
             self.chunks[f"source.{i}.keys"], self.chunks[f"source.{i}.values"] = [keys], [values]
 
     def attend_to_source(self, attention: MultiHeadAttention, x: Tensor, layer: str) -> Tensor:
         keys, values = self.chunks[f"source.{layer}.keys"], self.chunks[f"source.{layer}.values"]
         (mask,) = self.chunks["source.mask"]
         return attention.attend_cached(x, keys, values, self.target["sentences"], mask)
+
+
+def joined(parts: Sequence[Memory], columns: int) -> Memory:
+    """Return the keys and values (B, H, S, C) of all sentences; the `columns` that a part lacks are 0."""
+    if len(parts) == 1 and parts[0][0].shape[2] == columns:
+        return parts[0]
+    keys, values = (
+        torch.cat([F.pad(x, (0, 0, 0, columns - x.shape[2])) for x in several])
+        for several in zip(*parts, strict=True)
+    )
+    return keys, values
 
 
 def mask_after(padding: Tensor, num_columns: int) -> Tensor:

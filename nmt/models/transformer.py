@@ -37,6 +37,27 @@ from nmt.models.stack import (
 )
 from nmt.models.vocabulary import build_vocabulary
 
+ENCODED_AT_ONCE = 1024
+"""Tokens of a source that a CPU encodes at once: few enough for its cache, and with little padding."""
+
+
+def parts_by_length(src_mask: Tensor) -> list[tuple[slice, int]]:
+    """Return the rows of `src_mask` (B, S) in parts to encode one after the other, with the tokens of each.
+
+    Where rows of similar length stand together, as search has them, less is padding. A GPU takes all at once.
+    """
+    num_rows, longest = src_mask.shape
+    if src_mask.device.type != "cpu" or num_rows * longest <= ENCODED_AT_ONCE:
+        return [(slice(None), longest)]
+    lengths = (src_mask * torch.arange(1, longest + 1)).amax(1).clamp(min=1).tolist()
+    parts, first = [], 0
+    for row in range(num_rows):
+        if row > first and (row + 1 - first) * max(lengths[first : row + 1]) > ENCODED_AT_ONCE:
+            parts.append(slice(first, row))
+            first = row
+    parts.append(slice(first, num_rows))
+    return [(rows, max(lengths[rows])) for rows in parts]
+
 
 def build_self_attention(cfg: TransformerConfig) -> SelfAttentionSublayer | SummarySublayer:
     """Return the sublayer in which target positions learn of those before them."""
@@ -142,9 +163,10 @@ class Transformer(TranslationModel):
 
     def start(self, src: Tensor, src_mask: Tensor) -> KeyValueCache:
         """Encode the source and keep its keys and values for every layer of the decoder."""
-        memory, _ = self.encode(src, src_mask)
-        cache = new_cache(self.decoder_layers, memory)
-        cache.remember_source(src_mask, (layer.read(memory) for layer in self.decoder_layers))
+        places = [(rows, slice(length)) for rows, length in parts_by_length(src_mask)]
+        memories = [self.encode(src[place], src_mask[place])[0] for place in places]
+        cache = new_cache(self.decoder_layers, memories[0], len(src))
+        cache.remember_source(src_mask, ([layer.read(x) for x in memories] for layer in self.decoder_layers))
         return cache
 
     def advance(self, last: Tensor, state: KeyValueCache) -> Tensor:

@@ -202,8 +202,11 @@ def test_search_with_kernels_equals_search_without(
     batch: Sentences,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Where the kernels read the source in several parts."""
     model, cfg = make(positions), BeamConfig(beam_size=beam_size, n_best=beam_size)
+    monkeypatch.setattr("nmt.models.transformer.ENCODED_AT_ONCE", 20)
     fast = beam_search(model, *batch, cfg)
+    monkeypatch.undo()
     monkeypatch.setattr(kernels, "load", lambda: False)
     plain = beam_search(model, *batch, cfg)
     assert [[h.ids for h in found] for found in fast] == [[h.ids for h in found] for found in plain]

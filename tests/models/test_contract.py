@@ -394,7 +394,11 @@ def test_padding_changes_nothing(model: TranslationModel, sentences: Sentences) 
     assert_close(model.step(tgt_in[:, 0], state), expected[:, 0])
 
 
-def test_step_by_step_equals_forward(model: TranslationModel, sentences: Sentences) -> None:
+@pytest.mark.parametrize("at_once", [12, 1024])
+def test_step_by_step_equals_forward(
+    model: TranslationModel, sentences: Sentences, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.models.transformer.ENCODED_AT_ONCE", at_once)
     src, src_mask, tgt_in = sentences(4, 6, 9)
     state = model.start(src, src_mask)
     steps = [model.step(last, state) for last in tgt_in.unbind(1)]

@@ -42,6 +42,16 @@ NAMES_IN_TORCH = (
 NO_BIASES = {"attention_bias": False, "attention_output_bias": False, "feed_forward_bias": False}
 
 
+def test_a_source_is_encoded_in_parts_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "ENCODED_AT_ONCE", 12)
+    mask = torch.arange(9) < torch.tensor([9, 4, 4, 4, 3, 2, 13])[:, None]  # a row longer than all at once
+    expected = [(slice(0, 1), 9), (slice(1, 4), 4), (slice(4, 6), 3), (slice(6, 7), 9)]
+    assert transformer.parts_by_length(mask) == expected
+    assert transformer.parts_by_length(mask[4:6, :6]) == [(slice(None), 6)]
+    assert transformer.parts_by_length(mask.to("meta")) == [(slice(None), 9)]
+    assert transformer.parts_by_length(torch.zeros(2, 7, dtype=torch.bool)) == [(slice(0, 2), 1)]
+
+
 def twin_of(model: Transformer, cfg: TransformerConfig) -> nn.Transformer:
     """`torch.nn.Transformer` with the weights of `model`."""
     weights: dict[str, Tensor] = {}
