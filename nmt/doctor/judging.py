@@ -163,13 +163,7 @@ def judged(
     found += _missing(data)
     found += _unscorable(data)
     for report in reports:
-        found += [
-            *_swapped(report, reports),
-            *_sides(report),
-            *_languages(report),
-            *_overlaps(report),
-            *_repeats(report),
-        ]
+        found += [*_swapped(report, reports), *_sides(report), *_languages(report), *_overlaps(report)]
         found += [*_repeats(report), *_kinds(report), *_size(report), *_filtered(report), *_trial(report)]
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))

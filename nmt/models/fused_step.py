@@ -144,7 +144,7 @@ class FusedCache(KeyValueCache):
 def new_cache(layers: Sequence[Any], like: Tensor, num_rows: int) -> KeyValueCache:
     """Return an empty cache of `num_rows` rows, for the kernels where these can be used.
 
-    `layers` are those of a decoder, or of a decoder-only model; `like` (..., D) is what they work on.
+    `layers` are those of a decoder, or of a decoder-only model; `like` has their device and type.
     """
     modules = [module for layer in layers for module in layer.modules()]
     attentions = [module for module in modules if isinstance(module, MultiHeadAttention)]
@@ -156,7 +156,8 @@ def new_cache(layers: Sequence[Any], like: Tensor, num_rows: int) -> KeyValueCac
     if fused is None:
         return ChunkedCache(target=target)
     if not fused.positions:
-        target["cells"] = torch.zeros(num_rows, len(layers), like.shape[-1])
+        width = len(layers[0].feed_forward.residual.norm.weight)  # not that of the encoder
+        target["cells"] = torch.zeros(num_rows, len(layers), width)
     return FusedCache(target=target, layers=fused)
 
 

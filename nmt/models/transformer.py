@@ -50,13 +50,13 @@ def parts_by_length(src_mask: Tensor) -> list[tuple[slice, int]]:
     if src_mask.device.type != "cpu" or num_rows * longest <= ENCODED_AT_ONCE:
         return [(slice(None), longest)]
     lengths = (src_mask * torch.arange(1, longest + 1)).amax(1).clamp(min=1).tolist()
-    parts, first = [], 0
-    for row in range(num_rows):
-        if row > first and (row + 1 - first) * max(lengths[first : row + 1]) > ENCODED_AT_ONCE:
-            parts.append(slice(first, row))
-            first = row
-    parts.append(slice(first, num_rows))
-    return [(rows, max(lengths[rows])) for rows in parts]
+    parts, first, most = [], 0, 0
+    for row, length in enumerate(lengths):
+        if row > first and (row + 1 - first) * max(most, length) > ENCODED_AT_ONCE:
+            parts.append((slice(first, row), most))
+            first, most = row, 0
+        most = max(most, length)
+    return [*parts, (slice(first, num_rows), most)]
 
 
 def build_self_attention(cfg: TransformerConfig) -> SelfAttentionSublayer | SummarySublayer:

@@ -227,6 +227,7 @@ def test_search_with_kernels_equals_search_without(
         {"decoder_self_attention": SelfAttention.ssru},
         {"decoder_self_attention": SelfAttention.ssru, "norm_order": NormOrder.post, "norm": Norm.rms_norm},
         {"decoder_d_model": 32, "decoder_d_ff": 24, "decoder_num_heads": 4, "tying": Tying.none},
+        {"decoder_d_model": 30, "tying": Tying.none, "decoder_self_attention": SelfAttention.ssru},
         {"decoder_sharing": [1, 1]},
     ],
 )

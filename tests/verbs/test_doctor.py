@@ -112,6 +112,8 @@ def test_every_fault_is_counted_and_told(
     assert "zero<U+200B>width" in out
     assert "\x07" not in out
     assert max(map(len, out.splitlines()[:-1])) <= 80
+    told = [(one["where"], one["kind"], one["text"]) for one in report["findings"]]
+    assert len(told) == len(set(told))
     severities = [one["severity"] for one in report["findings"]]
     assert severities == sorted(severities, key=["breaks", "costs", "note"].index)
 
