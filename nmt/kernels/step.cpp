@@ -132,21 +132,26 @@ struct Heads {
 template <int64_t K, typename Values>
 inline void add_values(const float* weights, int64_t ld, int64_t T, int64_t E, const Values& values, float* sums,
                        int64_t step) {
-  for (int64_t e = 0; e < E; e += 2 * LANES) {
-    Vec16 total[K][2] = {};
-    const int64_t left = E - e, right = std::max<int64_t>(left - LANES, 0);
-    for (int64_t t = 0; t < T; ++t) {
-      const auto* row = values(t) + e;
-      const Vec16 low = load(row, left), high = right > 0 ? load(row + LANES, right) : Vec16{};
-      for (int64_t k = 0; k < K; ++k) {
-        total[k][0] += weights[k * ld + t] * low;
-        total[k][1] += weights[k * ld + t] * high;
+  constexpr int64_t TOGETHER = 4;  // vectors of a row, whose chains of additions do not wait for one another
+  for (int64_t e = 0; e < E; e += TOGETHER * LANES) {
+    const int64_t count = std::min(TOGETHER, ceil_div(E - e, LANES));
+    const auto add = [&](auto vectors) {
+      Vec16 total[K][vectors] = {};
+      for (int64_t t = 0; t < T; ++t) {
+        const auto* row = values(t) + e;
+        for (int64_t i = 0; i < vectors; ++i) {
+          const Vec16 value = load(row + i * LANES, E - e - i * LANES);
+          for (int64_t k = 0; k < K; ++k) total[k][i] += weights[k * ld + t] * value;
+        }
       }
-    }
-    for (int64_t k = 0; k < K; ++k) {
-      store(sums + k * step + e, total[k][0], left);
-      if (right > 0) store(sums + k * step + e + LANES, total[k][1], right);
-    }
+      for (int64_t k = 0; k < K; ++k) {
+        for (int64_t i = 0; i < vectors; ++i) store(sums + k * step + e + i * LANES, total[k][i], E - e - i * LANES);
+      }
+    };
+    if (count == 4) add(std::integral_constant<int64_t, 4>{});
+    if (count == 3) add(std::integral_constant<int64_t, 3>{});
+    if (count == 2) add(std::integral_constant<int64_t, 2>{});
+    if (count == 1) add(std::integral_constant<int64_t, 1>{});
   }
 }
 
@@ -223,25 +228,36 @@ void attend_to_source(const Heads& heads, const Source<T>& source) {
   const float scale = heads.scale();
   const auto attend = [&](auto count, int64_t n, float* scores) {
     constexpr int64_t K = decltype(count)::value;
+    constexpr int64_t CHAINS = K == 1 ? 4 : 1;  // of additions, which do not wait for one another
     const int64_t b = source.sentences[n];
     const bool* allowed = source.allowed + b * S;
+    int64_t length = S;  // without the padding behind a sentence, which is not read
+    while (length > 1 && !allowed[length - 1]) --length;
     for (int64_t h = 0; h < H; ++h) {
       const float* query = heads.queries + (n * H + h) * C;
       const T* keys = source.keys + (b * H + h) * C * ld;
-      for (int64_t s = 0; s < S; s += LANES) {
-        Vec16 sums[K] = {};
-        for (int64_t c = 0; c < C; ++c) {
+      for (int64_t s = 0; s < length; s += LANES) {
+        Vec16 sums[K][CHAINS] = {};
+        const auto add = [&](int64_t c, int64_t chain) {
           const Vec16 key = load(keys + c * ld + s);
-          for (int64_t k = 0; k < K; ++k) sums[k] += query[k * H * C + c] * key;
+          for (int64_t k = 0; k < K; ++k) sums[k][chain] += query[k * H * C + c] * key;
+        };
+        int64_t c = 0;
+        for (; c + CHAINS <= C; c += CHAINS) {
+          for (int64_t i = 0; i < CHAINS; ++i) add(c + i, i);
         }
-        for (int64_t k = 0; k < K; ++k) store(scores + k * ld + s, sums[k] * scale);
+        for (; c < C; ++c) add(c, 0);
+        for (int64_t k = 0; k < K; ++k) {
+          for (int64_t i = 1; i < CHAINS; ++i) sums[k][0] += sums[k][i];
+          store(scores + k * ld + s, sums[k][0] * scale);
+        }
       }
       for (int64_t k = 0; k < K; ++k) {
-        for (int64_t s = 0; s < S; ++s) scores[k * ld + s] = allowed[s] ? scores[k * ld + s] : -INFINITE;
-        softmax(scores + k * ld, S, 1.0f, scores + k * ld);
+        for (int64_t s = 0; s < length; ++s) scores[k * ld + s] = allowed[s] ? scores[k * ld + s] : -INFINITE;
+        softmax(scores + k * ld, length, 1.0f, scores + k * ld);
       }
       const auto values = [&](int64_t t) { return source.values + (b * S + t) * H * E + h * E; };
-      add_values<K>(scores, ld, S, E, values, heads.out + (n * H + h) * E, H * E);
+      add_values<K>(scores, ld, length, E, values, heads.out + (n * H + h) * E, H * E);
     }
   };
   at::parallel_for(0, heads.N, ROWS_AT_ONCE, [&](int64_t begin, int64_t end) {
