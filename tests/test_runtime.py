@@ -114,7 +114,8 @@ def test_a_stated_precision_is_used(precision: Precision) -> None:
         ("cuda", "bf16", Precision.bf16),
         ("cuda", "", Precision.fp16),
         ("cpu", "amx_bf16", Precision.bf16),
-        ("cpu", "avx512_bf16", Precision.fp32),
+        ("cpu", "avx512_bf16", Precision.bf16),
+        ("cpu", "avx512_vnni", Precision.fp32),
     ],
 )
 def test_auto_precision_suits_the_device(

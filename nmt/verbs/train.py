@@ -257,7 +257,7 @@ def _trainer(
         amp_step=runtime.MixedPrecisionStep(
             optimizer,
             device=device,
-            precision=runtime.precision_of_training(cfg.runtime, device),
+            precision=runtime.resolve_precision(cfg.runtime, device),
             clip_norm=cfg.optimizer.clip_norm,
             clip_value=cfg.optimizer.clip_value,
         ),

@@ -15,6 +15,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import Cell, ModelConfig, RnnConfig, Tying
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
+from nmt.training import muon
 from nmt.training.muon import COEFFICIENTS, Muon, dealt, orthogonalised, packed_matrices
 from nmt.training.optimizer import build_optimizer
 from nmt.training.optimizer_configs import MuonConfig
@@ -99,6 +100,24 @@ def test_updates_are_those_of_torch(steps: int) -> None:
             moved = parameter.detach() - before[name]
             reference = theirs.get_parameter(name).detach() - before[name]
             assert float((moved - reference).norm() / reference.norm()) < 0.03, name
+
+
+@pytest.mark.parametrize(("hardware", "dtype"), [("avx512_bf16", torch.bfloat16), ("avx2", torch.float32)])
+def test_products_are_bf16_where_the_processor_multiplies_it_faster(
+    monkeypatch: pytest.MonkeyPatch, hardware: str, dtype: torch.dtype
+) -> None:
+    formats = set[torch.dtype]()
+
+    def recorded(matrices: Tensor, iterations: int) -> Tensor:
+        formats.add(matrices.dtype)
+        return matrices
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {hardware: True}, raising=False)
+    monkeypatch.setattr(muon, "orthogonalised", recorded)
+    model = nn.Linear(4, 4)
+    model.weight.grad = torch.ones_like(model.weight)
+    muon_of(model).step()
+    assert formats == {dtype}
 
 
 def test_packed_maps_are_orthogonalised_one_by_one(tiny_model: Callable[..., TranslationModel]) -> None:
