@@ -6,6 +6,7 @@ Knows the parts of a `Trainer`, whose loop is not run: one process computes sing
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -132,6 +133,7 @@ def profiled(trainer: Trainer, pairs: EncodedPairs, batches: Sequence[Indices], 
     """Write a trace of updates on `batches` for chrome://tracing; return a table of their operations."""
     trainer.parallel_model.module.train()
     on_gpu = trainer.amp_step.device.type == "cuda"
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # above that of what the profiler says of its own steps
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         for step, indices in enumerate(batches, start=1):
             update(trainer, pairs, indices, step)
