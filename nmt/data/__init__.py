@@ -11,6 +11,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     compression         Compressed files, told by their first bytes.
     lines               The lines of text files, plain or compressed, block by block.
     scripts             The scripts of letters and of languages.
+    words               Where the words of a text begin and end, in any script.
     side_files          The files that a path means, and the way out where one is not there.
     files               Pairs from files: parallel plain text, TSV and JSONL.
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.

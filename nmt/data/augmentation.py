@@ -26,12 +26,13 @@ from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.data.scripts import language_of
+from nmt.data.words import IN_WORD
 from nmt.loading import loaded
 
 FIXED = r"<[^<>\s][^<>]*>|⟨[^⟨⟩]*⟩|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+|[\u10d0-\u10ff]+"
 """Markup, placeholders, addresses, and the Georgian script, which Unicode alone gives capitals."""
-WORD_START = re.compile(r"(?<![\w'’-])[^\W\d_]")
-WORD = re.compile(r"(?<![\w'’-])[^\W\d_]{4,}(?![\w'’])")
+WORD_START = re.compile(rf"(?<![{IN_WORD}'’-])[^\W\d_]")
+WORD = re.compile(rf"(?<![{IN_WORD}'’-])[^\W\d_]{{4,}}(?![{IN_WORD}'’])")
 """A word that is long enough to be read with a slip in it."""
 STOP = re.compile(r"\s*[.!?…。．！？؟۔।॥։።]+\s*$")
 GREEK_CAPITALS = str.maketrans("ΆΈΉΊΌΎΏ", "ΑΕΗΙΟΥΩ", "\u0301")

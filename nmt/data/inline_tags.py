@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.scripts import NO_SPACES
+from nmt.data.words import is_in_word, words_and_signs
 
 Weights = NDArray[np.float64]
 Span = tuple[int, int]
@@ -50,7 +50,7 @@ BREAKS = frozenset(("br", "hr"))
 """Elements that part words even where no space does."""
 OPENING, CLOSING = frozenset(("bpt", "bx", "sc")), frozenset(("ept", "ex", "ec"))
 """Empty elements of XLIFF that begin and end something."""
-UNIT = re.compile(rf"[{NO_SPACES}]|(?:(?![{NO_SPACES}])\w)+(?:[-'’.]\w+)*|[^\w\s]")
+UNIT = words_and_signs("-'’.")
 CLOSING_MARK = re.compile(r"[.,;:!?)\]}»…。、，！？]")
 FREE = 0.5
 """Share of the weight of a unit that has to lie between two tags so that the unit belongs between them."""
@@ -190,9 +190,9 @@ def _stripped(line: str, spelt: dict[str, str]) -> tuple[str, list[Tag]]:
         tag = _tag(match)
         before, after = line[: match.start()][-1:], line[match.end() : match.end() + 1]
         tag.offset, tag.spaces = len(text), (before.isspace(), after.isspace())
-        tag.joins = before.isalnum(), after.isalnum()
+        tag.joins = is_in_word(before), is_in_word(after)
         follows = bool(after) and (number + 1 == len(matches) or matches[number + 1].start() > match.end())
-        if tag.breaks and text[-1:].isalnum() and follows and not after.isspace():
+        if tag.breaks and is_in_word(text[-1:]) and follows and not after.isspace():
             text += " "
         tags.append(tag)
         last = match.end()

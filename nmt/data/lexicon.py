@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import Ids, RaggedIds
 from nmt.data.pairs import ParallelText
-from nmt.data.scripts import NO_SPACES
+from nmt.data.words import words_and_signs
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 1
@@ -36,7 +35,7 @@ NULL_PRIOR = 0.08
 """Prior of a word that translates no word, as in fast_align."""
 LEAST = 1e-3
 """Smallest probability that is kept, unless it is larger in the other direction."""
-WORD = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+(?:['’-][^\W{NO_SPACES}]+)*|[^\w\s]")
+WORD = words_and_signs("'’-")
 
 Floats = NDArray[np.float64]
 Links = list[tuple[int, int]]

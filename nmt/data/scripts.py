@@ -36,8 +36,6 @@ SCRIPTS_OF = {
 """The scripts, with commas between -> the languages that are written in them."""
 ALIASES = {"HALFWIDTH": "KATAKANA", "FULLWIDTH": "LATIN"}
 """Beginnings of names of letters that are no scripts -> the scripts of these letters."""
-NO_SPACES = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Scripts that put no spaces between words, as the inside of a class of characters."""
 
 
 def language_of(name: str) -> str:

@@ -25,6 +25,7 @@ from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.terms import Span, annotated
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import SPACE
+from nmt.data.words import IN_WORD, is_in_word, is_without_spaces
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.hypotheses import Wish
 from nmt.errors import UserError, suggest
@@ -33,10 +34,6 @@ MOST_SPELLINGS = 64
 """Tokenisations of a phrase that are avoided; those of the fewest tokens."""
 MOST_HEALED = 8
 """Tokens at the end of a prefix that may be replaced by others of the same characters."""
-WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""A letter of a script that puts no spaces between words: Chinese, Japanese, Thai, Khmer and others."""
 HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which JSON may spell."""
 
@@ -201,9 +198,14 @@ def _without_marked(src: str) -> str:
 
 def _whole(phrase: str) -> str:
     """Return the pattern of a phrase that is no part of longer words, except of scripts without spaces."""
-    before = "" if WITHOUT_SPACES.match(phrase[0]) or not phrase[0].isalnum() else r"(?<!\w)"
-    after = "" if WITHOUT_SPACES.match(phrase[-1]) or not phrase[-1].isalnum() else r"(?!\w)"
+    before = rf"(?<![{IN_WORD}])" if _parts_words(phrase[0]) else ""
+    after = rf"(?![{IN_WORD}])" if _parts_words(phrase[-1]) else ""
     return before + re.escape(phrase) + after
+
+
+def _parts_words(character: str) -> bool:
+    """Return whether a character is of a word, and of a script in which spaces separate words."""
+    return is_in_word(character) and not is_without_spaces(character)
 
 
 class Wishes:
@@ -276,16 +278,16 @@ class Wishes:
     def phrase(self, phrase: str) -> list[int]:
         """Return the ids of a phrase, in the order of the model; none if the vocabulary cannot spell it."""
         ids = self._ids(phrase)
-        if WITHOUT_SPACES.match(phrase.strip()[0]):
+        if is_without_spaces(phrase.strip()):
             ids = next((self._turned(found) for found in self._spellings_of(phrase, 1)), ids)
         return [] if UNK_ID in ids else ids
 
     def _all_spellings(self, phrase: str) -> Iterator[list[int]]:
-        return (self._turned(ids) for ids in self._spellings_of(phrase, MOST_SPELLINGS))
+        return (self._turned(ids) for ids in self._spellings_of(phrase, MOST_SPELLINGS) if ids)
 
     def _spellings_of(self, phrase: str, most: int) -> list[list[int]]:
         text = "".join(self._spelt(phrase))
-        if WITHOUT_SPACES.match(phrase.strip()[0]):
+        if is_without_spaces(phrase.strip()):
             text = text.removeprefix(SPACE)
         return self.spellings.of(text, most)
 
@@ -309,7 +311,7 @@ class Wishes:
 
 def _goes_on(text: str) -> bool:
     """Return whether a token goes on with the word before it, where words are separated."""
-    return text[:1].isalnum() and not WITHOUT_SPACES.match(text)
+    return _parts_words(text[:1])
 
 
 class _Spelling(NamedTuple):
@@ -341,7 +343,7 @@ class Spellings:
     def ways(self, text: str) -> list[dict[int, int]] | None:
         """Return, for each number of characters that are spelt, the next tokens and what they spell then.
 
-        A last token may be longer than the text. None if no tokens spell the text.
+        A last token may be longer than the text. None if no tokens spell the text, or it has no characters.
         """
         ways: list[dict[int, int]] = [{} for _ in text]
         for start in reversed(range(len(text))):
@@ -350,7 +352,7 @@ class Spellings:
                     ways[start][token] = end
             for token in self._starting_with(text[start:]):
                 ways[start][token] = len(text)
-        return ways if ways[0] else None
+        return ways if ways and ways[0] else None
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019, the vocabularies are few, and kept anyway
     def of(self, text: str, most: int) -> list[list[int]]:

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.configs import DrawingConfig, SamplingConfig
 from nmt.decoding.hypotheses import Hypothesis, Wish, length_limits
-from nmt.decoding.restrictions import Restrictions
+from nmt.decoding.restrictions import UNLIKELY, Restrictions
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
 from nmt.runtime import derive_seed
@@ -71,7 +71,8 @@ def draw_samples(
             "random; use decoding=beam decoding.beam_size=10"
         )
     limits = length_limits(src_mask, model.max_length, cfg, wishes)
-    samples = Samples(limits, _numbers(src, src_mask, limits, cfg, num))
+    given = limits.new_tensor([wish.num_given for wish in wishes]) if wishes else torch.zeros_like(limits)
+    samples = Samples(limits, _numbers(src, src_mask, limits, cfg, num), given)
     last = torch.full_like(limits, BOS_ID)
     return _drawn(model, model.start(src, src_mask), last, samples, cfg, Restrictions(cfg, src_mask, wishes))
 
@@ -97,11 +98,15 @@ def _drawn(
 class Samples:
     """The samples of all sentences, and the rows of the batch that those still open continue."""
 
-    def __init__(self, limits: Tensor, numbers: Tensor):
-        """Begin with one row, the empty text, for each sentence: `limits` (B,), `numbers` (B, K, T)."""
+    def __init__(self, limits: Tensor, numbers: Tensor, given: Tensor):
+        """Begin with one row, the empty text, for each sentence: `limits` (B,), `numbers` (B, K, T).
+
+        `given` (B,) are the first tokens that cost nothing; see `Wish.num_given`.
+        """
         num_sentences, num, longest = numbers.shape
         self.ids = limits.new_full((num_sentences, num, longest), PAD_ID)
         self.log_probs = numbers.new_zeros(num_sentences, num)
+        self.given = given
         self.length = 0
         # What follows is about the sentences that have open samples.
         self.sentences = torch.arange(num_sentences, device=limits.device)  # (B',) indices in `ids`
@@ -117,11 +122,14 @@ class Samples:
         rows = self.rows[self.open]  # (N,)
         drawn = log_probs if rules is None else self._ruled(log_probs, rules)
         tokens = draw(drawn, self.numbers[:, :, self.length][self.open], cfg, rows)
+        is_given = (self.given[self.sentences] > self.length)[:, None].expand_as(self.open)[self.open]
         self.length += 1
         ending = (self.limits == self.length)[:, None].expand_as(self.open)[self.open]
         tokens = tokens.masked_fill(ending, EOS_ID)
         self.tokens = torch.full_like(self.rows, PAD_ID).masked_scatter(self.open, tokens)
-        found = log_probs[rows, tokens].to(self.log_probs.dtype)
+        found = log_probs[rows, tokens].to(self.log_probs.dtype).masked_fill(is_given, 0.0)
+        if rules is not None:  # which may force a token that no text shows
+            found = found.clamp(min=UNLIKELY)
         added = torch.zeros_like(self.open, dtype=found.dtype).masked_scatter(self.open, found)
         self.ids[self.sentences, :, self.length - 1] = self.tokens
         self.log_probs[self.sentences] += added
@@ -161,8 +169,11 @@ class Samples:
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the samples of every sentence, the likeliest per token first; none of NaN or infinity."""
-        groups = zip(self.ids.tolist(), self.log_probs.tolist(), strict=True)
-        found = (map(_hypothesis, ids, log_probs) for ids, log_probs in groups)
+        groups = zip(self.ids.tolist(), self.log_probs.tolist(), self.given.tolist(), strict=True)
+        found = (
+            [_hypothesis(ids, log_prob, given) for ids, log_prob in zip(several, log_probs, strict=True)]
+            for several, log_probs, given in groups
+        )
         finite = ([sample for sample in group if isfinite(sample.score)] for group in found)
         return [sorted(group, key=lambda sample: -sample.score) for group in finite]
 
@@ -215,7 +226,7 @@ def draw_lines(
         model.step(nothing.new_full((len(numbers),), token), state)
     limits = nothing.new_full((len(numbers),), longest + 1)  # EOS counts
     drawn = [_uniform(longest + 1, "line", cfg.seed, number) for number in numbers]
-    samples = Samples(limits, torch.stack(drawn)[:, None].to(device))
+    samples = Samples(limits, torch.stack(drawn)[:, None].to(device), torch.zeros_like(limits))
     rules = Restrictions(cfg, torch.ones(len(numbers), 1, device=device), None)
     found = _drawn(model, state, torch.full_like(limits, last), samples, cfg, rules)
     return [line[0].ids if line else [] for line in found]
@@ -307,6 +318,6 @@ def _uniform(num: int, *parts: str | int) -> Tensor:
     return torch.rand(num, generator=torch.Generator().manual_seed(derive_seed(*parts)))
 
 
-def _hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
+def _hypothesis(ids: list[int], log_prob: float, given: int) -> Hypothesis:
     tokens = [token for token in ids if token not in (PAD_ID, EOS_ID)]
-    return Hypothesis(tokens, log_prob / (len(tokens) + 1), log_prob)
+    return Hypothesis(tokens, log_prob / (len(tokens) - given + 1), log_prob)

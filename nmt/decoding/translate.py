@@ -62,8 +62,8 @@ class Translation:
     ids: list[int] = field(default_factory=list)
     """The target ids that the text was made of, without BOS and EOS."""
     tokens: list[str] = field(default_factory=list)
-    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction. Of
-    a target with context those of the sentence itself."""
+    """If asked for: the spelling of each id in the vocabulary, and `</s>`, in the order of the prediction,
+    without the tag of a language that is given. Of a target with context those of the sentence itself."""
     log_probs: list[float] = field(default_factory=list)
     """If asked for: the log probability of each of `tokens`, given the source and the tokens before it."""
     truncated: bool = False
@@ -225,9 +225,11 @@ class _Asked:
         if self.token_scores:
             ids = [[one.ids for one in several] for several in ranked]
             values = log_probs_of(model, [self.sources[i] for i in numbers], ids, device)
-            for several, ours in zip(ranked, values, strict=True):
+            for i, several, ours in zip(numbers, ranked, values, strict=True):
+                given = len(self.tokenizer.tgt_start(self.requests[i].src))
                 for one, log_probs in zip(several, ours, strict=True):
                     spelt = self.tokenizer.tgt_spellings([*one.ids, EOS_ID])
+                    spelt, log_probs = spelt[given:], log_probs[given:]
                     kept = _of_sentence(spelt, self.tokenizer.cfg.right_to_left)
                     one.tokens, one.log_probs = spelt[kept], log_probs[kept]
 

@@ -62,6 +62,8 @@ class _Candidate:
 
     src: list[Piece]
     translation: Translation
+    given: int
+    """The first tokens of the translation that were given, not predicted."""
     told: dict[str, Any] = field(default_factory=dict)
 
 
@@ -86,9 +88,10 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     ]
     markup.restore(run, segments.by_line(parts), whole, search)
     sources = run.tokenizer.src_pieces([one.src for one in offered])
+    givens = [len(run.tokenizer.tgt_start(one.src)) for one in offered]
     candidates = [
-        [_Candidate(src, one, {"text": one.text}) for one in (best, *best.alternatives)]
-        for src, best in zip(sources, found, strict=True)
+        [_Candidate(src, one, given, {"text": one.text}) for one in (best, *best.alternatives)]
+        for src, best, given in zip(sources, found, givens, strict=True)
     ]
     asked = [(questions[i], several) for i, several in zip(segments.lines, candidates, strict=True)]
     for one in (one for question, some in asked if question.has_wishes for one in some):
@@ -149,7 +152,9 @@ def _add_confidence(run: Run, search: DecodingConfig, candidates: Sequence[_Cand
     model = run.searched(search)
     found = score_ids(sources, targets, model, search.tokens_at_once(run.device.type), device=run.device)
     for one, log_probs in zip(candidates, found, strict=True):
-        pairs = list(zip(run.tokenizer.decoded_pieces(one.translation.ids), log_probs, strict=True))
+        log_probs = log_probs[one.given :]
+        pieces = run.tokenizer.decoded_pieces(one.translation.ids)[one.given :]
+        pairs = list(zip(pieces, log_probs, strict=True))
         if run.tokenizer.cfg.right_to_left:
             pairs[:-1] = pairs[-2::-1]
         surfaces = [piece.surface for piece, _ in pairs]

@@ -149,6 +149,16 @@ def test_every_search_begins_with_the_language_that_is_asked_for(
         assert not any("<2" in one.text for one in several)
 
 
+def test_the_tag_that_is_given_costs_no_sample_and_no_token_anything(trained: Run) -> None:
+    text = "The dog."
+    for cfg in (SamplingConfig(n_best=2, temperature=0.01), BeamConfig(beam_size=2)):
+        (found,) = trained.translate(text, cfg, "fr", token_scores=True)
+        assert "<2fr>" not in found.tokens
+        assert len(found.tokens) == len(found.log_probs) == len(found.ids)  # with EOS, without the tag
+        if cfg.strategy == "sampling":
+            assert found.score == pytest.approx(sum(found.log_probs) / len(found.log_probs), abs=1e-4)
+
+
 def test_the_language_is_given_to_scores_prefixes_and_pictures(trained: Run) -> None:
     (found,) = trained.translate(Request("The dog.", prefix="un"), BeamConfig(beam_size=2), "fr")
     assert found.text.startswith("un")

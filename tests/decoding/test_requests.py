@@ -173,6 +173,25 @@ def test_a_glossary_is_for_whole_words_and_the_longest_term(tmp_path: Path) -> N
     assert glossary.applied(Request("dogma"), GlossaryUse.constrain).must == []
 
 
+@pytest.mark.parametrize(
+    ("term", "text", "is_found"),
+    [
+        ("कम", "यह कमाल है", False),  # a vowel sign goes on with the word
+        ("कम", "यह कम है", True),
+        ("चाहे", "चाहे वह", True),
+        ("cafe", "un cafe\u0301", False),
+    ],
+)
+def test_combining_marks_are_of_the_word(term: str, text: str, is_found: bool) -> None:
+    assert [span.translation for span in Glossary({term: "x"}).spans(text)] == ["x"] * is_found
+
+
+@pytest.mark.parametrize("nothing", ["\u200b", "\ufeff"])
+def test_a_phrase_of_nothing_asks_for_nothing(bpe: Tokenizer, nothing: str) -> None:
+    wish = Wishes(bpe, [nothing]).of(Request("a dog", nothing, [nothing], [nothing]))
+    assert (wish.prefix, wish.rest, wish.must, wish.avoid) == ([], [], [], [])
+
+
 def test_a_term_in_small_letters_is_found_in_any_case_and_one_with_capitals_as_it_is() -> None:
     glossary = Glossary({"dog": "Hund", "US": "USA", "hot dog": "Wurst"})
     assert [span.translation for span in glossary.spans("Dog of the US, not us; a HOT DOG")] == [

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.decoding.configs import SamplingConfig
-from nmt.decoding.hypotheses import length_limits
+from nmt.decoding.hypotheses import Wish, length_limits
 from nmt.decoding.sampling import _numbers, continuation, draw, draw_lines, sample, truncate
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -133,6 +133,13 @@ def test_samples_that_share_rows_are_those_of_rows_of_their_own(
 def test_a_model_whose_numbers_overflow_gives_no_sample(model: TranslationModel) -> None:
     model.output.weight.fill_(torch.nan)
     assert sample(model, SRC, SRC != PAD_ID, CFG) == [[], [], []]
+
+
+@torch.inference_mode()
+def test_a_prefix_with_an_unknown_character_gives_samples_all_the_same(model: TranslationModel) -> None:
+    wishes = [Wish([5, UNK_ID]) for _ in SRC]
+    for found in sample(model, SRC, SRC != PAD_ID, CFG, wishes):
+        assert [h.ids[:2] for h in found] == [[5, UNK_ID]] * CFG.n_best
 
 
 @torch.inference_mode()

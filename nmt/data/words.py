@@ -1,0 +1,51 @@
+"""Where the words of a text begin and end, in any script; Python's own `\\w` ends them at combining marks.
+
+Vowel signs of Hindi, points of Hebrew and accents that are characters of their own are marks: they belong to
+the letter before them, and so do the joiners that choose its form.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import groupby
+
+NO_SPACES = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Scripts that put no spaces between words (Chinese, Japanese, Thai, Khmer, ...), inside of a class."""
+JOINERS = "\u200c\u200d"
+"""What keeps letters apart, or joins them, without a space."""
+_LAST_BUT_SELECTORS = 0x1F000
+"""Behind it there are no marks but the selectors of variants."""
+
+
+def _marks() -> str:
+    """Return all combining marks, as the inside of a class of characters."""
+    numbers = [n for n in range(0x300, _LAST_BUT_SELECTORS) if unicodedata.category(chr(n))[0] == "M"]
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs) + "\U000e0100-\U000e01ef"
+
+
+MARKS = _marks() + JOINERS
+"""What belongs to the letter before it, inside of a class of characters."""
+IN_WORD = rf"\w{MARKS}"
+"""What words consist of, inside of a class of characters."""
+_RUN = rf"[^\W{NO_SPACES}]+(?:[{MARKS}]+[^\W{NO_SPACES}]*)*"
+_WITHOUT_SPACES, _IN_WORD = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{IN_WORD}]")
+
+
+def words_and_signs(links: str) -> re.Pattern[str]:
+    """Return a pattern of single words and signs; `links` (inside of a class) may connect parts of a word.
+
+    A script without spaces gives its letters one by one.
+    """
+    return re.compile(rf"[{NO_SPACES}][{MARKS}]*|{_RUN}(?:[{links}]{_RUN})*|[^\w\s][{MARKS}]*")
+
+
+def is_in_word(character: str) -> bool:
+    """Return whether words consist of such characters; nothing, "", is none."""
+    return _IN_WORD.match(character) is not None
+
+
+def is_without_spaces(text: str) -> bool:
+    """Return whether a text begins in a script that puts no spaces between words."""
+    return _WITHOUT_SPACES.match(text) is not None
