@@ -15,12 +15,12 @@ from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
-from nmt.comparison.record import RunRecord, as_number, swept_values
+from nmt.comparison.record import RunRecord, as_number
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, entries_of
 from nmt.config.stored import FOUND
-from nmt.config.sweeps import short_names
+from nmt.config.sweeps import recorded_values, short_names
 from nmt.decoding.label_scores import signature_of
 from nmt.decoding.metrics import METRICS, names_of_metrics
 from nmt.errors import Log, UserError
@@ -287,7 +287,7 @@ def _swept(found: Comparison) -> dict[int, list[str]]:
         if path.parent not in sweeps:
             sweeps[path.parent] = {}
             try:
-                sweeps[path.parent] = swept_values(path.parent)
+                sweeps[path.parent] = recorded_values(path.parent)
             except UserError as error:
                 found.notes.append(f"the swept keys do not name the systems: {error}")
         values = sweeps[path.parent].get(path.name, {})

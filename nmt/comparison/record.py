@@ -156,19 +156,6 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
-def swept_values(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the values that the sweep in `folder` has set in each run, by key; none where there is no sweep.
-
-    Raises:
-        UserError: sweep.json is damaged.
-    """
-    content = _optional_json(folder / "sweep.json")
-    rows, fields = content.get("trials", []), {"name": str, "values": dict[str, str]}
-    if not isinstance(rows, list) or any(not isinstance(row, dict) or misfits(row, fields) for row in rows):
-        raise UserError(f"{folder / 'sweep.json'} is damaged: its trials lack names or values")
-    return {row["name"]: row["values"] for row in rows}
-
-
 def read_config(file: Path) -> dict[str, Any]:
     """Return a stored config as full keys with their values; quick, since nothing is checked by dataclasses.
 

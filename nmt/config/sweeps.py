@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +21,7 @@ from nmt.checks import at_least, positive
 from nmt.config.explain import explained
 from nmt.config.roots import to_config
 from nmt.errors import Problems, UserError, suggest
+from nmt.files import misfits, read_json
 
 PREFIX = "sweep."
 """Begin of the keys of a sweep."""
@@ -28,6 +31,8 @@ MAX_FOLDER = 80
 """Longest name of the folder of a sweep."""
 MAX_NAME = 120
 """Longest name of a directory made from a config."""
+VERSION = 1
+"""Version of sweep.json."""
 DIGITS = 4
 """Significant digits of the numbers that a search tries."""
 
@@ -237,14 +242,46 @@ def trial_name(values: Mapping[str, str]) -> str:
     return file_name("+".join(said) or "trial")
 
 
-def trial_names(trials: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a name for each trial; names that would be equal end with a digest of the values."""
+def trial_names(trials: Sequence[Mapping[str, str]], earlier: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a name for each trial; names that would be equal end with a digest of the values.
+
+    A trial of `earlier` commands, names with their values, keeps its name, which no other takes.
+    """
+    kept = {frozenset(values.items()): name for name, values in reversed([*earlier.items()])}
     names = [trial_name(values) for values in trials]
     texts = [" ".join(f"{key}={value}" for key, value in values.items()) for values in trials]
-    return [
-        name if names.count(name) == 1 else f"{name[: MAX_NAME - 9]}-{digest(text)}"
-        for name, text in zip(names, texts, strict=True)
-    ]
+    found = []
+    for values, name, text in zip(trials, names, texts, strict=True):
+        is_free = names.count(name) == 1 and name not in earlier
+        new = name if is_free else f"{name[: MAX_NAME - 9]}-{digest(text)}"
+        found.append(kept.get(frozenset(values.items()), new))
+    return found
+
+
+def recorded(folder: Path, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what sweep.json in `folder` records of each trial, with `fields`; nothing of another version.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    file = folder / "sweep.json"
+    if not file.is_file():
+        return []
+    try:
+        content = read_json(file, {"version": int, "trials": list, "others": list | None})
+        rows = [*content["trials"], *(content.get("others") or [])] if content["version"] == VERSION else []
+        for row in rows:
+            if wrong := misfits(row, fields) if isinstance(row, dict) else ["a trial is no object"]:
+                raise UserError(f"{file} is damaged: {'; '.join(wrong)}")
+    except UserError as error:
+        raise UserError(f"{error}; remove it") from error
+    return rows
+
+
+def recorded_values(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the values of each trial that sweep.json in `folder` records, by name."""
+    rows = recorded(folder, {"name": str, "values": dict[str, str]})
+    return {row["name"]: row["values"] for row in rows}
 
 
 def _readable(value: str) -> str:

@@ -34,6 +34,8 @@ from nmt.config.sweeps import (
     Dimension,
     SweepConfig,
     dimension,
+    file_name,
+    recorded_values,
     sweep_config,
     sweep_folder,
     trial_names,
@@ -65,7 +67,9 @@ class Sweep:
         """The trials, where every combination is tried; raise `UserError` with all that is wrong with any."""
         if not (rows := combinations(self._tried)):
             raise UserError("the sweep is empty: a pattern matches no choice")
-        return self._composed(rows, trial_names(rows))
+        recorded = recorded_values(self.folder)
+        earlier = {name: values for name, values in recorded.items() if file_name(name) == name}
+        return self._composed(rows, trial_names(rows, earlier))
 
     @functools.cached_property
     def example(self) -> Composed:

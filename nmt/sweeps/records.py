@@ -8,6 +8,7 @@ sweep.json, version 1:
     best                       name of the best trial, or null
     groups                     with `seed` swept: values, trials, mean and standard deviation, best first
     trials                     a `Record` each, best first, then in the order in which they were planned
+    others                     the same of trials of earlier commands that are none of this one
 
 sweep.csv has a line for each trial, in the same order, with a column for each swept key, for the value of the
 metric and for each score.
@@ -26,12 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmt.config.sweeps import Direction
-from nmt.errors import UserError
-from nmt.files import misfits, read_json, step_records, write_atomically, write_json
+from nmt.config.sweeps import VERSION, Direction, recorded
+from nmt.files import step_records, write_atomically, write_json
 from nmt.runs.directory import scores_by_split
 
-VERSION = 1
 SEED = "seed"
 NO_SCORES = ("signatures", "sets", "compared")
 """Further objects in what a verb returns."""
@@ -153,11 +152,11 @@ class Records:
         return self.folder / "sweep.csv"
 
     def add(self, name: str, values: dict[str, str], path: Path | None, mark: str) -> Record:
-        """Return the record of a trial, with what an earlier command has recorded of it."""
+        """Return the record of a trial, with what earlier commands have recorded of it."""
         new = Record(name, values, path=str(path) if path else None, mark=mark)
         old = self._earlier.get(name)
         if old is not None and old.values == values and old.mark == mark:
-            new = dataclasses.replace(old, path=new.path)
+            new = dataclasses.replace(old, values=values, path=new.path)  # the keys in the present order
         self.trials[name] = new
         return new
 
@@ -197,6 +196,7 @@ class Records:
             }
             for group in self.groups()
         ]
+        others = [record for name, record in self._earlier.items() if name not in self.trials]
         content = {
             "version": VERSION,
             "verb": self.verb,
@@ -207,6 +207,7 @@ class Records:
             "best": best.name if best else None,
             **({"groups": groups} if SEED in self.keys else {}),
             "trials": [dataclasses.asdict(record) for record in ranking],
+            "others": [dataclasses.asdict(record) for record in others],
         }
         write_json(self.json_file, content)
         write_atomically(self.csv_file, self._csv(ranking).encode())
@@ -235,19 +236,9 @@ class Records:
         return text.getvalue()
 
     def _read(self) -> dict[str, Record]:
-        """Return what an earlier command has recorded; a file of another version counts as none."""
-        if not self.json_file.is_file():
-            return {}
-        try:
-            content = read_json(self.json_file, {"version": int, "trials": list})
-        except UserError as error:
-            raise UserError(f"{error}; remove it") from error
-        if content["version"] != VERSION:
-            return {}
-        for row in content["trials"]:
-            if wrong := misfits(row, FIELDS) if isinstance(row, dict) else ["a trial is no object"]:
-                raise UserError(f"{self.json_file} is damaged: {'; '.join(wrong)}; remove it")
-        return {row["name"]: Record(**{key: row[key] for key in FIELDS}) for row in content["trials"]}
+        """Return what earlier commands have recorded."""
+        rows = recorded(self.folder, FIELDS)
+        return {row["name"]: Record(**{key: row[key] for key in FIELDS if key in row}) for row in rows}
 
 
 def scores_of(results: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -106,7 +106,7 @@ def test_the_keys_of_a_sweep_name_its_systems(seeds: Path) -> None:
         for x in (0.1, 0.3)
         for seed in (1, 2)
     ]
-    (seeds / "sweep.json").write_text(json.dumps({"trials": trials}))
+    (seeds / "sweep.json").write_text(json.dumps({"version": 1, "trials": trials}))
     found = comparison(seeds)
     assert [system.name for system in found.systems] == ["model=big0.1", "model=big0.3"]
     (seeds / "sweep.json").write_text("{")

@@ -16,7 +16,7 @@ from nmt.comparison.comparing import compared
 from nmt.comparison.configs import CompareConfig, RunsConfig
 from nmt.comparison.listing import listed
 from nmt.comparison.page import page
-from nmt.comparison.record import find_runs, read_config, read_run, swept_values
+from nmt.comparison.record import find_runs, read_config, read_run
 from nmt.config.stored import load_config, to_plain
 from nmt.errors import UserError
 from nmt.files import locked
@@ -172,12 +172,3 @@ def test_a_metrics_file_of_a_stranger(tmp_path: Path) -> None:
     (run / "metrics.jsonl").mkdir()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be read: Is a directory"):
         read_run(run)
-
-
-def test_the_values_of_a_sweep(tmp_path: Path) -> None:
-    assert swept_values(tmp_path) == {}
-    (tmp_path / "sweep.json").write_text('{"trials": [{"name": "a", "values": {"seed": "1"}}]}')
-    assert swept_values(tmp_path) == {"a": {"seed": "1"}}
-    (tmp_path / "sweep.json").write_text('{"trials": [{"name": "a"}]}')
-    with pytest.raises(UserError, match=r"sweep.json is damaged: its trials lack names or values"):
-        swept_values(tmp_path)

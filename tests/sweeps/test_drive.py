@@ -378,6 +378,41 @@ def test_an_evaluation_that_is_done_is_not_run_again(
     assert (tmp_path / "ran").read_text() == "run-b+beam_size-1 run-b+beam_size-2 "
 
 
+def test_a_trial_keeps_its_name_and_its_scores_when_others_are_tried(
+    planned: Planned, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        cfg, _ = planned(1).trials[0].to_training()
+        save_config(cfg, Path(name, "x", "config.yaml"))
+    known = dict[str, str]()
+    for runs in ("choice(a/x)", "a/x,b/x", "choice(b/x)", "c/x,b/x,a/x"):
+        ran = sweep_of_runs(runs)
+        assert not {*ran.values()} & {*known.values()}
+        assert not ran.keys() & known.keys()
+        known |= ran
+    assert known.keys() == {"a/x", "b/x", "c/x"}
+    assert known["a/x"] == "run-x"
+    assert "others" in json.loads(Path("sweep/sweep.json").read_text())
+    rows = json.loads(Path("sweep/sweep.json").read_text())
+    rows["trials"][0]["name"] = "../../escape"
+    write_json(Path("sweep/sweep.json"), rows)
+    assert "../../escape" not in sweep_of_runs("a/x,b/x,c/x").values()
+
+
+def sweep_of_runs(runs: str) -> dict[str, str]:
+    """Evaluate runs in one folder, and return the name of each trial that ran, by its run."""
+    log = Path("log")
+    log.write_text("")
+
+    def evaluate(trial: Composed) -> dict[str, Any]:
+        with log.open("a") as file:
+            file.write(f"{trial.cfg.run} {trial.name}\n")
+        return {"test": {"bleu": 1.0}}
+
+    assert sweep(plan(VERBS["evaluate"], ["-m", "sweep.dir=sweep", f"run={runs}"]), evaluate, report) == 0
+    return dict(line.split() for line in log.read_text().splitlines())
+
+
 def test_a_damaged_table_is_named(planned: Planned) -> None:
     Path("sweep").mkdir()
     for content, wrong in (("{", ""), ('{"version": 1, "trials": [{"name": 3}]}', "name is 3")):
