@@ -5,8 +5,9 @@ Knows the tables; knows no values.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from nmt.data.sources import SOURCES
 from nmt.decoding.configs import STRATEGIES
@@ -46,3 +47,13 @@ VARIANTS: dict[str, tuple[str, Mapping[str, type]]] = {
     "decoding": ("strategy", ConfigClasses(STRATEGIES)),
 }
 """Parts with several dataclasses -> the field that names the one in use, and its values -> dataclasses."""
+
+
+def config_keys(root: type[Any], prefix: str = "") -> list[str]:
+    """Return the keys of a config with the root `root`, those of every choice and the groups included."""
+    found, hints = dict[str, None](), get_type_hints(root)
+    for name in (f"{prefix}{field.name}" for field in dataclasses.fields(root)):
+        kind = hints[name.rpartition(".")[2]]
+        kinds = VARIANTS[name][1].values() if name in VARIANTS else [kind] * dataclasses.is_dataclass(kind)
+        found |= dict.fromkeys([name, *(key for one in kinds for key in config_keys(one, f"{name}."))])
+    return [*found]

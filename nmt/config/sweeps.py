@@ -290,12 +290,18 @@ def _readable(value: str) -> str:
     return "_".join(filter(None, parts)) or "_"
 
 
-def sweep_folder(verb: str, swept: Sequence[str], fixed: Mapping[str, str]) -> str:
+def sweep_folder(verb: str, swept: Sequence[str], fixed: Mapping[str, str], known: Sequence[str]) -> str:
     """Return the folder of a sweep over the keys `swept` in which the keys `fixed` have these values.
 
-    The name omits the values that are tried: trying more of them finds the finished trials again.
+    The name omits the values that are tried: trying more of them finds the finished trials again. A key is
+    its last name, unless an earlier one of `known`, the keys of the verb, has this name.
     """
-    short = short_names([*swept, *fixed])
+    first = dict[str, str]()
+    for key in sorted(known, key=lambda key: "." in key):
+        first.setdefault(key.rpartition(".")[2], key)
+    short = {
+        key: last if first.get(last := key.rpartition(".")[2]) == key else key for key in [*swept, *fixed]
+    }
     said = [f"{short[key]}-{_readable(fixed[key])}" for key in sorted(fixed)]
     name = "+".join([verb] * (verb != "train") + ([short[key] for key in swept] or ["single"]) + said)
     cut = {key: fixed[key] for key in sorted(fixed) if _readable(fixed[key]) != fixed[key]}

@@ -27,6 +27,7 @@ from nmt.config.overrides import (
     runs_of,
     swept_values,
 )
+from nmt.config.registry import config_keys
 from nmt.config.schemas import set_up
 from nmt.config.spelling import quoted
 from nmt.config.sweeps import (
@@ -179,7 +180,7 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
                 )
     if cfg.is_search and not swept:
         problems.append("a search needs values to choose from, such as schedule.factor=interval(0.5,2)")
-    folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed))
+    folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed, config_keys(verb.config_class())))
     found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, fixed, flags, tried)
     problems.refuse()
     if found.example.is_rehearsal:

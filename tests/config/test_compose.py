@@ -13,10 +13,11 @@ from nmt.config.compose import compose, outline
 from nmt.config.composed import Composed
 from nmt.config.explain import leaves
 from nmt.config.overrides import choices, parse_flags, parse_overrides
+from nmt.config.registry import config_keys
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import fingerprint, save_config
-from nmt.config.sweeps import MAX_NAME, file_name
+from nmt.config.sweeps import MAX_NAME, file_name, sweep_folder
 from nmt.config.trials import plan
 from nmt.data.hub import HubData
 from nmt.data.pairs import Split
@@ -235,6 +236,40 @@ def test_sweeps_over_files_of_one_name_have_folders_of_their_own() -> None:
         for path in ("news/corpus", "web/corpus", "corpus")
     }
     assert len(folders) == 3
+
+
+def test_sweeps_over_keys_of_one_last_name_have_folders_of_their_own() -> None:
+    def folder(*arguments: str) -> str:
+        return str(plan(VERBS["train"], ["-m", *arguments]).folder)
+
+    assert folder("data.max_tokens=50,100") == "outputs/multirun/max_tokens"
+    assert folder("trainer.max_tokens=50,100") == "outputs/multirun/trainer.max_tokens"
+    assert folder("seed=1,2", "data.max_tokens=50") != folder("seed=1,2", "trainer.max_tokens=50")
+    for verb in VERBS.values():
+        keys = config_keys(verb.config_class())
+        for folders in (
+            {sweep_folder(verb.name, [key], {}, keys) for key in keys},
+            {sweep_folder(verb.name, ["x"], {key: "1"}, keys) for key in keys},
+        ):
+            assert len(folders) == len(keys)
+    assert len({sweep_folder("train", [f"sets.{name}.path"], {}, keys) for name in "ab"}) == 2
+
+
+def test_the_folder_of_a_long_sweep_has_a_short_name() -> None:
+    path = "/".join(["a_folder_with_a_long_name"] * 20)
+    typed = [
+        "model.num_heads=2,4",
+        "schedule.factor=0.5,1",
+        "trainer.max_steps=10,20",
+        "trainer.keep_last=5",
+    ]
+    names = [
+        plan(VERBS["train"], ["-m", *typed, "data=multi30k", f"data.path={path}/{end}"]).folder.name
+        for end in ("a", "b")
+    ]
+    assert names[0] != names[1]
+    assert all(name.startswith("num_heads+factor+max_steps+data-multi30k") for name in names)
+    assert max(len(name.encode()) for name in names) <= 80
 
 
 def test_the_last_value_of_a_key_counts_in_a_sweep_too() -> None:
