@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from nmt.config.composed import Composed, closed
-from nmt.config.explain import explained, is_missing
+from nmt.config.explain import explained, is_missing, meant_keys
 from nmt.config.overrides import parse_overrides
 from nmt.config.roots import to_config
 from nmt.config.verb import Verb
@@ -31,7 +31,8 @@ def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     Each value is set by itself; those that can be set are then checked together, again and again without
     those to blame, because a component states the first of its values that is out of range. To blame are
     those without which nothing is wrong, and where there are none, those without which the problem is gone.
-    What is then wrong with a key that is to blame is wrong with its default, and not told.
+    What is then wrong with a key that is to blame, or that an unknown one is meant for, is wrong with its
+    default, and not told.
     """
     overrides = parse_overrides(lines)
     values = [o for o in overrides if o.key_or_group not in verb.groups and not o.is_hydra_override()]
@@ -48,14 +49,19 @@ def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
         return [problem for problem in found if not problem.startswith(left)]
 
     def told(found: Sequence[str], fit: Sequence[Override]) -> list[str]:
-        refused = {o.key_or_group for o in values} - {o.key_or_group for o in fit}
-        return [problem for problem in found if not is_about(problem, refused)]
+        refused = typed - {o.key_or_group for o in fit}
+        return [problem for problem in found if not is_about(problem, refused | meant)]
 
     fit, problems = list[Override](), Problems()
     for override in values:
         with problems.gathered(), explained():
             OmegaConf.update(copy.deepcopy(base), override.key_or_group, override.value(), merge=True)
             fit.append(override)
+    typed = {o.key_or_group for o in values}
+    meant = {key for problem in problems for key in meant_keys(problem)} - typed
+    problems[:] = [
+        one for one in problems if not one.startswith(tuple(f"unknown key {key}." for key in meant))
+    ]
     while new := [problem for problem in told(problems_of(fit), fit) if problem not in problems]:
         problems += new
         left = [(o, problems_of([other for other in fit if other is not o])) for o in fit]

@@ -153,6 +153,12 @@ def unknown_key(key: str, parent: Any) -> str:
     return f"unknown key {key}{hint}"
 
 
+def meant_keys(problem: str) -> list[str]:
+    """Return the keys that a sentence of `unknown_key` offers instead."""
+    found = re.fullmatch(r"unknown key \S+; did you mean (.+)\?", problem)
+    return found[1].split(" or ") if found else []
+
+
 def renamed(key: str, value: str = "...") -> str:
     """Return the end of a sentence on a key of an earlier version: its new name, or what chooses `value`."""
     part, _, name = RENAMED_KEYS[key].rpartition(".")

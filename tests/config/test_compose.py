@@ -311,6 +311,7 @@ def test_what_a_refused_argument_would_have_set_is_not_missing() -> None:
         ("data.context=x", "data.context must be a whole number, but is 'x'"),
         ("data.context=-1", "data.context must not be negative, but is -1"),
         ("data.context=1,2", "'data.context=1,2' names several values; add -m to try each"),
+        ("data.contxt=2", "unknown key data.contxt; did you mean data.context?"),
     ],
 )
 def test_what_needs_a_refused_argument_is_not_wrong(argument: str, problem: str) -> None:
@@ -319,6 +320,19 @@ def test_what_needs_a_refused_argument_is_not_wrong(argument: str, problem: str)
         compose(VERBS["train"], [*files, argument, "data.context_target=true"])
     (told,) = refused.value.problems
     assert told.startswith(problem)
+
+
+def test_a_misspelt_choice_is_one_mistake_and_a_key_typed_beside_it_another() -> None:
+    def problems(*arguments: str) -> list[str]:
+        with pytest.raises(UserError) as refused:
+            compose(VERBS["train"], [*arguments])
+        return list(refused.value.problems)
+
+    assert problems("adap=lora", "adapt.rank=4") == ["unknown key adap; did you mean adapt?"]
+    assert problems("model.num_heds=4", "model.d_model=6") == [
+        "unknown key model.num_heds; did you mean model.num_heads?"
+    ]
+    assert len(problems("model.num_heds=4", "model.num_heads=7")) == 2
 
 
 def test_a_sweep_goes_where_it_is_told() -> None:
