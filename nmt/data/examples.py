@@ -19,7 +19,7 @@ from nmt.data.encode import Encoder, EncodingOptions, encode_stream, encode_toge
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.pairs import DataConfig, ParallelText, Split, concatenated
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
@@ -152,7 +152,7 @@ class SentencePairs(Examples):
 def lexicon_of(text: TrainingText | StreamedText, seed: int) -> WordLexicon:
     """Return the lexicon of a text, or of `LEXICON_PAIRS` of its pairs; from the cache if it is there."""
     digest = repr((text.sha256, *text.sampling_key(LEXICON_PAIRS, seed)))
-    return WordLexicon.cached(lambda: text.sample(LEXICON_PAIRS, seed), digest, cache_dir())
+    return WordLexicon.cached(lambda: concatenated(text.samples(LEXICON_PAIRS, seed)), digest, cache_dir())
 
 
 def _nothing() -> Iterator[ParallelText]:

@@ -78,21 +78,22 @@ class StreamedText:
             report = sum((read for _, read in parts), FilterReport(0))
             yield concatenated(text for text, _ in parts), report
 
-    def sample(self, most: int, seed: int) -> ParallelText:
-        """Return the first `most` pairs, or all if there are fewer; `seed` is not used."""
-        text = ParallelText()
+    def samples(self, most: int, seed: int) -> list[ParallelText]:
+        """Return of each corpus the first of its share of `most` pairs, or all; `seed` is not used."""
+        found = list[ParallelText]()
         for passes, share in zip(self.corpora, mean_shares(self.shares), strict=True):
-            wanted = round(most * share)
+            text, wanted = ParallelText(), round(most * share)
             for chunk, _ in passes():
                 text.src += chunk.src[:wanted]
                 text.tgt += chunk.tgt[:wanted]
                 wanted -= min(wanted, len(chunk))
                 if not wanted:
                     break
-        return text
+            found.append(text)
+        return found
 
     def sampling_key(self, most: int, seed: int) -> tuple[object, ...]:
-        """Return the values besides the text on which `sample` depends."""
+        """Return the values besides the text on which `samples` depend."""
         return (most, *mean_shares(self.shares))
 
 

@@ -135,15 +135,15 @@ class TrainingText:
         """Yield the pairs in chunks, in order; raise `UserError` when the hash of a corpus has changed."""
         return itertools.chain.from_iterable(part.chunks() for part in self.parts)
 
-    def sample(self, most: int, seed: int) -> ParallelText:
-        """Return all pairs, or of each corpus as many as its share of `most`, or all that it has."""
+    def samples(self, most: int, seed: int) -> list[ParallelText]:
+        """Return of each corpus all pairs, or as many as its share of `most`, or all that it has."""
         if len(self) <= most:
-            return concatenated(self.chunks())
+            return [concatenated(part.chunks()) for part in self.parts]
         shares = zip(self.parts, self.shares, strict=True)
-        return concatenated(part.sample(round(most * share), seed) for part, share in shares)
+        return [part.sample(round(most * share), seed) for part, share in shares]
 
     def sampling_key(self, most: int, seed: int) -> tuple[object, ...]:
-        """Return the values besides the text on which `sample` depends; shares add up to 1."""
+        """Return the values besides the text on which `samples` depend; shares add up to 1."""
         return (most, seed, *self.shares[:-1]) if len(self) > most else ()
 
 
@@ -257,17 +257,16 @@ def prepare(
                 f"training pairs; {way_out(part, Split(name))}"
             )
     if not Tokenizer.exists(run.path):
-        augmentation = Augmentation.of(cfg).without_lexicon
+        corpora = cfg.parts(Split.train).values()
+        modify = [Augmentation.of(cfg, (part.src, part.tgt)).without_lexicon for part in corpora]
         if inherited is None:
             if not tokenizer.path:
                 log(f"training a {tokenizer.kind.value} tokenizer")
             made = train_tokenizer(
-                tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), augmentation=augmentation
+                tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), modify=modify
             )
         else:
-            made = inherited_tokenizer(
-                inherited, training, tags=cfg.symbols, seed=seed, augmentation=augmentation
-            )
+            made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed, modify=modify)
         if tokenizer.labels and isinstance(training, TrainingText):
             made = made.with_labels(tokenizer, label_set(training.chunks()))
         for line in ready_remarks(made, scored_on["validation"].tgt) if tokenizer.path else ():
@@ -454,14 +453,22 @@ def inherited_tokenizer(
     *,
     tags: Sequence[str],
     seed: int,
-    augmentation: Augmentation = UNMODIFIED,
+    modify: Sequence[Augmentation] = (),
 ) -> Tokenizer:
     """Return the tokenizer as it is, or with more pieces for a sample of `text` as it is modified."""
     tokenizer, number = inherited
     if number is None:
         return tokenizer
-    sample = augmentation(text.sample(tokenizer.cfg.max_sentences // 2, seed), seed=seed)
+    sample = _modified(text.samples(tokenizer.cfg.max_sentences // 2, seed), modify, seed)
     return extended(tokenizer, sample, number, tags)
+
+
+def _modified(samples: Sequence[ParallelText], modify: Sequence[Augmentation], seed: int) -> ParallelText:
+    """Return the samples of corpora as one text, each with its own of `modify`."""
+    text = ParallelText()
+    for sample, augmentation in zip(samples, modify or [UNMODIFIED] * len(samples), strict=True):
+        text.extend(augmentation(sample, seed=seed, first=len(text)))
+    return text
 
 
 def train_tokenizer(
@@ -471,24 +478,25 @@ def train_tokenizer(
     tags: Sequence[str] = (),
     seed: int,
     cache: Path,
-    augmentation: Augmentation = UNMODIFIED,
+    modify: Sequence[Augmentation] = (),
 ) -> Tokenizer:
     """Train on `text`, or on a random sample of it, or load the cached tokenizer for the same input.
 
-    Each of `tags` is one piece. The sample is modified as the pairs of an epoch are, so that words in
-    capitals have pieces, too. With `cfg.path` nothing is trained.
+    Each of `tags` is one piece. The sample of each corpus is modified by its own of `modify` as the pairs of
+    an epoch are, so that words in capitals have pieces, too. With `cfg.path` nothing is trained.
     """
     most = cfg.max_sentences // 2
     if cfg.path:
-        return Tokenizer.train(cfg, text.sample(most, seed) if cfg.labels else ParallelText(), tags)
+        labelled = concatenated(text.samples(most, seed)) if cfg.labels else ParallelText()
+        return Tokenizer.train(cfg, labelled, tags)
     versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
     settings = dataclasses.replace(cfg, sampling_alpha=0.0)
     sampling_key = text.sampling_key(most, seed)
-    if augmentation:
-        sampling_key += (augmentation, seed)
+    if any(modify):
+        sampling_key += (*modify, seed)
     entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, sampling_key, *tags)
     if open_entry(entry) is not None:
         return Tokenizer.load(cfg, entry)
-    tokenizer = Tokenizer.train(cfg, augmentation(text.sample(most, seed), seed=seed), tags)
+    tokenizer = Tokenizer.train(cfg, _modified(text.samples(most, seed), modify, seed), tags)
     write_entry(entry, tokenizer.save)
     return tokenizer

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.data.augmentation import Augmentation
 from nmt.data.batching import plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
 from nmt.data.files import FilesData
 from nmt.data.filters import FilterReport
 from nmt.data.mixture import mean_shares, tagged, untagged
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.modifiers import UpperCaseConfig
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import SOURCES, MixtureData, ToyData, has_split, load, stream, streams, training_streams
+from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.data.training_split import CorpusText, TrainingText, digest_of, train_tokenizer
@@ -207,7 +210,7 @@ def test_one_corpus_is_a_mixture_of_one(tmp_path: Path) -> None:
     part = known(ParallelText(["a b"] * 90, ["c"] * 90))
     text = TrainingText({"only": part}, [1.0])
     assert (text.sha256, len(text), text.shared("test")) == (part.sha256, 90, 1)
-    assert text.sample(20, seed=3) == part.sample(20, seed=3)
+    assert concatenated(text.samples(20, seed=3)) == part.sample(20, seed=3)
     assert text.sampling_key(20, seed=3) == (20, 3)
     alone, mixed = FilesData(train="x"), MixtureData(corpora={"only": {"train": "x"}})
     for cfg in (alone, mixed):
@@ -315,12 +318,28 @@ def test_a_tokenizer_sees_the_shares_of_a_mixture(tmp_path: Path) -> None:
     mixed = TrainingText(parts, [0.4, 0.6])
     assert len(mixed) == 1000
     assert mixed.shared("test") == 2
-    drawn = Counter(mixed.sample(100, seed=1).tgt)
+    drawn = Counter(concatenated(mixed.samples(100, seed=1)).tgt)
     assert drawn == {"c": 40, "z": 60}
-    assert Counter(mixed.sample(5000, seed=1).tgt) == {"c": 900, "z": 100}
+    assert Counter(concatenated(mixed.samples(5000, seed=1)).tgt) == {"c": 900, "z": 100}
     cfg = TokenizerConfig(TokenizerKind.char, max_sentences=200)
     tokenizer = train_tokenizer(cfg, mixed, seed=1, cache=tmp_path)
     assert train_tokenizer(cfg, mixed, seed=1, cache=tmp_path).fingerprint == tokenizer.fingerprint
     assert len(list(tmp_path.iterdir())) == 1
     train_tokenizer(cfg, TrainingText(parts, [0.5, 0.5]), seed=1, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_tokenizer_sees_each_corpus_as_its_pairs_are_modified(tmp_path: Path) -> None:
+    parts = {name: known(ParallelText(["i"] * 50, ["i"] * 50)) for name in ("turkish", "german")}
+    upper = (UpperCaseConfig("upper_case", rate=1.0),)
+    cfg = TokenizerConfig(TokenizerKind.char, joint=False)
+    text = TrainingText(parts, [0.5, 0.5])
+    modify = [Augmentation(upper, ("en", "tr")), Augmentation(upper, ("en", "de"))]
+    tokenizer = train_tokenizer(cfg, text, seed=1, cache=tmp_path, modify=modify)
+    both = [
+        sum(UNK_ID in ids for ids in encode(["İ", "I"]))
+        for encode in (tokenizer.encode_src, tokenizer.encode_tgt)
+    ]
+    assert both == [1, 0]  # no English capital has a dot
+    other = train_tokenizer(cfg, text, seed=1, cache=tmp_path, modify=modify[1:] * 2)
+    assert UNK_ID in other.encode_tgt(["İ"])[0]

@@ -12,7 +12,7 @@ import pytest
 
 from nmt.data.encoded_pairs import EncodedPairs, InParts, RaggedIds
 from nmt.data.filters import FilterReport, filter_pairs
-from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.pairs import PairStream, ParallelText, concatenated
 from nmt.data.sources import DemoData
 from nmt.data.streaming import THREAD, StreamBuffers, StreamedText, closed
 from nmt.data.training_split import streamed
@@ -82,7 +82,7 @@ def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
 
 def test_a_tokenizer_sees_the_first_pairs() -> None:
     text = text_of(Source("a", 10), Source("b", 3), shares=(0.5, 0.5))
-    assert text.sample(8, seed=1).src == ["a0", "a1", "a2", "a3", "b0", "b1", "b2"]
+    assert concatenated(text.samples(8, seed=1)).src == ["a0", "a1", "a2", "a3", "b0", "b1", "b2"]
     assert text.sampling_key(8, seed=1) == text.sampling_key(8, seed=2) != text.sampling_key(6, seed=1)
 
 
@@ -186,4 +186,13 @@ def test_a_corpus_without_a_share_is_not_read() -> None:
     text = streamed(sources, [[0.0, 1.0], [0.5, 0.5]], DemoData(), filter_pairs)
     assert next(text.buffers(4, 0))[0].src == ["b0", "b1", "b2", "b3"]
     assert (unread.passes, read.passes) == (0, 1)
-    assert text.sample(8, seed=1).src == ["a0", "a1", "b0", "b1", "b2", "b3", "b4", "b5"]  # of all stages
+    assert concatenated(text.samples(8, seed=1)).src == [
+        "a0",
+        "a1",
+        "b0",
+        "b1",
+        "b2",
+        "b3",
+        "b4",
+        "b5",
+    ]  # of all stages
