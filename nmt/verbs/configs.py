@@ -308,16 +308,26 @@ class DistilConfig(TrainConfig):
         self.distil.ensemble.normalised(len(self.teachers))
         if self.task is not Task.translation:
             raise UserError(f"nmt distil trains translation, but task is {self.task.value}")
-        if self.data.streaming:
-            raise UserError(
-                "data.streaming=true: the pairs to translate must be known at the start; set it to false"
-            )
-        if not self.data.has_source:
-            raise UserError(f"data={self.data.name} has one language; choose data with two")
+        if isinstance(self.data, DataConfig):  # not so where it is refused itself
+            self._require_single_sentences(self.data)
         if isinstance(self.objective, DistillationConfig):
             raise UserError(
                 "objective=distillation needs teachers with the tokenizer of the student, but nmt distil "
                 "trains one on original and synthetic pairs; choose another objective=..."
+            )
+
+    def _require_single_sentences(self, data: DataConfig) -> None:
+        """Raise `UserError` for data that is not known pairs of single sentences."""
+        if data.streaming:
+            raise UserError(
+                "data.streaming=true: the pairs to translate must be known at the start; set it to false"
+            )
+        if not data.has_source:
+            raise UserError(f"data={data.name} has one language; choose data with two")
+        if data.context:
+            raise UserError(
+                f"data.context={data.context}: nmt distil translates and teaches single sentences; set "
+                "data.context=0 data.context_target=false"
             )
 
     @property

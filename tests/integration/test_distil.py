@@ -390,7 +390,13 @@ def test_a_run_of_another_student_is_refused_before_anything_is_translated(
             ["teacher=RUN", "objective=distillation", "objective.teachers=[RUN]"],
             "error: objective=distillation needs teachers with the tokenizer of the student, but nmt distil",
         ),
+        (["teacher=RUN", "data.max_chars=0"], "error: data.max_chars must be at least 1, but is 0\n"),
         (["teacher=RUN", "data.streaming=true"], "the pairs to translate must be known at the start"),
+        (
+            ["teacher=RUN", "data.context=2", "data.context_target=true"],
+            "error: data.context=2: nmt distil translates and teaches single sentences; set data.context=0 "
+            "data.context_target=false\n",
+        ),
         (["teacher=RUN", "task=language_model"], "nmt distil trains translation, but task is language_model"),
         (["teacher=RUN", "data=demo"], "translates a to b, but the data is en to de; name another teacher"),
         (["teacher=RUN", "data=text", "data.train=x"], "data=text has one language; choose data with two"),
