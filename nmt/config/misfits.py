@@ -130,6 +130,11 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         part.filters for part in [cfg.data, *cfg.data.parts(Split.train).values()]
     ):
         yield "data.filters is for pairs; with task=language_model set it to []"
+    if cfg.task is Task.language_model and cfg.data.context:
+        yield (
+            f"data.context={cfg.data.context} is for task=translation: a language model reads its text in "
+            "order; set data.context=0 data.context_target=false"
+        )
     if cfg.task is Task.language_model and cfg.data.augment:
         yield "data.augment is for pairs; with task=language_model set it to []"
     if cfg.task is Task.language_model and cfg.tokenizer.right_to_left:

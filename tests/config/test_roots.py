@@ -316,6 +316,19 @@ def test_a_damaged_config_is_read_or_refused(
             "trainer.best_metric=bleu scores translations; with task=language_model set it to loss",
         ),
         (
+            (
+                "task=language_model",
+                "model=gpt",
+                "data=files",
+                "data.train=x",
+                "data.validation=x",
+                "data.test=x",
+                "data.context=2",
+            ),
+            "data.context=2 is for task=translation: a language model reads its text in order; "
+            "set data.context=0 data.context_target=false",
+        ),
+        (
             ("task=language_model", "model=gpt", "tokenizer.sampling_alpha=0.1"),
             "tokenizer.sampling_alpha is for task=translation; set it to 0",
         ),
