@@ -115,20 +115,14 @@ def make_app(service: Service) -> FastAPI:
     body = {"schema": task.body().model_json_schema()}
     described = {"requestBody": {"required": True, "content": {"application/json": body}}}
 
-    @app.exception_handler(HTTPException)
-    async def refuse(request: Request, error: HTTPException) -> Response:
-        return JSONResponse({"error": error.detail}, error.status_code, {**SAFE, **(error.headers or {})})
+    _answer_errors(app, service)
 
     @app.post(task.path, openapi_extra=described)
     async def answer(request: Request) -> Response:
         """Answer lines."""
         begun = monotonic()
-        try:
-            service.require_token(request)
-            found = await service.answers(request)
-        except HTTPException as error:
-            counters.answered(error.status_code)
-            raise
+        service.require_token(request)
+        found = await service.answers(request)
         seconds = monotonic() - begun
         counters.answered(200)
         counters.request_seconds.observe(seconds)
@@ -159,6 +153,22 @@ def make_app(service: Service) -> FastAPI:
         return HTMLResponse(page, headers={**SAFE, "Content-Security-Policy": policy(page)})
 
     return app
+
+
+def _answer_errors(app: FastAPI, service: Service) -> None:
+    """Have every error answered in JSON, and counted where it is one of the task."""
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        if request.url.path == service.task.path:
+            service.counters.answered(error.status_code)
+        told = error.detail.encode(errors="backslashreplace").decode()  # it may name half of a surrogate pair
+        return JSONResponse({"error": told}, error.status_code, {**SAFE, **(error.headers or {})})
+
+    @app.exception_handler(Exception)
+    async def fail(request: Request, _: Exception) -> Response:
+        told = "the server has failed at this request; its log says why"
+        return await refuse(request, HTTPException(500, told))
 
 
 def described_service(service: Service) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.requests = dict[int, int]()
-        """Requests with lines by the status of their answer."""
+        """Requests to the path of the task by the status of their answer."""
         self.sentences = 0
         self.src_tokens = 0
         self.request_seconds = Histogram(SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -104,6 +105,7 @@ def test_sentences_of_a_line_are_joined_and_lines_of_a_document_need_context(
         ({"text": "a", "n_best": 0}, 422, "n_best must be from 1 to 6, but is 0"),
         ({"text": "a", "n_best": 6}, 422, "n_best must not exceed decoding.beam_size, but 6 > 5"),
         ({"text": "a", "tgt": "xx"}, 422, "tgt=xx: the run translates into"),
+        (b'{"text": "a", "tgt": "\\ud800"}', 422, "tgt=\\ud800: the run translates into"),
         ({"text": ["a"] * 51}, 413, "text has 51 lines, but at most 50 are allowed"),
         ({"text": "a" * 401}, 413, "text[0] has 401 characters, but at most 400 are allowed"),
         ({"text": "a", "must": ["b", " "]}, 422, "must: one of the words or phrases is blank"),
@@ -116,6 +118,26 @@ def test_a_wrong_request_is_told_why(client: Client, content: Any, status: int, 
     found, _, answer = client.post(content)
     assert (found, [*answer]) == (status, ["error"])
     assert words in answer["error"]
+
+
+def test_what_goes_wrong_inside_is_an_error_like_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client learns that the server has failed, the log why, and /metrics counts it."""
+
+    def broken(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+        raise RuntimeError("a fault of the model")
+
+    monkeypatch.setattr(translation, "answers", broken)
+    with served(run) as client:
+        status, headers, answer = client.post({"text": "ab"})
+        assert (status, headers["content-type"]) == (500, "application/json")
+        assert answer == {"error": "the server has failed at this request; its log says why"}
+        assert headers["cache-control"] == "no-store"
+        client.post({"text": "ab"}, Host="rebound.example")
+        codes = re.findall(r'nmt_requests_total{code="(\d+)"} (\d+)', client.get("/metrics")[2])
+        assert codes == [("403", "1"), ("500", "1")]
+    assert "a fault of the model" in caplog.text
 
 
 def test_other_sites_and_wrong_paths_are_refused(client: Client) -> None:
