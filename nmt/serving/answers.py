@@ -88,7 +88,10 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     ]
     markup.restore(run, segments.by_line(parts), whole, search)
     sources = run.tokenizer.src_pieces([one.src for one in offered])
-    givens = [len(run.tokenizer.tgt_start(one.src)) for one in offered]
+    givens = [
+        len(run.tokenizer.tgt_start(one.src)) if best.ids else 0  # a blank line has an answer without it
+        for one, best in zip(offered, found, strict=True)
+    ]
     candidates = [
         [_Candidate(src, one, given, {"text": one.text}) for one in (best, *best.alternatives)]
         for src, best, given in zip(sources, found, givens, strict=True)

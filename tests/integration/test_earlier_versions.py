@@ -114,7 +114,8 @@ def test_a_run_goes_on_as_it_would_have(run: Path, nmt: Command) -> None:
     assert done.returncode == 0, done.stderr
     assert "going on after step 100" in done.stderr
     lines = metrics(run)
-    assert losses(lines, 101) == pytest.approx(LOSSES_FROM_101, rel=1e-5)
+    # Muon rounds its products to bf16 where the processor multiplies that faster.
+    assert losses(lines, 101) == pytest.approx(LOSSES_FROM_101, rel=2e-4)
     assert lines[-1]["step"] == 150
     assert lines[-1]["valid/loss"] == pytest.approx(LOSS_AT_150, rel=0.01)
 

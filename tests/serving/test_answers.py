@@ -94,7 +94,10 @@ def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
     question = Question(run.cfg.decoding, scores=True, attention=True)
     asked = [question, question, replace(question, prefix="c")]
     found = answers(run, [WORDS[0], " ", WORDS[1]], asked)
-    assert [one["tokens"][0]["text"] for one in found] == ["b", "</s>", "b"]
+    num_ids = [len(one.ids) for one in run.translate([WORDS[0], " "])]
+    assert [len(one["tokens"]) for one in found[:2]] == [num_ids[0], 1]  # with EOS, without the tag
+    assert found[1]["tokens"][0]["text"] == "</s>"
+    assert found[0]["log_prob"] == pytest.approx(sum(one["log_prob"] for one in found[0]["tokens"]))
     assert found[1]["text"] == ""
     assert found[2]["text"].startswith("c")
     assert found[2]["attention"]["tgt_tokens"][0] == "b"
