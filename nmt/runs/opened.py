@@ -219,13 +219,28 @@ class Run(TrainedModel):
     ) -> list[Translation]:
         """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
+        asked = list(self.asking_for(tgt, segments.requests))
+        return self.found(asked, search, numbers, warn=warn, token_scores=token_scores)
+
+    def found(
+        self,
+        asked: list[Request],
+        search: DecodingConfig,
+        numbers: Sequence[int],
+        *,
+        warn: Log = warn,
+        token_scores: bool = False,
+    ) -> list[Translation]:
+        """Return the translation of each request of `asking_for`, without that of its context.
+
+        `numbers` are those of the lines of the requests.
+        """
         shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores, "warn": warn}
 
         def one_by_one(requests: list[Request], places: Sequence[int]) -> list[Translation]:
             named = [numbers[place] for place in places]
             return translate(requests, self.searched(search), self.tokenizer, search, numbers=named, **shared)
 
-        asked = list(self.asking_for(tgt, segments.requests))
         if self.cfg.data.context_target:
             return translated_behind_context(asked, one_by_one, warn)
         return one_by_one(asked, range(len(asked)))

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.config.roots import Task
+from nmt.data.documents import current_of_each
 from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.requests import Request
 from nmt.decoding.reranking import Floats, chosen
-from nmt.decoding.translate import Translation, translate
+from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.runs.opened import Run
 
+VERSION = 2
+"""Increased when a feature is computed otherwise, so that weights tuned for the old one are not used."""
 FLOOR = -50.0
 """The log probability per token that a candidate counts with when a scorer cannot read it."""
 
@@ -57,15 +61,9 @@ class Reranker:
 
     def candidates(self, lines: Sequence[str], warn: Log, first_line: int = 1) -> list[list[Translation]]:
         """Return the different translations that search finds for each line, best first."""
-        found = translate(
-            list(self.run.asking_for(self.tgt, lines)),
-            self.run.searched(self.decoding),
-            self.run.tokenizer,
-            self.decoding,
-            device=self.run.device,
-            warn=warn,
-            first_line=first_line,
-        )
+        asked = list(map(Request, self.run.asking_for(self.tgt, lines)))
+        numbers = range(first_line, first_line + len(lines))
+        found = self.run.found(asked, self.decoding, numbers, warn=warn)
         return [_different([one, *one.alternatives]) for one in found]
 
     def values(
@@ -78,7 +76,8 @@ class Reranker:
         columns = [[candidate.score for several in candidates for candidate in several]]
         for feature in self.features:
             columns.append(self._scored(feature, open_lines, texts, warn))
-        columns.append([len(text) / max(len(line), 1) for line, text in zip(open_lines, texts, strict=True)])
+        sentences = current_of_each(open_lines)
+        columns.append([len(text) / max(len(line), 1) for line, text in zip(sentences, texts, strict=True)])
         return np.split(np.array(columns).T, np.cumsum(counts)[:-1])
 
     def best(self, lines: Sequence[str], weights: Floats, warn: Log, first_line: int = 1) -> list[str]:
@@ -88,12 +87,19 @@ class Reranker:
         return [several[place].text for several, place in zip(candidates, places, strict=True)]
 
     def _scored(self, feature: Feature, lines: Sequence[str], texts: Sequence[str], warn: Log) -> list[float]:
-        """Return the feature of each pair (line, text); a blank line has nothing to choose from."""
+        """Return the feature of each pair (line, text); a blank line has nothing to choose from.
+
+        What is scored is the sentence itself. Context in front of the line is for a scorer that has learnt to
+        read it, and not to translate it.
+        """
         src, tgt = self.direction
+        data = feature.run.cfg.data
+        reads_context = feature.kind != "reverse" and data.context and not data.context_target
+        lines = lines if reads_context else current_of_each(list(lines))
         pairs = list(zip(lines, texts, strict=True))
         if feature.kind == "reverse":
             pairs, tgt = [(text, line) for line, text in pairs], src
-        asked = tgt if feature.run.cfg.data.tags else None
+        asked = tgt if data.tags else None
         messages: list[str] = []  # they count candidates, not lines
         found = feature.run.score(pairs, tgt=asked, warn=messages.append)
         unread = sum(not one.ids and bool(line.strip()) for one, line in zip(found, lines, strict=True))

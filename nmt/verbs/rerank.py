@@ -20,6 +20,7 @@ import numpy as np
 from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.stored import load_run, to_plain
+from nmt.data.documents import current_of_each
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.configs import ScoringConfig
@@ -30,7 +31,7 @@ from nmt.errors import Log, UserError, warn
 from nmt.files import read_json, write_json, write_lines
 from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
 from nmt.runs.opened import evaluation_text, open_run, open_runs, score_line
-from nmt.runs.reranker import Reranker
+from nmt.runs.reranker import VERSION, Reranker
 from nmt.verbs.configs import RerankConfig
 from nmt.verbs.file_job import Answers, Work, answer
 from nmt.verbs.translate import search_settings
@@ -94,7 +95,7 @@ class _Lists:
                     f"the {split.value} split has no pair with the target {tgt}; name a corpus that has "
                     "some: data=..."
                 )
-        text = ParallelText(list(untagged(text.src)), text.tgt, text.references)
+        text = ParallelText(list(untagged(text.src)), current_of_each(text.tgt), text.references)
         candidates = reranker.candidates(text.src, warn)
         values = reranker.values(text.src, candidates, warn)
         return cls(text, candidates, values, tgt, run.cfg.scoring)
@@ -103,7 +104,8 @@ class _Lists:
         """Return the scores of the candidates that are at `places` in their lists."""
         hyps = [several[place].text for several, place in zip(self.candidates, places, strict=True)]
         rules: dict[str, Any] = {"more_refs": self.text.references, "scoring": self.scoring}
-        return score_text(self.text.src, hyps, self.text.tgt, cfg.metrics, tgt_lang=self.tgt_lang, **rules)
+        sources = current_of_each(self.text.src)
+        return score_text(sources, hyps, self.text.tgt, cfg.metrics, tgt_lang=self.tgt_lang, **rules)
 
     @property
     def firsts(self) -> list[int]:
@@ -150,7 +152,9 @@ def _facts(cfg: RerankConfig, weights_of_run: dict[str, Any]) -> dict[str, Any]:
         **weights_of_run,
         "scorers": [identify_checkpoint(scorer)[1][:16] for scorer in cfg.scorers],
         "tgt": cfg.tgt,
+        "features": VERSION,
         "tune_for": cfg.tune_for,
+        "scoring": to_plain(load_run(cfg.runs[0]).scoring),
         "tuning_seed": cfg.tuning_seed,
         "data": data,
         **search_settings(cfg.decoding),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from nmt.config.compose import compose
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.decoding.configs import BeamConfig
+from nmt.decoding.translate import Translation
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
@@ -78,6 +81,71 @@ def test_features_are_the_scores_of_the_runs(reranker: Reranker, runs: dict[str,
             np.testing.assert_allclose(row, expected, atol=1e-4)
     told = f"{blank} candidates cannot be read by reverse {runs['reverse']}; they count -50.0 per token"
     assert warnings == ([told] if blank else [])
+
+
+IN_CONTEXT = ("data=files", "data.train=x", "data.validation=x", "data.test=x", "data.context=1")
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Reranker:
+    """Return the reranker of a run that translates context, with scorers of both directions."""
+    folder, reverse = tmp_path_factory.mktemp("documents"), ("data.src=de", "data.tgt=en")
+    runs = [
+        untrained(folder / "run", "data.context_target=true", data=IN_CONTEXT),
+        untrained(folder / "reads_context", "seed=2", data=IN_CONTEXT),
+        untrained(folder / "rev", "data.context_target=true", "seed=3", *reverse, data=IN_CONTEXT),
+    ]
+    run, *scorers = [open_run(path, runtime_cfg=CPU) for path in runs]
+    return Reranker(run, scorers, SEARCH, None)
+
+
+BEHIND_CONTEXT = Translation("ab <brk> ba", -1.0, [Translation("ab <brk> cc", -2.0), Translation("ba", -3.0)])
+"""What a search finds for a source with one sentence of context; the last one lacks the context."""
+
+
+def test_what_is_scored_is_the_sentence_itself(documents: Reranker) -> None:
+    with mock.patch("nmt.runs.opened.translate", return_value=[BEHIND_CONTEXT]):
+        (found,) = documents.candidates(["hg <brk> abcd"], print)
+    assert [(one.text, one.score) for one in found] == [("ba", -1.0), ("cc", -2.0)]
+    (rows,) = documents.values(["hg <brk> abcd"], [found], print)
+    forward, reverse = (feature.run for feature in documents.features)
+    for (score, *scored, length), text in zip(rows, ("ba", "cc"), strict=True):
+        expected = [*forward.score([("hg <brk> abcd", text)]), *reverse.score([(text, "abcd")])]
+        np.testing.assert_allclose(scored, [one.per_token for one in expected], atol=1e-5)
+        assert (score, length) == ({"ba": -1.0, "cc": -2.0}[text], 0.5)
+
+
+def test_references_are_those_of_the_sentences_themselves(
+    documents: Reranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = documents.run.directory.path
+    (trial,) = compose(VERBS["rerank"], [f"run={path}", f"scorers=[{path}]", "metrics=[chrf]"])
+    text = ParallelText(["hg <brk> abcd"], ["gg <brk> ba"])
+    monkeypatch.setattr(rerank, "evaluation_text", lambda *args, **kwargs: text)
+    cfg = trial.to_config(RerankConfig)
+    with mock.patch("nmt.runs.opened.translate", return_value=[BEHIND_CONTEXT]):
+        lists = rerank._Lists.of(documents, cfg, True, Split.test)
+    assert lists.text.tgt == ["ba"]
+    assert lists.scores(cfg, [0]).values == {"chrf": 100.0}
+
+
+def test_weights_are_those_of_the_rules_of_scores_and_features(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was tuned under others is not found, and weights are tuned again."""
+    run = tmp_path / "run"
+    shutil.copytree(runs["run"], run)
+    (trial,) = compose(VERBS["rerank"], command(runs | {"run": run})[1:])
+    cfg = trial.to_config(RerankConfig)
+    files = [rerank._weights_file(cfg, {})]
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(
+        config.replace("scoring:\n  tokenize: null", "scoring:\n  tokenize: char")
+    )
+    files.append(rerank._weights_file(cfg, {}))
+    monkeypatch.setattr(rerank, "VERSION", 1)
+    files.append(rerank._weights_file(cfg, {}))
+    assert len({*files}) == 3
 
 
 def command(runs: dict[str, Path], *keys: str) -> list[str]:
