@@ -4,7 +4,8 @@ Files are read as bytes and must be UTF-8. A line ends at a line feed and nowher
 lone carriage return are text, as they are for `wc -l`; one carriage return before the line feed is dropped,
 and so is a byte order mark. The last line needs no line feed. Bytes that cannot be read exactly are an error
 with file and line. Of a line longer than `MAX_LINE_CHARS` only the beginning is read, so that memory is
-bounded for a file, or a bomb of compression, that has no line feed. Pairs and columns are unknown here.
+bounded for a file, or a bomb of compression, that has no line feed. Standard input has the same rules, but is
+not decompressed. Pairs and columns are unknown here.
 """
 
 from __future__ import annotations
@@ -47,20 +48,17 @@ def open_bytes(path: Path, key: str) -> Iterator[BinaryIO]:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from error
 
 
-def decoded(source: BinaryIO, first_line: int = 1, name: str = "the input") -> Iterator[str]:
-    """Decode the lines of a stream, each as soon as it is there; raise `UserError` where one is not UTF-8."""
-    for number in itertools.count(first_line):
+def decoded(source: BinaryIO) -> Iterator[str]:
+    """Decode the lines of standard input, each as soon as it is there; raise `UserError` for no text."""
+    for before in itertools.count():
         line = source.readline(MAX_LINE_BYTES + 1)
         if not line:
             return
         if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
             line = _beginning(line, source)
-        try:
-            text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"line {number} of {name} is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}"
-            ) from error
+        if not before and compression_of(line):
+            raise UserError("the input is compressed; decompress it first")
+        text = _decode(line.removesuffix(b"\n").removesuffix(b"\r"), "the input", before)
         yield text[: MAX_LINE_CHARS + 1]
 
 
@@ -103,6 +101,8 @@ def _blocks(path: Path, key: str, may_be_empty: bool) -> Iterator[list[str]]:
     """Yield one list of lines for each block."""
     read = 0
     for raw in _whole_lines(path, key):
+        if not read and compression_of(raw):
+            raise UserError(f"{key}: {path} is compressed twice; decompress it once")
         text = _decode(raw, f"{key}: {path}", read)
         lines = text.split("\n")
         if not lines[-1]:
@@ -143,8 +143,6 @@ def _beginning(line: bytes, file: BinaryIO) -> bytes:
 def _decode(raw: bytes, where: str, before: int) -> str:
     """Decode UTF-8 strictly and refuse NUL; `before` lines precede `raw`, 0 at the start of a file."""
     if not before:
-        if compression_of(raw):
-            raise UserError(f"{where} is compressed twice; decompress it once")
         if raw.startswith(_UTF16_MARKS):
             raise UserError(f"{where} is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
         raw = raw.removeprefix(codecs.BOM_UTF8)

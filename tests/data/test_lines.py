@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,41 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_lines_of_a_stream_are_decoded_one_by_one() -> None:
     assert list(decoded(io.BytesIO(TEXT))) == ["ein Häuschen", "", "zwei\u2028drei"]
-    lines = decoded(io.BytesIO(b"a\nb\xff\n"), first_line=11, name="input=x")
+    lines = decoded(io.BytesIO(b"a\nb\xff\n"))
     assert next(lines) == "a"
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^the input: line 2, byte 2 of the line "):
         next(lines)
-    assert str(caught.value) == "line 12 of input=x is not UTF-8: byte 1 is 0xff"
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize(
+    "content",
+    [
+        codecs.BOM_UTF8 + TEXT,
+        b"a\n" + codecs.BOM_UTF8 + b"b\n",
+        b"a\nb\0c\n",
+        codecs.BOM_UTF8 + b"a\xe4\n",
+        "a\n".encode("utf-16"),
+    ],
+)
+def test_a_stream_is_read_by_the_rules_of_files(tmp_path: Path, content: bytes) -> None:
+    """The lines are the same, or what is wrong with them."""
+    file = tmp_path / "text"
+    file.write_bytes(content)
+
+    def read(lines: Callable[[], Iterator[str]], name: str) -> list[str] | str:
+        try:
+            return list(lines())
+        except UserError as error:
+            return str(error).removeprefix(name)
+
+    found = read(lambda: decoded(io.BytesIO(content)), "the input")
+    assert found == read(lambda: read_lines(file, "input"), f"input: {file}")
+
+
+def test_a_compressed_stream_is_told() -> None:
+    with pytest.raises(UserError, match=r"^the input is compressed; decompress it first$"):
+        list(decoded(io.BytesIO(gzip.compress(TEXT))))
 
 
 @pytest.mark.fault(28, 37)
@@ -58,7 +89,7 @@ def test_of_a_line_that_is_too_long_the_beginning_is_read(
     file = tmp_path / "text"
     file.write_bytes(mark + "\n".join([long, "b", longest, long]).encode())
     expected = [long[: MAX_LINE_CHARS + 1], "b", longest, long[: MAX_LINE_CHARS + 1]]
-    for lines in (list(read_lines(file, "input")), list(decoded(io.BytesIO(file.read_bytes()[len(mark) :])))):
+    for lines in (list(read_lines(file, "input")), list(decoded(io.BytesIO(file.read_bytes())))):
         assert lines == expected
         assert [is_cut(line) for line in lines] == [True, False, False, True]
 
