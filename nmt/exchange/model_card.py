@@ -16,6 +16,7 @@ from nmt.config.roots import Task
 from nmt.config.stored import to_plain
 from nmt.data.label_set import named
 from nmt.data.pairs import SEPARATOR, one_line
+from nmt.data.tokenizer_training import Case
 from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, transformer_of
@@ -224,7 +225,8 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
     if cfg.format is Format.ctranslate2 and transformer_of(run, cfg).positions is Positions.t5:
         yield "CTranslate2 before 4.8.3 computes model.positions=t5 wrongly, without a message."
     if cfg.format is Format.huggingface:
-        if run.cfg.tokenizer.lowercase or run.cfg.tokenizer.strip_punctuation:
+        tokenizer = run.cfg.tokenizer
+        if tokenizer.lowercase or tokenizer.strip_punctuation or tokenizer.case is Case.markup:
             yield "The tokenizer in this folder does not prepare lines; the program above does."
         yield "A line that begins with >> and has << later is read by MarianTokenizer as a language code."
 

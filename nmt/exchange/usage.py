@@ -65,9 +65,6 @@ def translate(lines{_language_argument(run)}):
 def huggingface_program(run: Run, longest: int) -> str:
     """Return the program for a folder of `transformers` whose positions allow `longest` tokens."""
     ratio, offset = run.cfg.decoding.max_length_ratio, run.cfg.decoding.max_length_offset
-    texts = "tokenizer.batch_decode(found, skip_special_tokens=True)"
-    if run.cfg.tokenizer.case is Case.markup:
-        texts = f"[{_in_case(run, 'text')} for text in {texts}]"
     return f"""{_imports(run, ["torch"])}
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -81,7 +78,8 @@ def translate(lines{_language_argument(run)}):
     limit = min({longest}, int({ratio} * batch.input_ids.shape[1]) + {offset})
     with torch.inference_mode():
         found = model.generate(**batch, max_length=limit)
-    return {texts}
+    texts = zip(tokenizer.batch_decode(found, skip_special_tokens=True), batch.attention_mask.sum(1))
+    return [{_in_case(run, "text")} if tokens > 1 else "" for text, tokens in texts]  # "": the end alone
 """
 
 

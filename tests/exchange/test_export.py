@@ -23,6 +23,7 @@ from nmt.comparison.record import read_run
 from nmt.config.stored import load_config, save_config
 from nmt.data.pairs import Split
 from nmt.data.special_ids import EOS_ID
+from nmt.decoding.configs import LineSplitting
 from nmt.exchange import export as module
 from nmt.exchange import to_safetensors
 from nmt.runs.opened import initial_model, open_run
@@ -57,7 +58,11 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def ours(run: Path, lines: list[str], **settings: Any) -> list[str]:
-    return [found.text for found in open_run(run, runtime_cfg=CPU).translate(lines, beam_size=1, **settings)]
+    whole: dict[str, Any] = {
+        "beam_size": 1,
+        "split_lines": LineSplitting.none,
+    }  # as foreign programs read lines
+    return [found.text for found in open_run(run, runtime_cfg=CPU).translate(lines, **whole, **settings)]
 
 
 SLOW = pytest.mark.slow
@@ -101,6 +106,7 @@ def test_the_program_for_transformers(tmp_path: Path, name: str, monkeypatch: py
     for line in LINES:  # skip_special_tokens drops unknown pieces, too
         expected = [text.replace(" \N{DOUBLE QUESTION MARK} ", "") for text in ours(run, [line])]
         assert names["translate"]([line]) == [text.strip() for text in expected]
+    assert [bool(text) for text in names["translate"](["", " ", "a b"])] == [False, False, True]
     defaults = names["model"].generation_config
     assert (defaults.num_beams, defaults.suppress_tokens, defaults.max_length) == (1, [0, 2], 1024)
 
@@ -214,9 +220,9 @@ def test_an_exported_run_holds_what_lora_has_learnt(run: Path) -> None:
     store = opened.directory.checkpoints
     store.save(dataclasses.replace(store.load(7), model=adapted.state_dict()))
     save_config(cfg, run / "config.yaml")
-    alone = open_run(exported(run, "nmt"), runtime_cfg=CPU)
-    assert alone.cfg.adapt.name == "none"
-    assert [one.text for one in alone.translate(LINES, beam_size=1)] == ours(run, LINES)
+    folder = exported(run, "nmt")
+    assert load_config(folder / "config.yaml").adapt.name == "none"
+    assert ours(folder, LINES) == ours(run, LINES)
 
 
 REFUSED = {
@@ -402,3 +408,11 @@ def test_the_card_says_what_is_recorded(run: Path) -> None:
         "| torch | 2.13.0 |",
     ):
         assert line in card
+
+
+@pytest.mark.parametrize("key", ["lowercase=true", "case=markup", "case=keep"])
+def test_the_card_says_that_lines_are_prepared_by_the_program(tmp_path: Path, key: str) -> None:
+    run = untrained(tmp_path / "run", "model.norm_order=post", f"tokenizer.{key}")
+    card = (exported(run, "huggingface") / "README.md").read_text(encoding="utf-8")
+    said = "The tokenizer in this folder does not prepare lines; the program above does." in card
+    assert said == (key != "case=keep")
