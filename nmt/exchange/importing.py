@@ -34,8 +34,8 @@ def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[Tr
     Raises:
         UserError: the folder has no model that can be imported, or `run` is in use.
     """
-    if run.exists() and any(run.iterdir()):
-        raise UserError(f"run={run} exists and is not empty; name a new directory")
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise UserError(f"run={run} exists and is no empty directory; name a new one")
     folder = ForeignFolder(path)
     imported = read(folder, *languages)
     model = as_model(imported, str(path))

@@ -117,7 +117,10 @@ def test_the_command_makes_a_run_that_translates_as_transformers_does(
     assert main(["import", *arguments]) == 0
     assert f"written     {run}" in capsys.readouterr().out
     assert main(["import", *arguments]) == 2
-    assert f"run={run} exists and is not empty" in capsys.readouterr().err
+    assert f"error: run={run} exists and is no empty directory; name a new one\n" in capsys.readouterr().err
+    file = run / "config.yaml"
+    assert main(["import", *arguments, f"run={file}"]) == 2
+    assert f"error: run={file} exists and is no empty directory" in capsys.readouterr().err
     opened = nmt.open_run(run)
     assert isinstance(opened.cfg.decoding, BeamConfig)
     assert opened.cfg.decoding.beam_size == 4
