@@ -10,7 +10,7 @@ Knows runs and the formats of other programs; refuses to know the command line. 
     m2m100              Models of M2M-100 and NLLB-200.
     architectures       The table of the architectures that can be imported.
     importing           A foreign folder as a run directory.
-    shared              What several formats need: refusals, pieces, and tables of positions.
+    shared              What several formats need: refusals, ties, and tables of positions.
     to_ctranslate2      Models for CTranslate2, filled into its specification of a Transformer.
     to_huggingface      Models for `transformers`, in the class that computes the same.
     to_safetensors      The weights of any model under our names, and the facts to rebuild the model.

@@ -1,4 +1,4 @@
-"""What several formats need: refusals of models that they cannot hold, pieces, and tables of positions."""
+"""What several formats need: refusals of models that they cannot hold, ties, and tables of positions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from nmt.layers.positions import LearnedPositions
 from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding
 from nmt.runs.opened import Run
+from nmt.training.checkpoint import memory_of
 
 SOURCE, TARGET = "source.spm", "target.spm"
 """Names of the SentencePiece models in every folder."""
@@ -77,6 +78,22 @@ def library(name: str, target: Format) -> ModuleType:
             f"format={target.value} needs the package {name}, which is not installed: "
             "pip install 'nmt[export]'"
         ) from error
+
+
+def untied(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return each tensor under the first of its names, and further names with the first.
+
+    Names are of one tensor where they share memory, which a copy to another device would part.
+    """
+    first: dict[object, str] = {}
+    kept, tied = dict[str, Tensor](), dict[str, str]()
+    for name, tensor in weights.items():
+        owner = first.setdefault(memory_of(tensor), name)
+        if owner == name:
+            kept[name] = tensor
+        else:
+            tied[name] = owner
+    return kept, tied
 
 
 def position_table(embedding: Embedding, num_positions: int) -> Tensor:

@@ -10,16 +10,16 @@ import dataclasses
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from nmt.config.stored import save_config
 from nmt.exchange.configs import ExportConfig
+from nmt.exchange.shared import untied
 from nmt.files import EXPORT_RECORD, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run
 from nmt.training.adaptation_table import AdaptationConfig
-from nmt.training.checkpoint import Checkpoint, memory_of
+from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 
 
@@ -32,11 +32,9 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
     run.directory.copy_sealed(folder)
     directory.seal()
     dtype = getattr(torch, cfg.quantization.value)
-    rounded: dict[object, Tensor] = {}  # by place in memory, so that what is tied stays one tensor
-    weights = {
-        name: rounded.setdefault(memory_of(x), x.cpu().to(dtype) if x.is_floating_point() else x.cpu())
-        for name, x in run.model.state_dict().items()
-    }
+    own, tied = untied(run.model.state_dict())
+    weights = {name: x.cpu().to(dtype) if x.is_floating_point() else x.cpu() for name, x in own.items()}
+    weights |= {name: weights[first] for name, first in tied.items()}  # what is tied stays one tensor
     directory.checkpoints.save(Checkpoint(0, weights, {}, TrainState().to_store()))
     pairs = list(zip(cfg.runs, cfg.checkpoints, strict=True))
     found = [(Path(name).name, *identify_checkpoint(name, checkpoint)) for name, checkpoint in pairs]

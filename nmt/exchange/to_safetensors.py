@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from nmt import __version__
 from nmt.config.stored import to_plain
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.exchange.configs import ExportConfig
+from nmt.exchange.shared import untied
 from nmt.files import write_json
 from nmt.runs.opened import Run
 
@@ -25,10 +25,10 @@ WEIGHTS = "model.safetensors"
 
 def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
     """Write model.safetensors and config.json."""
-    weights, tied = untied({name: tensor.cpu() for name, tensor in run.model.state_dict().items()})
+    weights, tied = untied(run.model.state_dict())
     dtype = getattr(torch, cfg.quantization.value)
     save_file(
-        {name: tensor.to(dtype).contiguous() for name, tensor in weights.items()},
+        {name: tensor.cpu().to(dtype).contiguous() for name, tensor in weights.items()},
         folder / WEIGHTS,
         metadata={"format": "pt", "nmt": __version__},
     )
@@ -57,16 +57,3 @@ def _targets(run: Run) -> dict[str, Any]:
     if run.tokenizer.labels:
         return {"labels": run.tokenizer.labels, "first_label_id": EOS_ID + 1}
     return {"languages": run.cfg.data.languages, "tags": run.cfg.data.tags}
-
-
-def untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor under the first of its names, and further names with the first."""
-    first: dict[int, str] = {}
-    kept, tied = dict[str, Tensor](), dict[str, str]()
-    for name, tensor in weights.items():
-        owner = first.setdefault(tensor.data_ptr(), name)
-        if owner == name:
-            kept[name] = tensor
-        else:
-            tied[name] = owner
-    return kept, tied

@@ -148,6 +148,17 @@ def test_plain_weights(tmp_path: Path, model: tuple[str, ...], monkeypatch: pyte
     assert {tensor.dtype for tensor in load_file(half / to_safetensors.WEIGHTS).values()} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("form", ["safetensors", "nmt"])
+def test_tied_weights_are_stored_once_where_a_copy_to_the_cpu_is_one(
+    run: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, unlike here, `Tensor.cpu` always copies."""
+    tensors = open_run(run, runtime_cfg=CPU).model.state_dict()
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+    (file,) = exported(run, form).rglob("model.safetensors")
+    assert len(load_file(file)) == len({tensor.data_ptr() for tensor in tensors.values()}) < len(tensors)
+
+
 RUNS: dict[str, dict[str, Any]] = {
     "transformer": {"overrides": ("model.tying=src_tgt", "decoding.beam_size=3")},
     "two vocabularies": {"overrides": ("tokenizer.joint=false", "model.tying=none")},
