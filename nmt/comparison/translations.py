@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nmt.comparison.differences import shown
 from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
+from nmt.data.documents import current_of_each
 from nmt.decoding.label_scores import with_metric
 from nmt.errors import Log, UserError, suggest
 from nmt.files import NUMBER, digest_of_lines, read_json
@@ -42,8 +43,9 @@ class Entry:
     """File with the translations."""
     hypotheses: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    """The sentences themselves, without the context in front."""
     references: list[list[str]] = field(default_factory=list)
-    """One list of lines for each reference."""
+    """One list of lines for each reference, without context, too."""
     signatures: dict[str, str] = field(default_factory=dict)
     """How the stored scores of these translations were computed, by metric."""
     stored: dict[str, float] = field(default_factory=dict)
@@ -161,7 +163,9 @@ def _read(entry: Entry, split: str) -> None:
         try:
             entry.hypotheses = lines_of(entry.file)
             entry.sources, *entry.references = map(lines_of, sides)
-            _add_stored(entry, split)
+            _add_stored(entry, split)  # by the references as they are in data/
+            entry.sources = current_of_each(entry.sources)
+            entry.references = list(map(current_of_each, entry.references))
         except UserError as error:
             entry.problem = str(error)
     lengths = {len(lines) for lines in (entry.hypotheses, entry.sources, *entry.references)}

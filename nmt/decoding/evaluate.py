@@ -81,8 +81,8 @@ def evaluate_text(
     hyps = [translation.text for translation in translations]
     if not world.is_main:  # rank 0 scores for all: a metric may be a model, and take memory and threads
         return Scores(*world.broadcast(({}, {})), hyps)
-    sources, more = current_of_each(list(untagged(text.src))), text.references
-    refs = current_of_each(text.tgt)
+    sources, refs = current_of_each(list(untagged(text.src))), current_of_each(text.tgt)
+    more = list(map(current_of_each, text.references))
     scores = score_text(sources, hyps, refs, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
     world.broadcast((scores.values, scores.signatures))
     return scores

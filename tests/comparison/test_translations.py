@@ -10,7 +10,8 @@ import pytest
 
 from nmt.comparison.translations import entries_of
 from nmt.errors import UserError
-from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES, made_run, write
+from nmt.files import digest_of_lines
+from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES, SOURCES, lined, made_run, write
 
 
 def names(*paths: Path) -> list[str]:
@@ -69,6 +70,27 @@ def test_a_file_of_another_split_is_not_compared(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run")
     (entry,) = entries_of(names(run / "hypotheses" / "test.de"), "validation", pytest.fail)
     assert entry.problem == "test.de does not seem to be of validation; say split=..."
+
+
+def test_sentences_are_compared_without_the_context_that_they_were_translated_behind(tmp_path: Path) -> None:
+    """An evaluation knows the references as they are in data/."""
+    context = [f"davor <brk> {line}" for line in REFERENCES]
+    run = made_run(tmp_path / "run", references=context, sources=[f"before <brk> {line}" for line in SOURCES])
+    write(run / "data" / "validation.ref2.de", lined(context))
+    file = run / "hypotheses" / "validation-0123abcd.de"
+    write(file, lined(GOOD))
+    evaluation = {
+        "hypotheses": "hypotheses/validation-0123abcd.de",
+        "scores": {"bleu": 1.5},
+        "signatures": {"bleu": BLEU},
+        "sha256": {"tgt": digest_of_lines(context)},
+    }
+    write(run / "evaluations" / "validation-0123abcd.json", json.dumps(evaluation))
+    plain = made_run(tmp_path / "plain")
+    write(plain / "data" / "validation.ref2.de", lined(REFERENCES))
+    for entry in entries_of(names(run, file, plain), "validation", pytest.fail):
+        assert not entry.problem
+        assert (entry.sources, entry.references) == (SOURCES, [REFERENCES] * 2)
 
 
 def test_an_evaluation_names_its_settings_and_has_its_own_signature(tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_alternatives_are_joined_as_far_as_all_parts_have_some() -> None:
 
 
 def test_scores_are_those_of_the_sentences_themselves(documents: Run) -> None:
-    text = ParallelText(["ab <brk> ba", "cd"], ["AB <brk> BA", "CD"])
+    further = [["XY <brk> BA", "CD"]]
+    text = ParallelText(["ab <brk> ba", "cd"], ["AB <brk> BAx", "CDx"], further)
     hypotheses = [Translation("AB <brk> BA"), Translation("CD")]
     with mock.patch("nmt.decoding.evaluate.translate", return_value=hypotheses):
         scores = evaluate_text(
