@@ -95,7 +95,8 @@ class _Lists:
                     f"the {split.value} split has no pair with the target {tgt}; name a corpus that has "
                     "some: data=..."
                 )
-        text = ParallelText(list(untagged(text.src)), current_of_each(text.tgt), text.references)
+        refs, more = current_of_each(text.tgt), list(map(current_of_each, text.references))
+        text = ParallelText(list(untagged(text.src)), refs, more)
         candidates = reranker.candidates(text.src, warn)
         values = reranker.values(text.src, candidates, warn)
         return cls(text, candidates, values, tgt, run.cfg.scoring)
