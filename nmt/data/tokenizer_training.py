@@ -74,10 +74,6 @@ class Case(Enum):
     markup = "markup"
 
 
-class TooFewPieces(UserError):
-    """The error about a text that gives fewer pieces than tokenizer.vocab_size."""
-
-
 OF_TRAINING = ("kind", "min_frequency", "byte_fallback", "character_coverage", "normalization", "case")
 """Keys that decide how a tokenizer is trained, and mean nothing for one that is ready."""
 
@@ -437,9 +433,7 @@ def _training_error(cfg: TokenizerConfig, message: str, corpus: str) -> UserErro
     """Return an error of SentencePiece in terms of the config."""
     size = f"tokenizer.vocab_size={cfg.vocab_size}"
     if most := re.search(r"set it to a value <= (\d+)", message):
-        return TooFewPieces(
-            f"{size} is too large for {corpus}, which gives {most[1]} pieces at most; lower it"
-        )
+        return UserError(f"{size} is too large for {corpus}, which gives {most[1]} pieces at most; lower it")
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(
             f"{size} is too small for {corpus}: its characters and the special pieces alone are {least[1]}; "

@@ -220,9 +220,9 @@ class Run(TrainedModel):
         """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
         asked = list(self.asking_for(tgt, segments.requests))
-        return self.found(asked, search, numbers, warn=warn, token_scores=token_scores)
+        return self.translated_requests(asked, search, numbers, warn=warn, token_scores=token_scores)
 
-    def found(
+    def translated_requests(
         self,
         asked: list[Request],
         search: DecodingConfig,

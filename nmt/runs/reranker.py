@@ -63,7 +63,7 @@ class Reranker:
         """Return the different translations that search finds for each line, best first."""
         asked = list(map(Request, self.run.asking_for(self.tgt, lines)))
         numbers = range(first_line, first_line + len(lines))
-        found = self.run.found(asked, self.decoding, numbers, warn=warn)
+        found = self.run.translated_requests(asked, self.decoding, numbers, warn=warn)
         return [_different([one, *one.alternatives]) for one in found]
 
     def values(

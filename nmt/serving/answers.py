@@ -21,9 +21,9 @@ from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.score import score_ids
-from nmt.decoding.segments import Segments, translated_behind_context
-from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source, translate
-from nmt.errors import UserError, warn
+from nmt.decoding.segments import Segments
+from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source
+from nmt.errors import UserError
 from nmt.runs.markup import Markup, Part
 from nmt.runs.opened import Run
 
@@ -72,14 +72,7 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     search = questions[0].search
     markup, segments = _parts(run, lines, questions)
     offered = [Request.of(one) for one in run.with_terms(segments.requests, Glossary({}))]
-
-    def translated(asked: list[Request], _: Sequence[int]) -> list[Translation]:
-        return translate(asked, run.searched(search), run.tokenizer, search, device=run.device)
-
-    if run.cfg.data.context_target:
-        found = translated_behind_context(offered, translated, warn)
-    else:
-        found = translated(offered, range(len(offered)))
+    found = run.translated_requests(offered, search, range(1, len(offered) + 1))
     whole = segments.joined(found)
     fronts = [_front(run, one.src) for one in segments.requests]
     parts = [

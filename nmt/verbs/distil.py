@@ -32,9 +32,7 @@ from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split, directions
 from nmt.data.sources import MixtureData
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import COUNTED, TooFewPieces, train_model
-from nmt.data.training_split import CorpusText, evaluation_split, scan, scored_text
+from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, tell
@@ -46,7 +44,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_runs
 from nmt.runs.scorers import RunScorers
 from nmt.runs.stages import Fill, Stage
-from nmt.runs.synthetic import Selection, kept_lines
+from nmt.runs.synthetic import Selection
 from nmt.runtime_config import RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.verbs.configs import Combine, DistilConfig
@@ -55,8 +53,6 @@ from nmt.verbs.translate import search_settings, translate_file
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
-MOST_COUNTED = 100_000
-"""Pairs whose pieces are counted before they are translated; more of them give any usual vocabulary."""
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -69,8 +65,6 @@ def run(trial: Composed) -> dict[str, Any]:
         check(student)
         run_dir = dataclasses.replace(trial, choices=trial.choices | {"data": "distil"}).run_dir(student)
         require_same_student(run_dir, student)
-        if not Tokenizer.exists(run_dir) and not all(corpus.pairs(cfg).exists for corpus in corpora):
-            require_vocabulary(cfg, student, corpora)
         for corpus in corpora:
             corpus.require_teachers(cfg)
     for corpus in corpora:
@@ -198,7 +192,9 @@ def planned(cfg: DistilConfig) -> Iterator[SyntheticCorpus]:
         UserError: a teacher is no run, or of no direction of the data; or the text cannot be read.
     """
     teachers = {run: load_run(run, "teacher") for run in cfg.teachers}
-    parts = _parts(cfg)
+    parts = cfg.data.parts(Split.train)
+    if not cfg.data.is_mixture:
+        parts = {ORIGINAL: cfg.data}
     _require_use(cfg, teachers, parts)
     for name, part in parts.items():
         splits = {} if cfg.distil.original_weight else _splits(cfg.data, name, part)
@@ -211,19 +207,6 @@ def planned(cfg: DistilConfig) -> Iterator[SyntheticCorpus]:
                     raise UserError(f"data.corpora.{full_name}: name it otherwise, as nmt distil adds one")
                 yield _corpus(cfg, full_name, (name, part), side, fitting, splits)
                 splits = {}  # the first corpus has them
-
-
-def _parts(cfg: DistilConfig) -> dict[str, DataConfig]:
-    """Return the corpora of the original pairs."""
-    return cfg.data.parts(Split.train) if cfg.data.is_mixture else {ORIGINAL: cfg.data}
-
-
-def _originals(cfg: DistilConfig, name: str, part: DataConfig) -> CorpusText:
-    """Return the pairs of a corpus of `_parts`."""
-    known = [one for one in (Split.validation, Split.test) if sources.has_split(cfg.data, one)]
-    scored_on = scored_text(cfg.data, known)
-    filters = chains(cfg.data, scored_on, RunScorers(cfg.runtime))[part.name if part is cfg.data else name]
-    return scan(sources.stream(part, Split.train), cfg.data, filter_pairs, {}, cache_dir(), filters)
 
 
 def _splits(data: DataConfig, name: str, part: DataConfig) -> dict[Split, ParallelText]:
@@ -283,7 +266,11 @@ def _corpus(
         text = synthetic.stage_of_text(root, files, side, cfg.data.max_chars)
         write = synthetic.write_text(text, files, side, cfg.data.max_chars)
     else:
-        pairs = _originals(cfg, *part)
+        of_part = data.name if data is cfg.data else part[0]
+        known = [one for one in (Split.validation, Split.test) if sources.has_split(cfg.data, one)]
+        scored_on = scored_text(cfg.data, known)
+        filters = chains(cfg.data, scored_on, RunScorers(cfg.runtime))[of_part]
+        pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, {}, cache_dir(), filters)
         text, write = synthetic.stage_of_pairs(root, pairs), synthetic.write_pairs(pairs)
     groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]
     languages = data.src, data.tgt
@@ -342,48 +329,6 @@ def _student_data(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> Mixt
     if left := [name for name in weights if name not in {*entries, *(corpus.part for corpus in corpora)}]:
         raise UserError(f"distil.original_weight=0 leaves out {left[0]}, which no teacher translates")
     return synthetic.mixture_of(data, entries, stages)
-
-
-def require_vocabulary(cfg: DistilConfig, student: TrainConfig, corpora: Sequence[SyntheticCorpus]) -> None:
-    """Raise `UserError` for more pieces than the side that no teacher writes gives; before it is translated.
-
-    Where translations are part of the text, a size that the rest alone does not give is warned of.
-    """
-    tokenizer = student.tokenizer
-    is_ready = tokenizer.path or tokenizer.kind in COUNTED or student.init.run
-    num_pairs = sum(len(_originals(cfg, name, part)) for name, part in _parts(cfg).items())
-    if is_ready or student.data.augment or num_pairs > MOST_COUNTED:
-        return
-    known = {side: _known_lines(cfg, side, corpora) for side in Side}
-    written = {side for side in Side if any(corpus.selection.side is not side for corpus in corpora)}
-    models = [{*Side}] if tokenizer.joint else [{side} for side in Side]
-    for sides in models:
-        lines = [line for side in Side if side in sides for line in known[side]]
-        of_side = "" if tokenizer.joint else f"the {'source' if Side.src in sides else 'target'} side of "
-        without = " without its translations" if sides & written else ""
-        try:
-            if 0 < len(lines) <= tokenizer.max_sentences:
-                train_model(tokenizer, lines, f"{of_side}this corpus{without}", student.data.symbols)
-        except UserError as error:
-            if isinstance(error, TooFewPieces) and without:
-                tell(f"warning: {error}, unless the translations bring the others")
-            elif isinstance(error, TooFewPieces) or cfg.distil.original_weight:  # else lines may be dropped
-                raise
-
-
-def _known_lines(cfg: DistilConfig, side: Side, corpora: Sequence[SyntheticCorpus]) -> list[str]:
-    """Return the lines of one side that no teacher writes, each as often as the student may see it."""
-    lines = list[str]()
-    for name, part in _parts(cfg).items():
-        own = [corpus for corpus in corpora if corpus.part == name and corpus.selection.side is side]
-        times = cfg.distil.decoding.n_best * sum(len(corpus.groups) for corpus in own)
-        files = cfg.distil.text(side)
-        pairs = _originals(cfg, name, part).chunks()
-        original = [line for chunk in pairs for line in getattr(chunk, side.name)]
-        lines += original * (bool(cfg.distil.original_weight) + (0 if files else times))
-        read = kept_lines(files, f"distil.{side.name}_text", cfg.data.max_chars)
-        lines += [line for line in read if line is not None] * times
-    return lines
 
 
 def _weights(

@@ -258,31 +258,6 @@ def test_text_in_one_language_is_translated_back(
     assert "backward: 2 translations read, 1 kept (copy of the source 1)" in done.stderr
 
 
-def test_a_vocabulary_that_the_text_does_not_give_is_refused_before_a_teacher_is_opened(
-    nmt: Command, teacher: Path, tmp_path: Path, translated: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Translations may bring pieces to the side that they are of, and to a vocabulary of both sides."""
-    pieces = ["tokenizer=bpe", "tokenizer.vocab_size=5000", "distil.train=false"]
-    command = ["distil", f"teacher={teacher}", "run=student", *STUDENT, *pieces]
-    warned = nmt(*command, cwd=tmp_path)
-    assert warned.returncode == 0, warned.stderr
-    warning = (
-        "warning: tokenizer.vocab_size=5000 is too large for this corpus without its translations, which"
-    )
-    assert warning in warned.stderr
-    assert translated == ["forward"]
-    monkeypatch.setattr(distil, "open_runs", lambda cfg: pytest.fail("a teacher is opened"))
-    separate = [*command, "tokenizer.joint=false", "model.tying=tgt_output", "distil.folder=other"]
-    refused = nmt(*separate, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "tokenizer.vocab_size=5000 is too large for the source side of this corpus, which gives" in (
-        refused.stderr
-    )
-    assert not (tmp_path / "other").exists()
-    with pytest.raises(pytest.fail.Exception, match="a teacher is opened"):
-        nmt(*separate, "tokenizer.vocab_size=15", "distil.original_weight=0", cwd=tmp_path)
-
-
 def test_a_student_of_synthetic_pairs_alone(
     nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
 ) -> None:
