@@ -132,6 +132,7 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
     device = resolve_device(cfg)
     if device.type == "cpu":
         _keep_freed_memory()
+        _forget_old_shapes()
         if cfg.precision is Precision.fp16:
             warn(
                 "runtime.precision=fp16 is meant for GPUs, and few CPUs multiply such numbers; "
@@ -155,6 +156,16 @@ def _keep_freed_memory() -> None:
     mallopt(mmap_max, 0)
     mallopt(trim_threshold, 1 << 30)
     mallopt(top_pad, 64 << 20)
+
+
+def _forget_old_shapes() -> None:
+    """Let oneDNN, and torch's wrapper of it, keep few of the products that they prepare for each shape.
+
+    By default they keep 1,024 each. Nearly every batch has shapes of its own, so that what is kept grows to a
+    gigabyte and is never asked for. The variables are read at the first product; what the user has set stays.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
 
 
 def derive_seed(*parts: int | str) -> int:

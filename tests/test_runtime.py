@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +34,44 @@ from nmt.training.optimizer import build_optimizer
 from nmt.training.optimizer_configs import AdamConfig
 
 CPU = torch.device("cpu")
+
+MANY_SHAPES = """
+import torch
+from nmt.runtime import prepare
+from nmt.runtime_config import RuntimeConfig
+
+def resident_mb() -> int:
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+
+def multiply(rows: int) -> None:
+    torch.mm(torch.randn(rows, 64, dtype=torch.bfloat16), torch.randn(64, 64, dtype=torch.bfloat16))
+
+prepare(RuntimeConfig(device="cpu", threads=1))
+for rows in range(1, 101):
+    multiply(rows)
+before = resident_mb()
+for rows in range(101, 401):
+    multiply(rows)
+print(resident_mb() - before)
+"""
+"""Prints by how many MB a process grows while it multiplies matrices of 300 shapes, after the first 100."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_products_of_many_shapes_are_not_all_kept() -> None:
+    caches = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}  # prepare leaves what is set alone
+
+    def growth(**variables: str) -> int:
+        environment = {name: value for name, value in os.environ.items() if name not in caches} | variables
+        command = [sys.executable, "-c", MANY_SHAPES]
+        return int(
+            subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        )
+
+    kept = growth(**dict.fromkeys(caches, "1024"))
+    if kept < 60:
+        pytest.skip(f"torch keeps only {kept} MB here")
+    assert growth() < kept / 3
 
 
 def test_auto_device_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
