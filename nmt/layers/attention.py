@@ -205,23 +205,23 @@ class MultiHeadAttention(Recorder):
 
 @contextmanager
 def recorded_attention(
-    model: nn.Module, factors: dict[str, list[Factors]] | None = None, *, by_role: bool = False
+    model: nn.Module, factors: dict[str, list[Factors]] | None = None
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect attention weights while the block runs: by module name, (B, H, T, S) float32 for each call.
+    """Collect attention weights while the block runs: by role, (B, H, T, S) float32 for each call.
 
-    A dict `factors` is filled in the same way with queries and keys, where there are some. With `by_role`
-    both have the names of roles, under which the calls of all modules follow one another.
+    The calls of all modules of a role follow one another. A dict `factors` is filled in the same way with
+    queries and keys, where there are some.
     """
-    recorders = [(name, module) for name, module in model.named_modules() if isinstance(module, Recorder)]
+    recorders = [module for module in model.modules() if isinstance(module, Recorder)]
     weights: dict[str, list[Tensor]] = {}
-    for name, recorder in recorders:
-        key = recorder.role.value if by_role else name
-        recorder.recorded = weights.setdefault(key, [])
-        recorder.factors = None if factors is None else factors.setdefault(key, [])
+    for recorder in recorders:
+        role = recorder.role.value
+        recorder.recorded = weights.setdefault(role, [])
+        recorder.factors = None if factors is None else factors.setdefault(role, [])
     try:
         yield weights
     finally:
-        for _, recorder in recorders:
+        for recorder in recorders:
             recorder.recorded = recorder.factors = None
 
 

@@ -169,7 +169,7 @@ class TranslationModel(nn.Module, ABC):
         `with_factors` asks for the queries and keys, too.
         """
         factors: dict[str, list[Factors]] | None = {} if with_factors else None
-        with recorded_attention(self, factors, by_role=True) as recorded:
+        with recorded_attention(self, factors) as recorded:
             self(src, src_mask, tgt_in)
         return AttentionMaps(
             **recorded, factors={role: found for role, found in (factors or {}).items() if found}

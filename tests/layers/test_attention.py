@@ -104,7 +104,7 @@ def check_all_ways(layer: MultiHeadAttention, x: Tensor, source: Tensor, mask: T
         shown = layer(x, *keys_values, mask[:, None])
     for context in (written_out, fused, shown):
         assert_close(context, expected)
-    (weights,) = recorded[""]
+    (weights,) = recorded[layer.role.value]
     assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     assert not weights.masked_select(~mask[:, None]).any()
 
@@ -296,4 +296,4 @@ def test_recording_ends_with_its_block(norm_order: NormOrder, training: bool) ->
         for _ in range(2):
             residual(x, lambda y: layer(y, *layer.keys_values(y), None))
     residual(x, lambda y: layer(y, *layer.keys_values(y), None))
-    assert len(recorded[""]) == 2
+    assert len(recorded["encoder"]) == 2

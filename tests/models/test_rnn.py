@@ -208,7 +208,7 @@ def test_attention_weights(sentences: Sentences, attention: AttentionScore, inpu
         state = model.start(src, src_mask)
         for last in tgt_in.unbind(1):
             model.step(last, state)
-    assert_close(torch.cat(recorded["decoder.attention"], dim=2), weights)
+    assert_close(torch.cat(recorded["cross"], dim=2), weights)
 
 
 def test_attention_weights_of_beams(sentences: Sentences) -> None:
@@ -217,7 +217,7 @@ def test_attention_weights_of_beams(sentences: Sentences) -> None:
     state = model.reorder(model.start(src, src_mask), torch.tensor([0, 0, 1, 1]))
     with recorded_attention(model) as recorded:
         model.step(torch.tensor([5, 6, 7, 8]), state)
-    (weights,) = recorded["decoder.attention"]
+    (weights,) = recorded["cross"]
     assert_close(weights[:, 0, 0], model.attention(src, src_mask, tgt_in).cross[0][[0, 0, 1, 1], 0, 0])
 
 
