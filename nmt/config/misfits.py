@@ -15,7 +15,7 @@ from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, ep
 from nmt.config.starting import OptimizerUse, VocabularyUse
 from nmt.data.pairs import Split
 from nmt.data.sources import has_split
-from nmt.data.tokenizer_training import TagSide, prepare
+from nmt.data.tokenizer_training import TagSide, prepare_lines
 from nmt.decoding.metrics import METRICS, names_of_metrics
 from nmt.errors import Problems, suggest
 from nmt.runtime_config import Parallel
@@ -54,7 +54,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
         )
     for language, tag in cfg.data.tags.items():
-        if prepare(cfg.tokenizer, [tag])[0].lower() != tag.lower():
+        if prepare_lines(cfg.tokenizer, [tag])[0].lower() != tag.lower():
             yield (
                 f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
                 f"name the language without punctuation, not {language!r}"

@@ -35,7 +35,7 @@ from nmt.data.tokenizer_training import (
     TokenizerConfig,
     TokenizerKind,
     own_pieces,
-    prepare,
+    prepare_lines,
     punctuated,
     words,
 )
@@ -124,7 +124,7 @@ def _new_pieces(
         if cfg.kind is not TokenizerKind.word and tag not in known.symbols:
             new.append(NewPiece(tag, 0.0, USER_DEFINED))
     symbols = {*known.symbols, *(piece.text for piece in new)}
-    counts = _counted_words(model, prepare(cfg, lines), symbols)
+    counts = _counted_words(model, prepare_lines(cfg, lines), symbols)
     found = list[NewPiece]()
     if not cfg.byte_fallback and cfg.kind is not TokenizerKind.word:
         found += _characters(cfg, counts, {*known.ids, *known.unused, *symbols})

@@ -43,7 +43,7 @@ from nmt.data.tokenizer_training import (
     TagSide,
     TokenizerConfig,
     TokenizerKind,
-    prepare,
+    prepare_lines,
     punctuated,
     train_model,
 )
@@ -76,7 +76,7 @@ class Tokenizer:
             pieces = self.tgt_spellings(range(EOS_ID + 1, self.tgt_vocab_size))
             self.labels = [piece.removeprefix(SPACE) for piece in pieces]
         self._samplers: dict[tuple[bytes, float], SubwordSampler] = {}
-        self._language_tags: dict[str, Piece] = {}  # those in front of targets, as `prepare` leaves them
+        self._language_tags: dict[str, Piece] = {}  # as `prepare_lines` leaves them, in front of targets
         if cfg.tag_side is not TagSide.source:
             texts = self.tgt_spellings(range(self.tgt_vocab_size))
             found = {text.removeprefix(SPACE): Piece(i, text, "") for i, text in enumerate(texts)}
@@ -167,7 +167,7 @@ class Tokenizer:
         tag, _ = split_tag(src)
         if not tag:
             return []
-        (spelling,) = prepare(self.cfg, [tag])
+        (spelling,) = prepare_lines(self.cfg, [tag])
         if spelling not in self._language_tags:
             raise UserError(
                 f"tokenizer.tag_side={self.cfg.tag_side.value}: the tag {tag} is not in the vocabulary "
@@ -245,7 +245,7 @@ class Tokenizer:
         The ids of a line are a pure function of the line, its number, the seed and alpha.
         """
         sampler = self._sampler(self.src_model, alpha)
-        ready = prepare(self.cfg, self._of_src(lines))
+        ready = prepare_lines(self.cfg, self._of_src(lines))
         sampled = sampler.sample(ready, seed=seed, first=first)
         if self.cfg.source_factors:
             sampled = RaggedIds.of([self._told(ids.tolist()) for ids in sampled.take(range(len(lines)))])
@@ -264,7 +264,7 @@ class Tokenizer:
         if self.cfg.labels:
             return self.flat_tgt(lines)
         sampled = self._sampler(self.tgt_model, alpha).sample(
-            prepare(self.cfg, self._of_tgt(lines)), seed=seed, first=first
+            prepare_lines(self.cfg, self._of_tgt(lines)), seed=seed, first=first
         )
         return self._begun(sampled, sources)
 
@@ -351,7 +351,7 @@ class Tokenizer:
         return punctuated(lines, self.cfg.moses_tgt)
 
     def _encode(self, model: PieceModel, lines: Sequence[str]) -> list[list[int]]:
-        return model.encode(prepare(self.cfg, lines))
+        return model.encode(prepare_lines(self.cfg, lines))
 
     def _encode_sources(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of source lines, with the values of their factors, where there are some."""
@@ -366,7 +366,7 @@ class Tokenizer:
             found = self._pieces(self._src, lines)
             return [self._with_values(pieces, [piece.surface for piece in pieces]) for pieces in found]
         cfg = replace(self.cfg, lowercase=False)
-        read = prepare(cfg, lines)
+        read = prepare_lines(cfg, lines)
         found = self._pieces(self._src, list(map(source_factors.small, read)))
         texts = self._pieces(self._src, read) if cfg.kind is TokenizerKind.word else []
         if texts:  # words are those of the normalised line
@@ -400,7 +400,7 @@ class Tokenizer:
         return self._samplers[model, alpha]
 
     def _pieces(self, model: PieceModel, lines: Sequence[str]) -> list[list[Piece]]:
-        return [self._with_case(pieces) for pieces in model.pieces(prepare(self.cfg, lines))]
+        return [self._with_case(pieces) for pieces in model.pieces(prepare_lines(self.cfg, lines))]
 
 
 def _files(directory: Path) -> tuple[Path, Path] | None:

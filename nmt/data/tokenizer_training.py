@@ -276,7 +276,7 @@ class _Unpunctuated(dict[int, int | str | None]):
 _UNPUNCTUATED = _Unpunctuated()
 
 
-def prepare(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
+def prepare_lines(cfg: TokenizerConfig, lines: Sequence[str]) -> list[str]:
     """Lower-case the lines, remove their punctuation and mark their capitals, as the config says.
 
     No line is dropped: a line of punctuation alone becomes blank. Capitals are mapped by `str.lower`, which
@@ -360,7 +360,7 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
     """
     import sentencepiece
 
-    lines = [line.replace(RESERVED, " ") for line in prepare(cfg, lines)]
+    lines = [line.replace(RESERVED, " ") for line in prepare_lines(cfg, lines)]
     if not any(line.strip() for line in lines):
         rest = " but what tokenizer.strip_punctuation=true removes" if cfg.strip_punctuation else ""
         raise UserError(f"a tokenizer cannot be trained: {corpus} has no text{rest}")
@@ -398,7 +398,7 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
 def own_pieces(cfg: TokenizerConfig, tags: Sequence[str]) -> list[str]:
     """Return what is one piece wherever it occurs: tags as in prepared lines, symbols, marks of case."""
     marks = casing.MARKS if cfg.case is Case.markup else ()
-    return list(dict.fromkeys([*prepare(cfg, tags), *cfg.symbols, *marks]))
+    return list(dict.fromkeys([*prepare_lines(cfg, tags), *cfg.symbols, *marks]))
 
 
 def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:

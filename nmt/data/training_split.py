@@ -38,8 +38,7 @@ from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
 from nmt.data.swapped import swapped_parts, way_out
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig, punctuated
-from nmt.data.tokenizer_training import prepare as prepare_lines
+from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig, prepare_lines, punctuated
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError

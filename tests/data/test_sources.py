@@ -13,7 +13,7 @@ from nmt.data.filters import TrainTestOverlap
 from nmt.data.hub import HubData
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import DemoData, ToyData
-from nmt.data.tokenizer_training import TokenizerConfig, prepare
+from nmt.data.tokenizer_training import TokenizerConfig, prepare_lines
 from nmt.errors import UserError
 
 
@@ -81,7 +81,7 @@ def test_the_toy_is_ten_pairs_in_either_direction_and_every_split() -> None:
     assert len(set(there.src)) == len(set(there.tgt)) == len(there) == 10
     assert sources.load(ToyData(), Split.validation) == there
     for lines in (there.src, there.tgt):  # so that a translation can be the very reference
-        assert prepare(TokenizerConfig(lowercase=True, strip_punctuation=True), lines) == lines
+        assert prepare_lines(TokenizerConfig(lowercase=True, strip_punctuation=True), lines) == lines
     with pytest.raises(UserError) as caught:
         ToyData(tgt="de")
     assert str(caught.value) == "data=toy has the languages en and fr, not data.src=en data.tgt=de"

@@ -22,7 +22,7 @@ from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, Normalization, TokenizerConfig, TokenizerKind, prepare
+from nmt.data.tokenizer_training import Case, Normalization, TokenizerConfig, TokenizerKind, prepare_lines
 from nmt.errors import UserError
 
 LETTERS = string.ascii_lowercase + "äöüß.,"
@@ -567,7 +567,7 @@ def test_pieces_are_what_is_encoded(kind: TokenizerKind, prepared: bool) -> None
     ):
         for line, ids, found in zip(lines, encode(lines), cut(lines), strict=True):
             assert [piece.id for piece in found] == ids
-            read = prepare(cfg, [line])[0]
+            read = prepare_lines(cfg, [line])[0]
             assert "".join(piece.surface for piece in found).split() == read.split()
 
 

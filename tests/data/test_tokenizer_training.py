@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.tokenizer_training import TokenizerConfig, prepare
+from nmt.data.tokenizer_training import TokenizerConfig, prepare_lines
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from nmt.data.tokenizer_training import TokenizerConfig, prepare
     ],
 )
 def test_lower_casing(line: str, expected: str) -> None:
-    assert prepare(TokenizerConfig(lowercase=True), [line]) == [expected]
+    assert prepare_lines(TokenizerConfig(lowercase=True), [line]) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_lower_casing(line: str, expected: str) -> None:
     ],
 )
 def test_punctuation_leaves_words_apart(line: str, words: list[str]) -> None:
-    [ready] = prepare(TokenizerConfig(strip_punctuation=True), [line])
+    [ready] = prepare_lines(TokenizerConfig(strip_punctuation=True), [line])
     assert ready.split() == words
 
 
 @given(st.lists(st.text(max_size=30), max_size=5), st.booleans(), st.booleans())
 def test_lines_stay_lines_and_nothing_else_is_touched(lines: list[str], lowercase: bool, strip: bool) -> None:
-    ready = prepare(TokenizerConfig(lowercase=lowercase, strip_punctuation=strip), lines)
+    ready = prepare_lines(TokenizerConfig(lowercase=lowercase, strip_punctuation=strip), lines)
     assert len(ready) == len(lines)
     if not lowercase and not strip:
         assert ready == lines
