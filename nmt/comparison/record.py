@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from nmt.config.renames import translate
+from nmt.config.renames import migrate
 from nmt.containment import require_contained
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
@@ -173,7 +173,7 @@ def read_config(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is no config: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(plain, dict) or not all(isinstance(plain.get(part), dict) for part in PARTS):
         raise UserError(f"{file} is not the config of a training of nmt")
-    translate(plain)
+    migrate(plain)
     return dict(flat(plain))
 
 

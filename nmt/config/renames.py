@@ -64,8 +64,8 @@ NEW_PARTS = {"objective": {"name": "cross_entropy"}, "adapt": {"name": "none"}}
 """Parts that a config of an earlier version lacks -> what they were before they could be chosen."""
 
 
-def translate(plain: dict[str, Any]) -> None:
-    """Rename the keys of a stored config (nested dicts) to their present names, in place."""
+def migrate(plain: dict[str, Any]) -> None:
+    """Bring a stored config (nested dicts) of an earlier version up to date in place: keys, some values."""
     optimizer = plain.get("optimizer")
     if isinstance(optimizer, dict) and optimizer.get("algorithm") in ("adam", "adamw"):
         for name in ("muon_momentum", "muon_rms", "muon_iterations"):  # stored for all, used by Muon alone

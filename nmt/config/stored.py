@@ -20,7 +20,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 
 from nmt.config.plain import named, read_plain
 from nmt.config.registry import VARIANTS
-from nmt.config.renames import NEW_PARTS, translate
+from nmt.config.renames import NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.containment import require_contained
 from nmt.errors import UserError, suggest
@@ -135,7 +135,7 @@ def known_runs(wanted: str = "") -> str:
 
 def _typed(plain: dict[str, Any]) -> DictConfig:
     """Return the values of a stored config under the types of the dataclasses that it names."""
-    translate(plain)
+    migrate(plain)
     plain.setdefault("adapt", dict(NEW_PARTS["adapt"]))
     chosen = dict[str, type]()
     for part, (name_field, classes) in VARIANTS.items():

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nmt.config.compose import compose
-from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS, translate
+from nmt.config.renames import RENAMED_CHOICES, RENAMED_KEYS, migrate
 from nmt.config.stored import difference, load_config
 from nmt.errors import UserError
 from nmt.verbs import VERBS
@@ -184,7 +184,7 @@ def test_a_file_of_the_user_is_told_the_new_names(tmp_path: Path, text: str, mes
 )
 def test_what_was_stored_for_muon_alone_is_dropped_elsewhere(algorithm: str, kept: dict[str, Any]) -> None:
     plain = {"optimizer": {"schedule": "noam", "algorithm": algorithm, "muon_rms": 0.2, "warmup_steps": 9}}
-    translate(plain)
+    migrate(plain)
     assert plain == {"optimizer": kept, "schedule": {"name": "noam", "warmup_steps": 9}}
 
 
