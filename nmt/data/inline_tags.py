@@ -413,7 +413,7 @@ def _rendered(line: TaggedLine, translation: str, found: Sequence[Unit]) -> str:
         start = found[number - 1].end if number else 0
         end = found[number].start if number < len(found) else len(translation)
         written.append(translation[last:start].translate(spelt))
-        written.append(_filled(translation, start, end, tags, spelt) if tags else translation[start:end])
+        written.append(_filled(translation, start, end, tags) if tags else translation[start:end])
         last = end
     return "".join(written)
 
@@ -445,7 +445,7 @@ def _sorted(element: Element) -> list[Element]:
     return sorted(element.parts, key=lambda one: (one.place[0], one.place[0] < one.place[1], one.order))
 
 
-def _filled(text: str, start: int, end: int, tags: Sequence[Tag], spelt: dict[int, str]) -> str:
+def _filled(text: str, start: int, end: int, tags: Sequence[Tag]) -> str:
     """Return what stands in a gap of the translation: tags, and spaces beside them as in the source."""
     space = " " if start < end else ""
     k = len(tags)

@@ -90,10 +90,10 @@ def _files(cfg: TestsetData, split: Split) -> list[Path]:
     try:
         return [Path(testset.get_source_file(pair)), *map(Path, testset.get_reference_files(pair))]
     except (OSError, SystemExit) as error:  # no network; a wrong checksum, of which sacreBLEU has told
-        raise _not_there(cfg, key, testset, pair, error) from error
+        raise _not_there(key, testset, pair, error) from error
 
 
-def _not_there(cfg: TestsetData, key: str, testset: Any, pair: str, error: BaseException) -> UserError:
+def _not_there(key: str, testset: Any, pair: str, error: BaseException) -> UserError:
     """Return the error that names the files that would be read."""
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
     raw = _raw_files(testset.langpairs[pair])

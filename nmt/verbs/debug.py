@@ -111,7 +111,7 @@ def log(text: str) -> None:
 def smoke(cfg: TrainConfig, folder: Path) -> None:
     """Train for two updates and do everything that a training does."""
     started = time.monotonic()
-    cfg = smoke_config(*_on_excerpt(cfg, folder, FEW_PAIRS))
+    cfg = smoke_config(_on_excerpt(cfg, folder, FEW_PAIRS)[0])
     with contextlib.redirect_stdout(io.StringIO()):  # the summary names a run that is not kept
         results = train.train(cfg, folder / "smoke")
     splits = " and ".join(name for name in ("validation", "test", "train") if name in results)
@@ -121,7 +121,7 @@ def smoke(cfg: TrainConfig, folder: Path) -> None:
     )
 
 
-def smoke_config(cfg: TrainConfig, found: Excerpt) -> TrainConfig:
+def smoke_config(cfg: TrainConfig) -> TrainConfig:
     """Return the config of two updates that go through everything; its scores mean nothing."""
     cfg = _roughly_counted(cfg)
     trainer = dataclasses.replace(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from nmt.cli import main
 from nmt.config.compose import compose
-from nmt.data.excerpt import Excerpt
 from nmt.models.configs import TransformerConfig
 from nmt.training.adaptation_table import LoraConfig
 from nmt.training.checkpoint import CheckpointStore
@@ -61,7 +60,7 @@ def test_smoke_does_everything_and_keeps_nothing(
 def test_smoke_of_a_schedule_that_ends_has_the_rates_of_the_training() -> None:
     (trial,) = compose(VERBS["train"], ["schedule=cosine", "trainer.max_steps=700", "metrics=[ter]"])
     cfg, _ = trial.to_training()
-    smoked = debug.smoke_config(cfg, Excerpt(cfg.data, 1, True))
+    smoked = debug.smoke_config(cfg)
     assert isinstance(smoked.schedule, DecayConfig)
     assert (smoked.schedule.decay_steps, smoked.trainer.max_steps) == (700, 2)
     assert (smoked.metrics, smoked.model, smoked.optimizer) == (cfg.metrics, cfg.model, cfg.optimizer)
@@ -213,4 +212,4 @@ def test_a_smoke_run_tells_nobody_else() -> None:
     cfg, _ = trial.to_training()
     cfg = dataclasses.replace(cfg, tracking=dataclasses.replace(cfg.tracking, sinks=["jsonl"]))
     cfg.tracking.sinks.append("somewhere_else")
-    assert debug.smoke_config(cfg, Excerpt(cfg.data, 1, True)).tracking.sinks == ["jsonl"]
+    assert debug.smoke_config(cfg).tracking.sinks == ["jsonl"]
