@@ -218,14 +218,14 @@ def _tokens(
 ) -> list[SentenceMaps]:
     """Return the tokens of both sides, without weights; search for the targets that are not given."""
     to_translate = ["" if target is not None else source for source, target in pairs]
-    found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, first_line=first_line)
+    numbers = range(first_line, first_line + len(pairs))
+    found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, numbers=numbers)
     longest = longest_source(model, cfg)
     src = tokenizer.src_pieces(beginnings((source for source, _ in pairs), longest))
     targets = beginnings((target or "" for _, target in pairs), longest)
     tgt = tokenizer.tgt_pieces(targets, [source for source, _ in pairs])
     sentences, too_long, shortened = [], [], []
-    for i, (source, target) in enumerate(pairs):
-        line = i + first_line
+    for i, (line, (source, target)) in enumerate(zip(numbers, pairs, strict=True)):
         if target is None:
             tgt[i] = tokenizer.decoded_pieces(found[i].ids)
         elif max(len(src[i]), len(tgt[i])) > longest:

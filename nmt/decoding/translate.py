@@ -95,7 +95,6 @@ def translate(
     *,
     device: torch.device,
     warn: Log = warn,
-    first_line: int = 1,
     numbers: Sequence[int] | None = None,
     world: World = ALONE,
     token_scores: bool = False,
@@ -109,10 +108,10 @@ def translate(
 
     A line of more tokens than `decoding.max_source_tokens`, or than the model has positions, is cut, and so
     is one of `CHARS_PER_TOKEN` times as many characters; `warn` then gets one message for each kind that
-    names the lines, counted from `first_line`, or by their `numbers`.
+    names the lines by their `numbers`, from 1 where there are none.
     """
     requests = list(map(Request.of, lines))
-    named = numbers or range(first_line, first_line + len(lines))
+    named = numbers or range(1, len(lines) + 1)
     sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, named)
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
     asked.require_room(longest_source(model, cfg), named)
