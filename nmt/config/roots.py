@@ -310,17 +310,17 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
     return made
 
 
-def with_values(part: Root, key: str, values: Mapping[str, Any]) -> Root:
-    """Return the component `part`, which configs name `key`, with other values.
+def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingConfig:
+    """Return `search` with other values of the keys of `decoding`.
 
     Raises:
-        UserError: a name is unknown, or a value is not what the component takes.
+        UserError: a name is unknown, or a value is not what the search takes.
     """
     with explained():
-        cfg = OmegaConf.create({key: OmegaConf.structured(part)}, flags={"struct": True})
+        cfg = OmegaConf.create({"decoding": OmegaConf.structured(search)}, flags={"struct": True})
         for name, value in values.items():
-            OmegaConf.update(cfg, f"{key}.{name}", value, merge=True)
-        return cast(Root, OmegaConf.to_object(cfg[key]))
+            OmegaConf.update(cfg, f"decoding.{name}", value, merge=True)
+        return cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
 
 
 def with_batch_tokens(cfg: TrainConfig, number: int | None) -> TrainConfig:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
-from nmt.config.roots import RunConfig, Task, TrainConfig, with_values
+from nmt.config.roots import RunConfig, Task, TrainConfig, search_with
 from nmt.config.stored import load_run
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
@@ -128,7 +128,7 @@ class Run(TrainedModel):
         `with_terms`; with `markup`, inline tags are put where the translated words are.
         """
         self.require_task(Task.translation)
-        search = with_values(decoding or self.cfg.decoding, "decoding", settings)
+        search = search_with(decoding or self.cfg.decoding, settings)
         several = iter([lines] if isinstance(lines, str | Request) else lines)
         self.asking_for(tgt, [])  # an error is an error before the first line is there
         offer = functools.partial(
@@ -345,7 +345,7 @@ class Run(TrainedModel):
             raise UserError("run.evaluate takes as many sources as references, or a split and neither")
         else:
             text = ParallelText(list(self.asking_for(tgt, src)), list(refs))
-        search = with_values(decoding or self.cfg.decoding, "decoding", settings)
+        search = search_with(decoding or self.cfg.decoding, settings)
         return Evaluation(self, text, warn).scores(search, metrics)
 
     def attend(
