@@ -49,7 +49,8 @@ REPORTING = (
     "runtime.grace_seconds",
     "runtime.requeue",
 )
-"""Keys that say where and how a run is scored; the name of its directory does not depend on them."""
+"""Keys that say where and how a run is computed, scored and shown, and what follows a failure; the name of
+its directory does not depend on them."""
 
 FOUND = ("trainer.auto_batch_tokens", "trainer.epoch_steps", "trainer.update_tokens")
 """Keys that a run finds values for: the name of its directory does not depend on them, the weights do."""

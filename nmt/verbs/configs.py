@@ -96,7 +96,7 @@ class EvaluateConfig(RunConfig):
     data: DataConfig = MISSING
     """Corpus to translate and to score against; data.scored_split chooses its split."""
     metrics: list[str] = MISSING
-    """Scores to compute: bleu, spbleu, chrf, chrf++, ter or comet."""
+    """Scores to compute: bleu, spbleu, chrf, chrf++, ter or comet; of labels accuracy, macro_f1, micro_f1."""
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     """Rules of the scores."""
     sets: dict[str, Any] = field(default_factory=sources.open_group)
