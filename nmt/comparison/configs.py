@@ -27,8 +27,8 @@ class RunsConfig:
     folder: str = "outputs"
     """Folder whose runs are listed, also those in folders inside; `nmt runs FOLDER` says it, too."""
     state: Any = None
-    """States to list, one or [A,B]: done, running, stopped, failed, killed, unknown, imported,
-    exported, new, damaged."""
+    """States to list, one or [A,B]: done, running, stopped, failed, killed, unknown, imported, exported,
+    new."""
     match: str = "*"
     """Pattern of the names to list, such as *dropout-0.1*."""
     sort: str = "age"

@@ -41,10 +41,7 @@ PARTS = ("model", "data", "trainer")
 """Parts that the config of every training has."""
 MARKS = ("checkpoints", "metrics.jsonl", "results.json")
 """Names that only a run directory has."""
-STATES = (
-    *("done", "running", "stopped", "failed", "killed", "unknown"),
-    *("imported", "exported", "new", "damaged"),
-)
+STATES = ("done", "running", "stopped", "failed", "killed", "unknown", "imported", "exported", "new")
 """States of a run in `nmt runs`."""
 SPLITS = ("validation", "test", "train")
 CHECKPOINT = re.compile(r"step_(\d{8,})")

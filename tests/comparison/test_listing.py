@@ -163,6 +163,7 @@ def test_names_are_shown_without_escape_codes(tmp_path: Path) -> None:
     [
         ({"folder": "nowhere"}, "folder=nowhere is not a directory; say nmt runs FOLDER"),
         ({"state": "finished"}, "state must be one or several of done, running,"),
+        ({"state": "damaged"}, "but is 'damaged'"),  # such a folder is named, and has no state
         ({"sort": "blue"}, "sort must be one of name, state,.*did you mean 'bleu'"),
     ],
 )
