@@ -63,7 +63,7 @@ class RecipeConfig:
     """All keys of a training; recipes set some of them."""
 
     run: str | None = None
-    """Run directory; null names it outputs/DATA-SRC-TGT/MODEL-HASH. The same command again resumes it."""
+    """Run directory; null names it outputs/DATA-LANGUAGES/MODEL-HASH. The same command again resumes it."""
     task: Task = Task.translation
     """translation, language_model (the target side alone, as one long text) or classification (the target
     is a label)."""

@@ -153,7 +153,7 @@ class RerankConfig(FileConfig):
     """Run directories: models of the same direction, from right to left perhaps, of the opposite direction,
     or language models of the target."""
     tune_for: str = "bleu"
-    """bleu or chrf: the metric of the validation split that the weights are tuned for."""
+    """bleu, spbleu, chrf or chrf++: the metric of the validation split that the weights are tuned for."""
     tuning_seed: int = 1
     """Seed of the search for weights."""
     stream: bool = False
