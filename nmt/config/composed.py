@@ -109,7 +109,7 @@ class Composed:
         if small_data.VOCABULARY not in shown:
             return f"by the corpus: {line}"
         told = f"without a recipe: {line}; set {' and '.join(shown)} for others"
-        if self.cfg.task is Task.language_model:
+        if self.cfg.task is Task.language_model or self.cfg.data.streaming:  # which the recipe refuses
             return told
         return (
             f"{told}, or take experiment=small_data, which chooses by the pairs, up to some hundred thousand "

@@ -374,6 +374,12 @@ def test_the_vocabulary_of_a_language_model_follows_its_text(
     assert composed.to_training()[0].tokenizer.vocab_size == size  # of the targets alone
 
 
+def test_a_stream_is_not_told_to_count_pairs(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (composed,) = compose(VERBS["train"], [*corpus[1:], "data.streaming=true"])
+    assert composed.to_training()[0].tokenizer.vocab_size == 8000
+    assert capsys.readouterr().err.endswith("set tokenizer.vocab_size and model for others\n")
+
+
 @pytest.mark.parametrize(
     ("words", "model"),
     [
