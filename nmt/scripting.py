@@ -32,6 +32,10 @@ def train(*overrides: str, **settings: Any) -> Run:
     if threading.current_thread() is not threading.main_thread():
         raise UserError("nmt.train must be called in the main thread, which alone receives signals")
     (trial,) = compose(VERBS["train"], [*overrides, *written(settings)])
+    if trial.is_rehearsal:
+        raise UserError(
+            "nmt.train returns a run; debug=... and dry_run=true make none: leave them to nmt train"
+        )
     cfg, run_dir = trial.to_training()
     try:
         verb.train(cfg, run_dir)

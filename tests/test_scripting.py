@@ -66,6 +66,8 @@ def test_what_is_wrong_is_an_exception(tmp_path: Path) -> None:
         nmt.train(trainer={"max_stps": 3})
     with pytest.raises(UserError, match=r"nmt\.train takes GROUP=CHOICE and key=value, but not '-m'"):
         nmt.train("-m", "seed=1,2")
+    with pytest.raises(UserError, match=r"debug=\.\.\. and dry_run=true make none"):
+        nmt.train("experiment=toy_en_fr", "trainer.max_steps=2", dry_run=True, run=str(tmp_path / "run"))
     with pytest.raises(UserError, match="is no value of a config"):
         nmt.train(seed=object())
 
