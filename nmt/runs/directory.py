@@ -167,8 +167,9 @@ class RunDirectory:
                 _remove(draft)
 
     def adopt(self, cfg: TrainConfig) -> None:
-        """Store `cfg` as the config of the run, and remove the results of an earlier, shorter training."""
+        """Store `cfg` as the config of the run, and remove what an earlier, shorter training ended with."""
         _remove(self.results_file)
+        self.checkpoints.remove_average()
         save_config(cfg, self.config_file)
 
     def precision(self) -> str:

@@ -16,9 +16,11 @@ from nmt.config.stored import load_config
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
 from nmt.files import write_json
+from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_run
 from nmt.training.checkpoint import Checkpoint
+from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
 
 
@@ -28,7 +30,7 @@ def config(*overrides: str) -> TrainConfig:
 
 
 def save_step(run: RunDirectory) -> None:
-    run.checkpoints.save(Checkpoint(5, {"w": torch.ones(2)}, {}, {}))
+    run.checkpoints.save(Checkpoint(5, {"w": torch.ones(2)}, {}, TrainState(step=5).to_store()))
 
 
 def test_a_new_directory_is_claimed_and_known_again_once_trained(tmp_path: Path) -> None:
@@ -41,6 +43,16 @@ def test_a_new_directory_is_claimed_and_known_again_once_trained(tmp_path: Path)
     assert not run.claim(config("decoding=greedy"))
     with pytest.raises(UserError, match="belongs to a run with another config:\n  seed: 1 -> 2"):
         run.claim(config("seed=2"))
+
+
+def test_a_training_that_goes_on_leaves_no_average_of_its_earlier_end(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.claim(config("trainer.average=1"))
+    save_step(run)
+    run.checkpoints.save_average(run.checkpoints.average([5]), [5])
+    assert identify_checkpoint(run.path)[0] == "average"
+    run.adopt(config("trainer.average=1", "trainer.max_steps=100"))
+    assert identify_checkpoint(run.path)[0] == "5"
 
 
 @pytest.mark.parametrize(
