@@ -49,7 +49,7 @@ from nmt.training.checkpoint import CheckpointStore
 from nmt.training.objective import CrossEntropy, LossModule, Objective
 from nmt.training.objective_configs import CrossEntropyConfig, SimCutConfig, Teacher
 from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
+from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig, SgdConfig
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
 from nmt.training.schedule_configs import ConstantConfig
@@ -264,19 +264,21 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
 
 @pytest.mark.fault(39)
 @pytest.mark.parametrize(
-    ("parallel", "ema_decay"),
+    ("parallel", "ema_decay", "optimizer_cfg"),
     [
-        (Parallel.ddp, 0.0),
-        (Parallel.fsdp, 0.9),
-        pytest.param(Parallel.ddp, 0.9, marks=pytest.mark.slow),
-        pytest.param(Parallel.fsdp, 0.0, marks=pytest.mark.slow),
+        (Parallel.ddp, 0.0, ADAM),
+        (Parallel.fsdp, 0.9, ADAM),
+        (Parallel.fsdp, 0.0, SgdConfig()),
+        pytest.param(Parallel.ddp, 0.9, ADAM, marks=pytest.mark.slow),
+        pytest.param(Parallel.fsdp, 0.0, ADAM, marks=pytest.mark.slow),
     ],
 )
 def test_a_training_goes_on_in_another_number_of_processes(
-    trainer: Any, tmp_path: Path, parallel: Parallel, ema_decay: float
+    trainer: Any, tmp_path: Path, parallel: Parallel, ema_decay: float, optimizer_cfg: OptimizerConfig
 ) -> None:
     def fit(world: World, steps: int, folder: str) -> dict[str, Any]:
-        made = trainer(world, parallel, folder, max_steps=steps, max_epochs=3, ema_decay=ema_decay)
+        fields = {"max_steps": steps, "max_epochs": 3, "ema_decay": ema_decay}
+        made = trainer(world, parallel, folder, optimizer_cfg=optimizer_cfg, **fields)
         checkpoint = made.store.latest(pytest.fail)
         if checkpoint:
             made.resume(checkpoint)

@@ -87,9 +87,10 @@ class Sgd(torch.optim.SGD):
 
 
 def build_sgd(cfg: SgdConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Return gradient descent over the parameters of `model`."""
+    """Return gradient descent over the parameters of `model`; torch has no fused one for weights in parts."""
     groups = parameter_groups(model, cfg)
-    return Sgd(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=True)
+    is_whole = not any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+    return Sgd(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, fused=is_whole)
 
 
 def build_optimizer(cfg: OptimizerConfig, model: nn.Module, world: World = ALONE) -> torch.optim.Optimizer:
