@@ -41,6 +41,7 @@ from nmt.files import read_json, write_lines
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import AttentionScore, RnnConfig, TransformerConfig
+from nmt.runs.directory import RunDirectory
 from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
@@ -58,6 +59,7 @@ from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.tracking_config import TrackingConfig
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
+from nmt.verbs import train
 from tests.training.test_auto_batch import Limited, many_pairs
 from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 
@@ -320,6 +322,25 @@ def test_processes_are_in_the_same_stage(trainer: Any, pairs: EncodedPairs, tmp_
     assert first == second
     del first["found"]
     assert_same(alone, first, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("folders", "codes"), [(("run", "run"), [0, 0]), (("run", "other"), [2, 2])])
+def test_all_ranks_must_see_one_run_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: tuple[str, str], codes: list[int]
+) -> None:
+    monkeypatch.setattr(train, "SHARED_SECONDS", 0.0)
+
+    def begin(world: World) -> int:
+        run = RunDirectory(tmp_path / folders[world.rank])
+        if world.is_main:
+            write_lines(run.config_file, ["seed: 1"])
+        train._require_shared(run, world)
+        return 0
+
+    processes = Processes(launched(begin, monkeypatch), tmp_path)
+    assert processes.exit_codes() == codes
+    told = "run=... must name a directory that all machines share" in processes.text("stderr")
+    assert told == any(codes)
 
 
 def batch_of(length: int) -> Batch:

@@ -7,10 +7,12 @@ and remarks to stderr.
 from __future__ import annotations
 
 import gc
+import socket
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
-from nmt.files import EXPORT_RECORD, write_json, write_lines
+from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
 from nmt.memory import release
 from nmt.models.base import TranslationModel
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
@@ -63,6 +65,9 @@ from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer, selected_steps
 from nmt.training.trainer_config import AverageOf
 
+SHARED_SECONDS = 60.0
+"""Time in which a network file system shows all machines what one of them has written."""
+
 
 def run(trial: Composed) -> dict[str, Any]:
     """Train one config and return its results."""
@@ -85,6 +90,7 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
         unchanged = world.is_main and run.claim(cfg)
         if world.is_main:
             require_unchanged(run, cfg)
+        _require_shared(run, world)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
         status = Status(run, stop, cfg.runtime.requeue)
         if results is None:
@@ -98,6 +104,24 @@ def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
             print(f"{run.path} is finished:")
         print(summary(cfg, results, run))
     return results
+
+
+def _require_shared(run: RunDirectory, world: World) -> None:
+    """Raise `UserError` unless this rank sees in the run directory what rank 0 sees, which has claimed it."""
+    wanted, deadline = world.broadcast(_seen(run)), monotonic() + SHARED_SECONDS
+    while _seen(run) != wanted:
+        if monotonic() > deadline:
+            raise UserError(
+                f"rank {world.rank} on {socket.gethostname()} finds other files than rank 0 in {run.path}; "
+                "run=... must name a directory that all machines share"
+            )
+        sleep(distributed.POLL_SECONDS)
+    world.barrier()
+
+
+def _seen(run: RunDirectory) -> list[object]:
+    """Return a hash of the config in a run directory, empty without one, and the steps of checkpoints."""
+    return [digest(run.config_file) if run.config_file.is_file() else "", run.checkpoints.steps()]
 
 
 def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
