@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.encoded_pairs import EncodedPairs, Ids, InParts, RaggedIds, joined
+from nmt.data.encoded_pairs import EncodedPairs, Ids, InParts, RaggedIds, joined, num_taken
 from nmt.errors import TrainingStopped
 from nmt.runtime import derive_seed
 
@@ -54,7 +54,7 @@ class LargeCorpora:
         chosen = [(pairs, share) for pairs, share in zip(corpora, shares, strict=True) if share]
         self._corpora, self._seed = [pairs for pairs, _ in chosen], seed
         total = sum(map(len, self._corpora))
-        self._taken = [round(total * share) for _, share in chosen]
+        self._taken = num_taken(total, [share for _, share in chosen])
         num_bytes = sum(
             taken * _num_bytes(pairs) / len(pairs)
             for pairs, taken in zip(self._corpora, self._taken, strict=True)

@@ -199,14 +199,14 @@ class EncodedPairs:
 def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedPairs:
     """Return several corpora as one; an epoch has as many pairs as all corpora, of each corpus its share.
 
-    Corpora whose share is 0 are left out.
+    Corpora whose share is 0 are left out; of every other one at least one pair is taken.
     """
     corpora = [pairs for pairs, share in zip(corpora, shares, strict=True) if share]
     shares = [share for share in shares if share]
     if len(corpora) == 1:
         return corpora[0]
     sizes = list(map(len, corpora))
-    draws = [SampleCounts(size, round(sum(sizes) * share)) for size, share in zip(sizes, shares, strict=True)]
+    draws = [SampleCounts(*counts) for counts in zip(sizes, num_taken(sum(sizes), shares), strict=True)]
     sides = (
         RaggedIds(JoinedIds([side.ids for side in of_all]), np.concatenate([side.lengths for side in of_all]))
         for of_all in ([pairs.src for pairs in corpora], [pairs.tgt for pairs in corpora])
@@ -214,6 +214,11 @@ def joined(corpora: Sequence[EncodedPairs], shares: Sequence[float]) -> EncodedP
     digest = hashlib.sha256(repr([pairs.digest for pairs in corpora]).encode()).hexdigest()
     weights = _joined_weights([pairs.weights for pairs in corpora])
     return EncodedPairs(*sides, draws=draws, digest=digest, weights=weights)
+
+
+def num_taken(total: int, shares: Sequence[float]) -> list[int]:
+    """Return how many of `total` pairs an epoch takes of each corpus, given its share: at least 1."""
+    return [max(1, round(total * share)) for share in shares]
 
 
 def _joined_weights(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -105,6 +105,8 @@ def test_corpora_keep_their_shares_in_every_part() -> None:
     assert max(counts[n] for n in range(600)) == 1
     assert {counts[n] for n in range(1000, 1100)} == {3, 4}
     assert not any(2000 <= number < 3000 for number in counts)
+    rare = chain(*parts(epochs_of([large, small], [0.9999, 0.0001], seed=1)(1)))
+    assert sum(number >= 1000 for number in rare) == 1
 
 
 def test_long_pairs_make_more_parts(monkeypatch: pytest.MonkeyPatch) -> None:

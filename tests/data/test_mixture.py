@@ -108,6 +108,7 @@ def test_joined_corpora_hold_what_each_of_them_does() -> None:
     whole = joined(corpora, [0.5, 0.1, 0.4])
     assert [draw.size for draw in whole.draws] == [70, 1, 130]
     assert [draw.taken for draw in whole.draws] == [100, 20, 80]
+    assert [draw.taken for draw in joined(corpora, [0.499, 0.001, 0.5]).draws] == [100, 1, 100]
     expected = [side.tolist() for pairs in corpora for side in pairs.tgt.take(range(len(pairs)))]
     assert [side.tolist() for side in whole.tgt.take(range(len(whole)))] == expected
     assert whole.src[199].tolist() == corpora[2].src[128].tolist()
