@@ -24,7 +24,7 @@ from nmt.data import modifiers
 from nmt.data.draws import Draws, hashes
 from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.scripts import language_of
 from nmt.data.words import IN_WORD
 from nmt.loading import loaded
@@ -83,10 +83,15 @@ class Augmentation:
     """The translations of the words of the training text, if a modifier needs them."""
 
     @classmethod
-    def of(cls, cfg: DataConfig, languages: tuple[str, str] | None = None) -> Augmentation:
-        """Return the modifiers that `cfg.augment` says; without `languages`, for those of `cfg`."""
+    def of(cls, cfg: DataConfig, languages: tuple[str, str]) -> Augmentation:
+        """Return the modifiers that `cfg.augment` says, for text of these languages."""
         rows = modifiers.parsed(f"{cfg.key_prefix}.augment", cfg.augment)
-        return cls(tuple(rows), languages or (cfg.src, cfg.tgt), tuple(cfg.symbols), cfg.has_labels)
+        return cls(tuple(rows), languages, tuple(cfg.symbols), cfg.has_labels)
+
+    @classmethod
+    def of_corpora(cls, cfg: DataConfig) -> list[Augmentation]:
+        """Return the modifiers of each corpus to train on, for its languages."""
+        return [cls.of(cfg, (part.src, part.tgt)) for part in cfg.parts(Split.train).values()]
 
     @property
     def without_lexicon(self) -> Augmentation:
@@ -127,6 +132,26 @@ class Augmentation:
 
 
 UNMODIFIED = Augmentation()
+
+
+@dataclass(frozen=True)
+class JoinedAugmentation:
+    """The modifiers of several corpora that are one text, one after the other."""
+
+    parts: tuple[tuple[Augmentation, int], ...]
+    """The modifiers of each corpus, and how many of the pairs are its."""
+
+    def __bool__(self) -> bool:
+        return any(augmentation for augmentation, _ in self.parts)
+
+    def __call__(self, text: ParallelText, *, seed: int, first: int = 0) -> ParallelText:
+        """Return the text, or what it has from pair `first` on, each pair modified as its corpus is."""
+        changed, end = ParallelText(), 0
+        for augmentation, count in self.parts:
+            start, end = max(end, first), end + count
+            own = text.part(slice(start - first, max(end - first, 0)))
+            changed.extend(augmentation(own, seed=seed, first=start))
+        return changed
 
 
 @functools.lru_cache

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.augmentation import UNMODIFIED, Augmentation
+from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds
 from nmt.data.filters import FilterReport
 from nmt.data.pairs import CHUNK_PAIRS, ParallelText
@@ -74,7 +74,7 @@ class Encoder:
     """Above 0, segmentations are sampled, by the seed and the numbers of epoch and pair."""
     seed: int = 0
     epoch: int = 0
-    augmentation: Augmentation = UNMODIFIED
+    augmentation: Augmentation | JoinedAugmentation = UNMODIFIED
     """Modifies the text, by the seed and the numbers of epoch and pair."""
 
     def __call__(self, text: ParallelText, first: int) -> tuple[RaggedIds, RaggedIds]:

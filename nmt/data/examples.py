@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nmt.data.augmentation import Augmentation
+from nmt.data.augmentation import Augmentation, JoinedAugmentation
 from nmt.data.blocks import LARGE_PAIRS, epochs_of
 from nmt.data.encode import Encoder, EncodingOptions, encode_stream, encode_together, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
-from nmt.data.pairs import DataConfig, ParallelText, Split, concatenated
+from nmt.data.pairs import DataConfig, ParallelText, concatenated
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
@@ -63,10 +63,10 @@ class SentencePairs(Examples):
 
     def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the pairs of an epoch."""
-        if any(row.needs_lexicon for row in Augmentation.of(self.cfg).modifiers):
+        if any(row.needs_lexicon for row in self._augmentations[0].modifiers):
             self.lexicon = self._learnt(text, log)
         if isinstance(text, StreamedText):
-            encode = functools.partial(self._encode_buffer, tokenizer, log)
+            encode = functools.partial(self._encode_buffer, text, tokenizer, log)
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
         if self._changes:
 
@@ -115,8 +115,7 @@ class SentencePairs(Examples):
         self, part: CorpusText | None, tokenizer: Tokenizer, epoch: int, corpus: int
     ) -> tuple[EncodedPairs, FilterReport]:
         """Encode a corpus anew for an epoch, or nothing in place of one that is not read."""
-        of_corpus = list(self.cfg.parts(Split.train).values())[corpus]
-        encoder = self._encoder(tokenizer, epoch, corpus, (of_corpus.src, of_corpus.tgt))
+        encoder = self._encoder(tokenizer, epoch, self._augmentations[corpus], corpus)
         if part is not None and len(part) > LARGE_PAIRS:
             return sample_shards(part.chunks, len(part), encoder)
         return sample_pairs(part.chunks if part else _nothing, encoder)
@@ -126,12 +125,21 @@ class SentencePairs(Examples):
         """Whether the ids of a pair differ from epoch to epoch."""
         return bool(self.sampling_alpha or self.cfg.augment)
 
+    @property
+    def _augmentations(self) -> list[Augmentation]:
+        """The modifiers of each corpus."""
+        of_corpora = Augmentation.of_corpora(self.cfg)
+        return [dataclasses.replace(of_corpus, lexicon=self.lexicon) for of_corpus in of_corpora]
+
     def _encoder(
-        self, tokenizer: Tokenizer, epoch: int, corpus: int = 0, languages: tuple[str, str] | None = None
+        self,
+        tokenizer: Tokenizer,
+        epoch: int,
+        augmentation: Augmentation | JoinedAugmentation,
+        corpus: int = 0,
     ) -> Encoder:
         """Return the encoder of an epoch, to which the same pair in another corpus is another."""
-        seed, augmentation = derive_seed(self.seed, corpus), Augmentation.of(self.cfg, languages)
-        augmentation = dataclasses.replace(augmentation, lexicon=self.lexicon)
+        seed = derive_seed(self.seed, corpus)
         return Encoder(tokenizer, self.options, self.sampling_alpha, seed, epoch, augmentation)
 
     def _epochs(self, corpora: Sequence[EncodedPairs], stage: int) -> Callable[[int], InParts]:
@@ -139,10 +147,19 @@ class SentencePairs(Examples):
         return epochs_of(corpora, self.cfg.shares(list(map(len, corpora)), stage), self.seed)
 
     def _encode_buffer(
-        self, tokenizer: Tokenizer, log: Log, buffer: ParallelText, read: FilterReport, number: int
+        self,
+        text: StreamedText,
+        tokenizer: Tokenizer,
+        log: Log,
+        buffer: ParallelText,
+        read: FilterReport,
+        number: int,
+        stage: int,
     ) -> EncodedPairs:
         """Encode a buffer of a stream; `read` reports the pairs that were read for it."""
-        encoder = self._encoder(tokenizer, number) if self._changes else Encoder(tokenizer, self.options)
+        counts = text.counts(self.cfg.buffer_pairs, stage)
+        modify = JoinedAugmentation(tuple(zip(self._augmentations, counts, strict=True)))
+        encoder = self._encoder(tokenizer, number, modify)
         pairs, report = encode_together(buffer, encoder, self.world)
         source = f"; for it, {read}" if read.read else ""  # else the chunk was read for an earlier buffer
         log(f"buffer {number}: {report}{source}")

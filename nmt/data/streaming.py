@@ -69,10 +69,14 @@ class StreamedText:
     sha256: str
     """A hash of the stamps of the sources and of the options of the filter."""
 
+    def counts(self, size: int, stage: int) -> list[int]:
+        """Return how many pairs of each corpus are in a buffer of `size` pairs of a stage."""
+        return [max(1, round(size * share)) if share else 0 for share in self.shares[stage]]
+
     def buffers(self, size: int, stage: int) -> Iterator[tuple[ParallelText, FilterReport]]:
         """Yield `size` pairs of the corpora of a stage, without end, with reports of what was read."""
-        shares = zip(self.corpora, self.shares[stage], strict=True)
-        corpora = [(_Corpus(passes), max(1, round(size * share))) for passes, share in shares if share]
+        counts = zip(self.corpora, self.counts(size, stage), strict=True)
+        corpora = [(_Corpus(passes), count) for passes, count in counts]
         while True:
             parts = [corpus.take(count) for corpus, count in corpora]
             report = sum((read for _, read in parts), FilterReport(0))
@@ -125,9 +129,12 @@ class StreamBuffers:
         self,
         text: StreamedText,
         size: int,
-        prepare: Callable[[ParallelText, FilterReport, int], EncodedPairs],
+        prepare: Callable[[ParallelText, FilterReport, int, int], EncodedPairs],
     ):
-        """Read buffers of `size` pairs; `prepare` encodes the pairs of a buffer, given report and number."""
+        """Read buffers of `size` pairs.
+
+        `prepare` encodes the pairs of a buffer, given their report and the numbers of buffer and stage.
+        """
         self._text, self._size, self._prepare = text, size, prepare
         self._upcoming: tuple[int, int] | None = None  # number and stage of the buffer that comes next
         self._next: Future[EncodedPairs] | None = None
@@ -141,9 +148,9 @@ class StreamBuffers:
 
     def _take_up(self, number: int, stage: int) -> EncodedPairs:
         """Return the pairs of the upcoming buffer, and let the thread prepare the one after it."""
-        pairs = (self._next or self._thread.submit(self._read, number)).result()
+        pairs = (self._next or self._thread.submit(self._read, number, stage)).result()
         self._upcoming = number + 1, stage
-        self._next = self._thread.submit(self._read, number + 1)
+        self._next = self._thread.submit(self._read, number + 1, stage)
         return pairs
 
     def close(self) -> None:
@@ -165,9 +172,9 @@ class StreamBuffers:
             self._digest.update("\n".join([*lines, ""]).encode())
         return text, report
 
-    def _read(self, number: int) -> EncodedPairs:
+    def _read(self, number: int, stage: int) -> EncodedPairs:
         text, report = self._take()
-        pairs = self._prepare(text, report, number)
+        pairs = self._prepare(text, report, number, stage)
         pairs.digest = self._digest.hexdigest()
         return pairs
 

@@ -26,7 +26,7 @@ import sentencepiece
 
 from nmt.data import sources, stages
 from nmt.data.adaptation import Inherited, extended
-from nmt.data.augmentation import UNMODIFIED, Augmentation
+from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
 from nmt.data.encoded_pairs import InParts
 from nmt.data.filtering import Chain, chains, filtered, judged_alone
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
@@ -256,8 +256,7 @@ def prepare(
                 f"training pairs; {way_out(part, Split(name))}"
             )
     if not Tokenizer.exists(run.path):
-        corpora = cfg.parts(Split.train).values()
-        modify = [Augmentation.of(cfg, (part.src, part.tgt)).without_lexicon for part in corpora]
+        modify = [of_corpus.without_lexicon for of_corpus in Augmentation.of_corpora(cfg)]
         if inherited is None:
             if not tokenizer.path:
                 log(f"training a {tokenizer.kind.value} tokenizer")
@@ -464,10 +463,8 @@ def inherited_tokenizer(
 
 def _modified(samples: Sequence[ParallelText], modify: Sequence[Augmentation], seed: int) -> ParallelText:
     """Return the samples of corpora as one text, each with its own of `modify`."""
-    text = ParallelText()
-    for sample, augmentation in zip(samples, modify or [UNMODIFIED] * len(samples), strict=True):
-        text.extend(augmentation(sample, seed=seed, first=len(text)))
-    return text
+    parts = zip(modify or [UNMODIFIED] * len(samples), map(len, samples), strict=True)
+    return JoinedAugmentation(tuple(parts))(concatenated(samples), seed=seed)
 
 
 def train_tokenizer(

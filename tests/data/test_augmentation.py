@@ -186,9 +186,9 @@ def test_an_entry_that_is_no_modifier_is_one_error(entries: Any, message: str) -
 def test_a_config_states_every_key_of_its_modifiers() -> None:
     cfg = DemoData(augment=["typos"])
     assert cfg.augment == [{"name": "typos", "rate": 0.05, "words": 0.1}]
-    assert Augmentation.of(cfg) == Augmentation((modifiers.TyposConfig("typos"),), ("en", "de"))
+    assert Augmentation.of_corpora(cfg) == [Augmentation((modifiers.TyposConfig("typos"),), ("en", "de"))]
     corpora = {"a": {"train": "x", "tag": "bt"}}
     tagged = MixtureData(corpora=corpora, target_tags=True, augment=["typos"])
-    assert Augmentation.of(tagged).symbols == ("<2de>", "<bt>")
-    assert not Augmentation.of(DemoData())
+    assert Augmentation.of_corpora(tagged)[0].symbols == ("<2de>", "<bt>")
+    assert not any(Augmentation.of_corpora(DemoData()))
     assert not augmentation([{"name": "typos", "rate": 0.0}])

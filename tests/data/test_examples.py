@@ -8,14 +8,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from nmt.data import encode
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import SentencePairs
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.pairs import PairStream, ParallelText
 from nmt.data.sources import MixtureData
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import CorpusText, TrainingText, digest_of
+from nmt.data.training_split import CorpusText, TrainingText, digest_of, streamed
 
 rng = random.Random(1)
 LINES = ["".join(rng.choices("abc", k=rng.randint(4, 20))) for _ in range(60)]
@@ -58,3 +59,27 @@ def test_sampled_epochs_are_the_same_whatever_came_before(kind: TokenizerKind) -
     pairs = as_lists(first)
     assert pairs[:60] != pairs[60:]  # the same text in another corpus is drawn anew
     assert [tokenizer.decode(tgt) for _, tgt in pairs] == 2 * TEXT.tgt
+
+
+def test_pairs_of_a_stream_are_modified_by_the_rules_of_their_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the buffer is cut into chunks, and in a stage that does not read all corpora, too."""
+    monkeypatch.setattr(encode, "CHUNK_PAIRS", 3)
+    cfg = MixtureData(
+        corpora={"tr": {"train": "x", "tgt": "tr"}, "de": {"train": "x"}},
+        stages=[{"until": 5, "weights": {"tr": 0.5, "de": 1}}, {"weights": {"de": 1}}],
+        temperature=None,
+        streaming=True,
+        buffer_pairs=12,
+        augment=[{"name": "upper_case", "rate": 1.0}],
+    )
+    examples, text = SentencePairs(cfg, seed=1), ParallelText(["i"], ["i"])
+    shares = [cfg.shares([1, 1], stage) for stage in (0, 1)]
+    source = PairStream(lambda: "stamp", lambda: iter([text]))
+    stream = streamed([source, source], shares, cfg, examples.filter)
+    tokenizer = Tokenizer.train(
+        TokenizerConfig(kind=TokenizerKind.word, vocab_size=6), ParallelText(["I", "İ"], ["I", "İ"])
+    )
+    of_buffer = examples.epochs(stream, tokenizer, lambda line: None)
+    for stage, expected in ((0, [("I", "İ")] * 4 + [("I", "I")] * 8), (1, [("I", "I")] * 12)):
+        pairs = as_lists(of_buffer(1, stage).part(0))
+        assert [tuple(tokenizer.decode(side[:-1]) for side in pair) for pair in pairs] == expected

@@ -38,7 +38,7 @@ def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedTex
     )
 
 
-def numbered(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
+def numbered(text: ParallelText, report: FilterReport, number: int, stage: int) -> EncodedPairs:
     """Pairs whose ids are the numbers in the text, and the number of the buffer."""
     ids = np.asarray([int(line[1:]) for line in text.src] + [number], np.int32)
     side = RaggedIds(ids, np.ones(len(ids), np.int64))
@@ -104,10 +104,10 @@ def test_a_buffer_is_a_function_of_its_number() -> None:
 def test_the_next_buffer_is_prepared_meanwhile() -> None:
     prepared = threading.Event()
 
-    def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
+    def prepare(text: ParallelText, report: FilterReport, number: int, stage: int) -> EncodedPairs:
         if number == 2:
             prepared.set()
-        return numbered(text, report, number)
+        return numbered(text, report, number, stage)
 
     StreamBuffers(text_of(Source("a", 10)), 4, prepare)(1, 0).part(0)
     assert prepared.wait(timeout=30)
@@ -133,11 +133,11 @@ def test_nothing_is_read_after_the_end() -> None:
     source, started, gate = Source("a", 10), threading.Event(), threading.Event()
     before = set(threading.enumerate())  # buffers of other tests that are not collected yet
 
-    def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
+    def prepare(text: ParallelText, report: FilterReport, number: int, stage: int) -> EncodedPairs:
         if number == 2:
             started.set()
             gate.wait(timeout=30)
-        return numbered(text, report, number)
+        return numbered(text, report, number, stage)
 
     def is_reading() -> bool:
         return any(thread.name.startswith(THREAD) for thread in set(threading.enumerate()) - before)
@@ -152,10 +152,10 @@ def test_nothing_is_read_after_the_end() -> None:
 
 
 def test_an_error_of_the_thread_reaches_the_caller() -> None:
-    def prepare(text: ParallelText, report: FilterReport, number: int) -> EncodedPairs:
+    def prepare(text: ParallelText, report: FilterReport, number: int, stage: int) -> EncodedPairs:
         if number == 2:
             raise UserError("the second buffer is broken")
-        return numbered(text, report, number)
+        return numbered(text, report, number, stage)
 
     buffers = StreamBuffers(text_of(Source("a", 10)), 4, prepare)
     buffers(1, 0).part(0)
