@@ -291,7 +291,7 @@ def _readable(value: str) -> str:
 
 
 def sweep_folder(verb: str, swept: Sequence[str], fixed: Mapping[str, str], known: Sequence[str]) -> str:
-    """Return the folder of a sweep over the keys `swept` in which the keys `fixed` have these values.
+    """Return the folder of a sweep over the keys `swept` in which keys and options `fixed` have these values.
 
     The name omits the values that are tried: trying more of them finds the finished trials again. A key is
     its last name, unless an earlier one of `known`, the keys of the verb, has this name.

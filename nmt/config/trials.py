@@ -60,6 +60,8 @@ class Sweep:
     """Whether the trials are to be shown, not run."""
     fixed: dict[str, str]
     """What all trials share, as typed."""
+    options: dict[str, str]
+    """The options that all trials share, of which configs depend: the folder of --config-dir."""
     _flags: argparse.Namespace
     _tried: dict[str, list[str]]
 
@@ -132,9 +134,8 @@ class Sweep:
         except UserError as error:
             refuse_all(self.verb, lines)
             raise error
-        config_dir = self._flags.config_dir
         arguments = [f"{key}={value}" for key, value in settings.items()]
-        options = ["--config-dir", str(config_dir)] if config_dir is not None else []
+        options = [word for key, value in self.options.items() for word in (f"--{key}", value)]
         return dataclasses.replace(
             found, name=name, values=dict(values), arguments=(*options, *arguments), folder=folder
         )
@@ -180,8 +181,10 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
                 )
     if cfg.is_search and not swept:
         problems.append("a search needs values to choose from, such as schedule.factor=interval(0.5,2)")
-    folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], fixed, config_keys(verb.config_class())))
-    found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, fixed, flags, tried)
+    options = {"config-dir": str(Path(flags.config_dir))} if flags.config_dir is not None else {}
+    known = config_keys(verb.config_class())
+    folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], {**fixed, **options}, known))
+    found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, fixed, options, flags, tried)
     problems.refuse()
     if found.example.is_rehearsal:
         if space:

@@ -304,7 +304,7 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
         parallel=parallel,
         first_step=first,
         last_step=last,
-        settings={key: value for key, value in plan.fixed.items() if not matches(key, MOVABLE)},
+        settings={k: v for k, v in {**plan.fixed, **plan.options}.items() if not matches(k, MOVABLE)},
     )
 
 

@@ -255,6 +255,18 @@ def test_sweeps_over_keys_of_one_last_name_have_folders_of_their_own() -> None:
     assert len({sweep_folder("train", [f"sets.{name}.path"], {}, keys) for name in "ab"}) == 2
 
 
+def test_sweeps_with_choices_of_other_folders_have_folders_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plans = [
+        plan(VERBS["train"], ["-m", "seed=1,2", *options])
+        for options in ([], ["-cd", f"{tmp_path}/one"], [f"--config-dir={tmp_path}/two/"])
+    ]
+    assert len({one.folder for one in plans}) == 3
+    assert plans[1].folder == plan(VERBS["train"], ["-m", "seed=3,4", "-cd", f"{tmp_path}/one"]).folder
+    assert plans[2].trials[0].arguments[:2] == ("--config-dir", f"{tmp_path}/two")
+
+
 def test_the_folder_of_a_long_sweep_has_a_short_name() -> None:
     path = "/".join(["a_folder_with_a_long_name"] * 20)
     typed = [
