@@ -284,6 +284,13 @@ def recorded_values(folder: Path) -> dict[str, dict[str, str]]:
     return {row["name"]: row["values"] for row in rows}
 
 
+def recorded_settings(folder: Path) -> dict[frozenset[tuple[str, str]], str]:
+    """Return the name of each trial that sweep.json in `folder` records, by all that was set for it."""
+    rows = recorded(folder, {"name": str, "values": dict[str, str], "fixed": dict[str, str] | None})
+    settings = [{**(row.get("fixed") or {}), **row["values"]} for row in rows]
+    return {frozenset(one.items()): row["name"] for one, row in zip(settings, rows, strict=True)}
+
+
 def _readable(value: str) -> str:
     """Return a value as part of a name: of a path its last part, of a list its entries."""
     parts = [part.strip("/").rpartition("/")[2] for part in re.split(r"[^\w./+-]+", value, flags=re.ASCII)]

@@ -36,6 +36,7 @@ from nmt.config.sweeps import (
     SweepConfig,
     dimension,
     file_name,
+    recorded_settings,
     recorded_values,
     sweep_config,
     sweep_folder,
@@ -59,20 +60,30 @@ class Sweep:
     is_listed: bool
     """Whether the trials are to be shown, not run."""
     fixed: dict[str, str]
-    """What all trials share, as typed."""
+    """The keys that all trials share, as typed."""
     options: dict[str, str]
     """The options that all trials share, of which configs depend: the folder of --config-dir."""
     _flags: argparse.Namespace
     _tried: dict[str, list[str]]
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """What all trials share: keys and options."""
+        return {**self.fixed, **self.options}
 
     @functools.cached_property
     def trials(self) -> list[Composed]:
         """The trials, where every combination is tried; raise `UserError` with all that is wrong with any."""
         if not (rows := combinations(self._tried)):
             raise UserError("the sweep is empty: a pattern matches no choice")
-        recorded = recorded_values(self.folder)
+        recorded, same = recorded_values(self.folder), recorded_settings(self.folder)
         earlier = {name: values for name, values in recorded.items() if file_name(name) == name}
-        return self._composed(rows, trial_names(rows, earlier))
+        names = trial_names(rows, earlier)
+        for number, row in enumerate(rows):
+            known = same.get(frozenset({**self.shared, **row}.items()))
+            if known in earlier:  # perhaps with other keys swept
+                names[number] = known
+        return self._composed(rows, names)
 
     @functools.cached_property
     def example(self) -> Composed:

@@ -304,13 +304,15 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
         parallel=parallel,
         first_step=first,
         last_step=last,
-        settings={k: v for k, v in {**plan.fixed, **plan.options}.items() if not matches(k, MOVABLE)},
+        settings={k: v for k, v in plan.shared.items() if not matches(k, MOVABLE)},
     )
 
 
 def _records(plan: Sweep, ranking: Ranking) -> Records:
     """Return what is known of the trials, with the state of those that are not to be run again."""
-    records = Records(plan.folder, plan.verb.name, sys.argv, plan.keys, ranking.metric, ranking.direction)
+    records = Records(
+        plan.folder, plan.verb.name, sys.argv, plan.keys, plan.shared, ranking.metric, ranking.direction
+    )
     for trial in plan.trials if not plan.space else ():
         path = None if trial.is_rehearsal else trial.folder
         record = records.add(trial.name, dict(trial.values), path, _mark(trial))

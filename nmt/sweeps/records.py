@@ -22,7 +22,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ NO_SCORES = ("signatures", "sets", "compared")
 FIELDS: dict[str, Any] = {
     "name": str,
     "values": dict[str, str],
+    "fixed": dict[str, str] | None,
     "state": str,
     "reason": str,
     "path": str | None,
@@ -56,6 +57,8 @@ class Record:
     name: str
     values: dict[str, str]
     """The swept keys, each with its value as the command line has it."""
+    fixed: dict[str, str] | None = None
+    """What else the command line has set; None where an earlier version has written the record."""
     state: str = "waiting"
     """waiting, running, done, failed, stopped (goes on with the same command) or pruned."""
     reason: str = ""
@@ -80,6 +83,11 @@ class Record:
     """Updates of the weights."""
     tgt_tokens: int | None = None
     """Target tokens trained on."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All that the command line has set."""
+        return {**(self.fixed or {}), **self.values}
 
     @property
     def is_ranked(self) -> bool:
@@ -133,11 +141,12 @@ class Records:
         verb: str,
         command: Sequence[str],
         keys: Sequence[str],
+        fixed: Mapping[str, str],
         metric: str,
         best: Direction,
     ):
         self.folder, self.verb, self.command = folder, verb, list(command)
-        self.keys, self.metric, self.direction = list(keys), metric, best
+        self.keys, self.fixed, self.metric, self.direction = list(keys), dict(fixed), metric, best
         self.trials: dict[str, Record] = {}
         self._earlier = self._read()
 
@@ -153,10 +162,12 @@ class Records:
 
     def add(self, name: str, values: dict[str, str], path: Path | None, mark: str) -> Record:
         """Return the record of a trial, with what earlier commands have recorded of it."""
-        new = Record(name, values, path=str(path) if path else None, mark=mark)
+        new = Record(name, values, self.fixed, path=str(path) if path else None, mark=mark)
         old = self._earlier.get(name)
-        if old is not None and old.values == values and old.mark == mark:
+        if old is not None and old.mark == mark and new.values == old.values:
             new = dataclasses.replace(old, values=values, path=new.path)  # the keys in the present order
+        elif old is not None and old.mark == mark and new.settings == old.settings:
+            new = dataclasses.replace(old, values=values, fixed=new.fixed, path=new.path)
         self.trials[name] = new
         return new
 

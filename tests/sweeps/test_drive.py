@@ -399,6 +399,31 @@ def test_a_trial_keeps_its_name_and_its_scores_when_others_are_tried(
     assert "../../escape" not in sweep_of_runs("a/x,b/x,c/x").values()
 
 
+def test_a_finished_trial_is_known_whichever_of_its_keys_are_swept(
+    planned: Planned, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
+
+    def train(trial: Composed) -> dict[str, Any]:
+        cfg, folder = trial.to_training()
+        if folder.exists():
+            raise UserError("belongs to a run with another config")
+        save_config(cfg, folder / "config.yaml")
+        write_json(folder / "results.json", results | bleu(1.0))
+        return results | bleu(1.0)
+
+    for arguments, begun in (
+        (["model.num_heads=2", "seed=1,2"], {"seed-1", "seed-2"}),
+        (["model.num_heads=4", "seed=1,2"], {"seed-1", "seed-2"}),  # have other names already
+        (["model.num_heads=2,4", "seed=1,2"], {"num_heads-4+seed-1", "num_heads-4+seed-2"}),
+        (["model.num_heads=4", "seed=1,2,3"], {"seed-3"}),
+        (["model.num_heads=2,4", "seed=1"], set()),
+    ):
+        sweep(planned(*arguments), train, report)
+        told = capfd.readouterr().err
+        assert {line.split()[1] for line in told.splitlines() if line.endswith(" starts")} == begun
+
+
 def sweep_of_runs(runs: str) -> dict[str, str]:
     """Evaluate runs in one folder, and return the name of each trial that ran, by its run."""
     log = Path("log")
