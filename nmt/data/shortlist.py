@@ -60,7 +60,6 @@ class Shortlist:
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {name: value.astype(np.int32) for name, value in self._arrays().items()}
         np.savez_compressed(buffer, fingerprint=np.array(self.fingerprint), **arrays)
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, buffer.getvalue())
 
     @classmethod

@@ -49,7 +49,6 @@ def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[Tr
         decoding=search_of(folder),
     )
     directory = RunDirectory(run)
-    run.mkdir(parents=True, exist_ok=True)
     imported.tokenizer.save(run)
     record = {"folder": str(path.resolve()), "sha256": folder.digests(), "config": folder.config}
     write_json(run / IMPORT_RECORD, record)

@@ -395,7 +395,9 @@ def _alone(folder: Path, signals: Signals) -> Iterator[None]:
 
 def _owner_is_gone(folder: Path) -> bool:
     """Return whether a process of this machine has locked a folder that is gone, unlike its trials."""
-    words = (folder / ".lock").read_text(encoding="utf-8", errors="replace").split()
+    words = list[str]()
+    with contextlib.suppress(OSError):  # the folder cannot be made, or is that of another user
+        words = (folder / ".lock").read_text(encoding="utf-8", errors="replace").split()
     if len(words) != 4 or words[0] != "process" or words[3] != os.uname().nodename:
         return False
     return not Path("/proc", words[1]).exists()

@@ -125,7 +125,6 @@ def _tune(cfg: RerankConfig, lists: _Lists, file: Path, facts: dict[str, Any], l
     after = lists.scores(cfg, chosen(lists.values, weights)).values
     log(f"{score_line('validation', before)}  as found")
     log(f"{score_line('validation', after)}  reranked; the weights are tuned on it")
-    file.parent.mkdir(exist_ok=True)
     write_json(
         file, {"weights": weights.tolist(), "facts": _facts(cfg, facts), "before": before, "after": after}
     )

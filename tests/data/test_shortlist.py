@@ -67,6 +67,8 @@ def test_a_file_is_read_again_and_another_one_is_refused(tmp_path: Path) -> None
         Shortlist.load(file, tok)
     made = build_shortlist([TEXT], tok, translations=3, frequent=5)
     made.save(file)
+    with pytest.raises(UserError, match=r"cannot write .*shortlist.npz/inside: File exists"):
+        made.save(file / "inside")
     assert Shortlist.load(file, tok).allowed([5, 9]).tolist() == made.allowed([5, 9]).tolist()
     with pytest.raises(UserError, match="made for another tokenizer than that of the run"):
         Shortlist.load(file, tokenizer(joint=False))

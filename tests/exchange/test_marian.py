@@ -121,6 +121,8 @@ def test_the_command_makes_a_run_that_translates_as_transformers_does(
     file = run / "config.yaml"
     assert main(["import", *arguments, f"run={file}"]) == 2
     assert f"error: run={file} exists and is no empty directory" in capsys.readouterr().err
+    assert main(["import", *arguments, f"run={file}/run"]) == 2
+    assert capsys.readouterr().err == f"error: cannot write {file}/run/tokenizer.src.model: Not a directory\n"
     opened = nmt.open_run(run)
     assert isinstance(opened.cfg.decoding, BeamConfig)
     assert opened.cfg.decoding.beam_size == 4

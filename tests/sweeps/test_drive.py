@@ -438,6 +438,12 @@ def sweep_of_runs(runs: str) -> dict[str, str]:
     return dict(line.split() for line in log.read_text().splitlines())
 
 
+def test_a_folder_that_cannot_be_made_is_one_error(planned: Planned) -> None:
+    Path("sweep").write_text("a file\n")
+    with pytest.raises(UserError, match=r"^cannot write to the directory sweep: File exists; choose another"):
+        sweep(planned(1), lambda trial: bleu(1.0), report)
+
+
 def test_a_damaged_table_is_named(planned: Planned) -> None:
     Path("sweep").mkdir()
     for content, wrong in (("{", ""), ('{"version": 1, "trials": [{"name": 3}]}', "name is 3")):
