@@ -29,6 +29,7 @@ from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import digest_of_lines, write_json, write_lines
+from nmt.models.configs import EnsembleConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
 from nmt.runs.scored_sets import scored_sets
@@ -146,6 +147,11 @@ def _record(
         for key, value in values.items()
         if (name != "data" or part.label == part.data.scored_split.value) and own[name].get(key) != value
     }
+    changed.pop("data.scored_split", None)  # which "split" has
+    changed |= {} if len(cfg.runs) == 1 else {"run": cfg.runs}
+    by_default = to_plain(EnsembleConfig())
+    rule = {key: value for key, value in to_plain(cfg.ensemble).items() if value != by_default[key]}
+    changed |= {f"ensemble.{key}": value for key, value in rule.items()}
     changed |= {} if cfg.checkpoint == "final" else {"checkpoint": cfg.checkpoint}
     kept = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
     changed |= {key: layers for key, layers in kept.items() if layers is not None}

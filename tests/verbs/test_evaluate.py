@@ -105,6 +105,13 @@ def test_an_evaluation_is_stored_and_the_same_command_replaces_it(
     assert len(list((run / "evaluations").iterdir())) == 4
 
 
+def test_an_evaluation_of_an_ensemble_says_which_runs_and_by_which_rule(run: Path) -> None:
+    both = ["evaluate", f"run=[{run},{run}]", "ensemble.weights=[1,3]", "data.scored_split=validation"]
+    assert main(both) == 0
+    (name,) = (file.stem for file in (run / "evaluations").glob("validation-*") if "news" not in file.name)
+    assert stored(run, name)["changed"] == {"run": [str(run)] * 2, "ensemble.weights": [1.0, 3.0]}
+
+
 def test_a_stranger_names_no_corpus_that_is_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "data" / "news")
     sealed = json.loads((run / "MANIFEST.json").read_text())
