@@ -246,6 +246,8 @@ def _systems(found: Comparison) -> list[System]:
         values = swept.get(members[0], values)
         homes = {found.entries[number].record.path.absolute().parent.name for number in members}
         name = " ".join(values) or (homes.pop() if len(homes) == 1 else entry.name)
+        search = entry.name.partition(":")[2]  # of a file of nmt evaluate
+        name = f"{name}:{search}" if search else name
         name = name if len(members) > 1 else entry.name
         scores = {}
         for column in found.columns:

@@ -13,6 +13,7 @@ from nmt.cli import main
 from nmt.comparison.comparing import Comparison, compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.summary import summary
+from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, made_run, write
 
 
@@ -119,6 +120,24 @@ def test_seeds_of_one_setting_have_the_name_of_their_folder(seeds: Path) -> None
     assert [system.name for system in comparison(seeds / "d0.1-s1", seeds / "d0.1-s2").systems] == [
         seeds.name
     ]
+
+
+def test_another_search_of_several_seeds_is_told_from_that_of_the_runs(seeds: Path) -> None:
+    files = []
+    for seed in (1, 2):
+        run = seeds / f"d0.1-s{seed}"
+        files.append(run / "hypotheses" / "validation-0123abcd.de")
+        write(files[-1], (run / "hypotheses" / "validation.de").read_text())
+        evaluation = {
+            "hypotheses": f"hypotheses/{files[-1].name}",
+            "scores": {},
+            "signatures": {},
+            "sha256": {"tgt": digest_of_lines(REFERENCES)},
+            "changed": {"decoding.beam_size": 8},
+        }
+        write(run / "evaluations" / "validation-0123abcd.json", json.dumps(evaluation))
+    found = comparison(seeds / "d0.1-s1", seeds / "d0.1-s2", *files)
+    assert [system.name for system in found.systems] == [seeds.name, f"{seeds.name}:beam_size=8"]
 
 
 def test_a_copy_of_a_run_is_no_further_seed(seeds: Path) -> None:
