@@ -184,7 +184,7 @@ def _is_written_by_training(file: Path, split: str) -> bool:
 def _advice(record: RunRecord, split: str) -> str:
     if record.config.get("task") == "language_model":
         return IS_LANGUAGE_MODEL
-    if record.state != "done":
+    if record.state not in ("done", "exported"):
         return f": its training is {record.state}"
     return f"; nmt evaluate run={record.path} data.scored_split={split} makes them"
 

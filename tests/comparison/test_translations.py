@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,15 @@ def test_an_evaluation_names_its_settings_and_has_its_own_signature(tmp_path: Pa
     assert entry.name == "run:beam_size=8 checkpoint=40"
     assert (entry.stored, entry.signatures["bleu"]) == ({"bleu": 1.5}, "tok:none")
     assert entries_of(names(run), "validation", pytest.fail)[0].signatures["bleu"] == BLEU
+
+
+def test_an_exported_run_is_told_how_to_be_compared(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", finished=False)
+    shutil.rmtree(run / "hypotheses")
+    write(run / "export.json", "{}")
+    _, entry = entries_of(names(made_run(tmp_path / "other"), run), "test", pytest.fail)
+    way_out = f"nmt evaluate run={run} data.scored_split=test makes them"
+    assert (entry.record.state, entry.problem) == ("exported", f"it has no translations of test; {way_out}")
 
 
 def test_several_references_are_read(tmp_path: Path) -> None:
