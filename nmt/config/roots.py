@@ -314,13 +314,19 @@ def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingCo
     """Return `search` with other values of the keys of `decoding`.
 
     Raises:
-        UserError: a name is unknown, or a value is not what the search takes.
+        UserError: a name is unknown, a value is not what the search takes, or it names another strategy.
     """
     with explained():
         cfg = OmegaConf.create({"decoding": OmegaConf.structured(search)}, flags={"struct": True})
         for name, value in values.items():
             OmegaConf.update(cfg, f"decoding.{name}", value, merge=True)
-        return cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
+        found = cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
+    if found.strategy != search.strategy:
+        raise UserError(
+            f"decoding.strategy is {search.strategy} and cannot be set by itself to {found.strategy!r}; "
+            "pass a config of nmt.decoding.configs: run.translate(lines, SamplingConfig()), or MBRConfig()"
+        )
+    return found
 
 
 def with_batch_tokens(cfg: TrainConfig, number: int | None) -> TrainConfig:

@@ -49,6 +49,7 @@ def test_keys_of_the_search_are_keywords(run: Run) -> None:
         ("beam", 5, "unknown key decoding.beam; did you mean decoding.beam_size?"),
         ("beam_size", "many", "decoding.beam_size must be a whole number, but is 'many'"),
         ("beam_size", 0, "decoding.beam_size must be at least 1, but is 0"),
+        ("strategy", "mbr", "decoding.strategy is beam and cannot be set by itself to 'mbr'; pass"),
         ("precision", "int9", "decoding.precision must be one of auto, bf16, fp16, fp32, int8 or null"),
     ],
 )
