@@ -468,7 +468,7 @@ Layers = tuple[list[int] | None, list[int] | None]
 
 def open_run(
     path: str | Path,
-    checkpoint: str = "final",
+    checkpoint: str | int = "final",
     runtime_cfg: RuntimeConfig | None = None,
     layers: Layers = (None, None),
 ) -> Run:
@@ -484,7 +484,7 @@ def open_run(
         UserError: the directory holds no run, leads out of itself, or has a tokenizer or kept data that are
             not those of the training; or the checkpoint is missing or damaged.
     """
-    cfg, directory = load_run(str(path)), RunDirectory(Path(path))
+    cfg, directory, checkpoint = load_run(str(path)), RunDirectory(Path(path)), str(checkpoint)
     directory.verify()
     directory.require_checkpoint()
     device = runtime.prepare(runtime_cfg or RuntimeConfig())

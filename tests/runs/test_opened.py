@@ -34,6 +34,11 @@ def test_one_sentence_is_one_line(run: Run) -> None:
     assert [maps.line for maps in run.attend(sentence)] == [1]
 
 
+def test_a_step_may_be_a_number(run: Run) -> None:
+    (step,) = run.directory.checkpoints.steps()
+    assert open_run(run.path, step, RuntimeConfig(device="cpu")).path == run.path
+
+
 def test_keys_of_the_search_are_keywords(run: Run) -> None:
     (found,) = run.translate(WORDS[0], beam_size=4, n_best=3)
     assert len(found.alternatives) == 2
