@@ -120,12 +120,12 @@ def test_references_are_those_of_the_sentences_themselves(
 ) -> None:
     path = documents.run.directory.path
     (trial,) = compose(VERBS["rerank"], [f"run={path}", f"scorers=[{path}]", "metrics=[chrf]"])
-    text = ParallelText(["hg <brk> abcd"], ["gg <brk> ba"])
+    text = ParallelText(["hg <brk> abcd"], ["gg <brk> hh"], [["gg <brk> ba"]])
     monkeypatch.setattr(rerank, "evaluation_text", lambda *args, **kwargs: text)
     cfg = trial.to_config(RerankConfig)
     with mock.patch("nmt.runs.opened.translate", return_value=[BEHIND_CONTEXT]):
         lists = rerank._Lists.of(documents, cfg, True, Split.test)
-    assert lists.text.tgt == ["ba"]
+    assert (lists.text.tgt, lists.text.references) == (["hh"], [["ba"]])
     assert lists.scores(cfg, [0]).values == {"chrf": 100.0}
 
 
