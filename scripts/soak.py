@@ -41,7 +41,6 @@ import torch.utils.tensorboard
 from nmt import cli, kernels
 from nmt.data.pairs import Split
 from nmt.data.sources import DemoData, load
-from nmt.disk_cache import cache_dir
 from nmt.verbs import train
 
 STEPS = 60
@@ -276,11 +275,10 @@ class Soak:
         return digest(run)
 
     def _fresh(self, name: str) -> Path:
-        """Return a run directory that does not exist, and set up a cache that holds the kernels alone."""
+        """Return a run directory that does not exist, and set up an empty cache."""
         cache = self.folder / "cache"
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir(parents=True)
-        (cache / KERNELS.name).symlink_to(KERNELS)
         os.environ["NMT_CACHE"] = str(cache)
         return self.folder / name
 
@@ -345,10 +343,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(failed)
 
 
-KERNELS = cache_dir() / "kernels"
 IMPORTED = torch.utils.tensorboard, train
 """What a training imports late: it is here before the first fork."""
-kernels.load()  # built before $NMT_CACHE names another folder
+kernels.load()  # before the first fork, and before $NMT_CACHE names another folder
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -269,7 +269,10 @@ class CheckpointStore:
                 os.rename(old, final)
         for pattern in (".tmp-*", ".old-*", ".trash-*"):
             for path in self.directory.glob(pattern):
-                shutil.rmtree(path, ignore_errors=True)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:  # of the weights that all checkpoints share
+                    path.unlink(missing_ok=True)
 
     def average(self, steps: Sequence[int]) -> dict[str, Tensor]:
         """Return the mean of the models of `steps`, summed in float64. Raises like `load`.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt import extras
-from nmt.errors import warn
+from nmt.errors import UserError, warn
 from nmt.files import load_json, step_records, write_json
 from nmt.training.tracking import Rows, Sink, TrackedRun, flat, markdown_table
 from nmt.training.tracking_config import TrackingConfig
@@ -56,7 +56,12 @@ class Remote(Sink):
         self.file = run.directory / "trackers" / f"{self.name}.json"
         fresh: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "step": 0, "names": []}
         self.goes_on = bool(run.resume_step) and self.file.is_file()
-        self.state = load_json(self.file) if self.goes_on else fresh
+        try:
+            self.state = load_json(self.file) if self.goes_on else fresh
+        except ValueError as error:
+            raise UserError(
+                f"{self.file} is damaged: {error}; remove it, and {self.name} gets a new run of this training"
+            ) from error
         write_json(self.file, self.state)
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._error: BaseException | str | None = None

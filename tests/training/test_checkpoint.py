@@ -690,6 +690,7 @@ def test_clean_removes_leftovers_and_restores_what_was_being_replaced(three: Che
         (three.directory / name / "state.json").write_text("{}")
     three.folder(30).rename(three.directory / ".old-step_00000030")
     (three.directory / ".corrupt-step_00000005").mkdir()
+    (three.directory / ".tmp-base.safetensors.1").write_bytes(b"half")
     assert three.steps() == [10, 20]
     three.clean()
     assert names(three) == [".corrupt-step_00000005", "step_00000010", "step_00000020", "step_00000030"]

@@ -180,6 +180,19 @@ def test_a_training_that_goes_on_adds_to_the_same_run_without_doubled_points(
     assert ("train/loss", 1, 9.0) in server.points
 
 
+def test_a_damaged_state_is_named(tmp_path: Path, server: Server) -> None:
+    run = tmp_path / "run"
+    with tracking(run, "wandb") as tracker:
+        tracker.log(1, {"train/loss": 1.0})
+    (run / "trackers" / "wandb.json").write_text('{"id": ')
+    named = pytest.raises(UserError, match=r"wandb\.json is damaged: .*; remove it, and wandb gets a new run")
+    with named, tracking(run, "wandb", resume_step=1):
+        pass
+    (run / "trackers" / "wandb.json").unlink()
+    with tracking(run, "wandb", resume_step=1) as tracker:
+        tracker.log(2, {"train/loss": 2.0})
+
+
 def test_what_a_server_has_missed_is_sent_when_the_training_goes_on(tmp_path: Path, server: Server) -> None:
     run = tmp_path / "run"
     with tracking(run, "wandb") as tracker:
