@@ -8,7 +8,7 @@ the config already has. With more words no size falls, and no regularisation ris
 The rules go through the recipe for 29,000 pairs of Multi30k, configs/experiment/multi30k_en_de.yaml, but for
 its tokenizer: twice as many pieces, and case markup (Berard et al. 2019), are better there and for 5,000
 pairs (docs/records.md). What they do elsewhere follows Sennrich and Zhang 2019 (fewer pieces, smaller
-batches, more smoothing, word dropout), Araabi and Monz 2020 (the same for the Transformer), Atrio and
+batches, more smoothing), Araabi and Monz 2020 (the same for the Transformer), Atrio and
 Popescu-Belis 2022 (all of it in proportion to the scarcity) and Gowda and May 2020 (vocabularies).
 """
 
@@ -67,7 +67,6 @@ KEYS = (
     "tokenizer.case",
     "model.dropout",
     "objective.label_smoothing",
-    "objective.word_dropout",
     "trainer.batch_tokens",
     "trainer.max_steps",
     "trainer.eval_every_steps",
@@ -273,9 +272,6 @@ def _regularisation(scarcity: float) -> Iterator[Setting]:
     smoothing = _step(0.1 + 0.05 * scarcity, 0.1, 0.2)
     why = f"0.1 at 29,000 pairs or more, {rest}"
     yield Setting("objective.label_smoothing", smoothing, why)
-    dropped = _step(0.05 * scarcity, 0.0, 0.05)
-    why = "words must be guessed from their context (Sennrich and Zhang 2019)"
-    yield Setting("objective.word_dropout", dropped, why if dropped else "only fewer pairs need it")
 
 
 def _length(words: int, share: float, known: Mapping[str, Any]) -> Iterator[Setting]:
