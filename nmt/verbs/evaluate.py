@@ -157,7 +157,6 @@ def _record(
     changed |= {key: layers for key, layers in kept.items() if layers is not None}
     changed |= {} if cfg.metrics == trained.metrics else {"metrics": cfg.metrics}
     return {
-        "format": FORMAT,
         "set": part.label,
         "split": part.data.scored_split.value,
         "runs": cfg.runs,
@@ -166,14 +165,25 @@ def _record(
         "changed": changed,
         **settings,
         "metrics": cfg.metrics,
+        **scored_fields(part.text, scores, file),
+        "seconds": round(seconds, 1),
+    }
+
+
+def scored_fields(text: ParallelText, scores: Scores, file: str) -> dict[str, Any]:
+    """Return the fields of a file of `evaluations` that say what was scored, with what result, and when.
+
+    The translations are in `file`, relative to the run.
+    """
+    return {
+        "format": FORMAT,
         "scores": scores.values,
         "signatures": scores.signatures,
         **({"details": scores.details} if scores.details else {}),
-        "sentences": len(part.text),
-        "num_references": 1 + len(part.text.references),
-        "sha256": {side: digest_of_lines(getattr(part.text, side)) for side in ("src", "tgt")},
+        "sentences": len(text),
+        "num_references": 1 + len(text.references),
+        "sha256": {side: digest_of_lines(getattr(text, side)) for side in ("src", "tgt")},
         "hypotheses": file,
-        "seconds": round(seconds, 1),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "nmt": __version__,
     }

@@ -30,9 +30,11 @@ from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
 from nmt.files import read_json, write_json, write_lines
 from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
+from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, open_run, open_runs, score_line
 from nmt.runs.reranker import VERSION, Reranker
 from nmt.verbs.configs import RerankConfig
+from nmt.verbs.evaluate import scored_fields
 from nmt.verbs.file_job import Answers, Work, answer
 from nmt.verbs.translate import search_settings
 
@@ -64,7 +66,7 @@ def run(trial: Composed) -> dict[str, Any]:
     weights = _stored(weights_file, reranker)
     log("weights     " + "  ".join(f"{n} {w:.4g}" for n, w in zip(reranker.names, weights, strict=True)))
     if is_split:
-        return _reported(cfg, lists(cfg.data.scored_split), weights, weights_file.stem)
+        return _reported(cfg, lists(cfg.data.scored_split), weights, weights_file.stem, facts)
     answer(cfg, RERANKED)
     return {}
 
@@ -73,6 +75,8 @@ def run(trial: Composed) -> dict[str, Any]:
 class _Lists:
     """The n-best lists of a split, and their features."""
 
+    pairs: ParallelText
+    """The pairs as they are read: with tags and context."""
     text: ParallelText
     candidates: list[list[Translation]]
     values: list[Floats]
@@ -96,10 +100,10 @@ class _Lists:
                     "some: data=..."
                 )
         refs, more = current_of_each(text.tgt), list(map(current_of_each, text.references))
-        text = ParallelText(list(untagged(text.src)), refs, more)
+        pairs, text = text, ParallelText(list(untagged(text.src)), refs, more)
         candidates = reranker.candidates(text.src, warn)
         values = reranker.values(text.src, candidates, warn)
-        return cls(text, candidates, values, tgt, run.cfg.scoring)
+        return cls(pairs, text, candidates, values, tgt, run.cfg.scoring)
 
     def scores(self, cfg: RerankConfig, places: Iterable[int]) -> Scores:
         """Return the scores of the candidates that are at `places` in their lists."""
@@ -131,16 +135,35 @@ def _tune(cfg: RerankConfig, lists: _Lists, file: Path, facts: dict[str, Any], l
     log(f"written     {file}")
 
 
-def _reported(cfg: RerankConfig, lists: _Lists, weights: Floats, mark: str) -> dict[str, Any]:
-    """Print the scores of a split before and after reranking, write the translations, return the scores."""
-    split = cfg.data.scored_split.value
+def _reported(
+    cfg: RerankConfig, lists: _Lists, weights: Floats, mark: str, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Print the scores of a split before and after reranking, store the latter, return both."""
+    split, directory = cfg.data.scored_split.value, RunDirectory(Path(cfg.runs[0]))
     before, after = lists.scores(cfg, lists.firsts), lists.scores(cfg, chosen(lists.values, weights))
     print(f"{score_line(split, before.values)}  as found")
     print(f"{score_line(split, after.values)}  reranked")
     for name, signature in after.signatures.items():
         print(f"signature   {name}|{signature}")
-    file = Path(cfg.runs[0]) / "hypotheses" / f"{split}-rerank-{mark}.{lists.tgt_lang}"
+    name = f"{split}-rerank-{mark}"
+    file, record = directory.hypotheses / f"{name}.{lists.tgt_lang}", directory.evaluations / f"{name}.json"
     write_lines(file, after.hypotheses)
+    search, own = to_plain(cfg.decoding), to_plain(load_run(cfg.runs[0]).decoding)
+    changed = {"scorers": cfg.scorers} | ({"run": cfg.runs} if len(cfg.runs) > 1 else {})
+    changed |= {f"decoding.{key}": value for key, value in search.items() if own.get(key) != value}
+    stored = {
+        "set": split,
+        "split": split,
+        "runs": cfg.runs,
+        "weights": facts,
+        "changed": changed,
+        "data": to_plain(cfg.data),
+        "decoding": search,
+        "metrics": cfg.metrics,
+        **scored_fields(lists.pairs, after, str(file.relative_to(directory.path))),
+    }
+    write_json(record, stored)
+    print(f"stored      {record}")
     print(f"written     {file}")
     return {split: after.values, f"{split} as found": before.values, "signatures": after.signatures}
 

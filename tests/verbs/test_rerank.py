@@ -175,6 +175,14 @@ def test_one_command_tunes_stores_reports_and_translates(
     assert shown[3].startswith("weights     score 1  right_to_left ")
     hypotheses = runs["run"] / "hypotheses" / f"test-rerank-{file.stem}.fr"
     assert shown[-1] == f"written     {hypotheses}"
+    record = runs["run"] / "evaluations" / f"{hypotheses.stem}.json"
+    assert shown[-2] == f"stored      {record}"
+    files = (str(runs["run"] / "hypotheses" / "test.fr"), str(hypotheses))
+    assert main(["evaluate", f"run={runs['run']}"]) == 0
+    assert main(["compare", *files, "split=test"]) == 0  # which needs to know what they are translations of
+    compared = capfdbinary.readouterr().out.decode()
+    assert "run:scorers=[" in compared
+    assert "left out" not in compared
 
     assert main(command(runs, "tune_for=chrf", "data.scored_split=validation")) == 0
     again = capfdbinary.readouterr().out.decode().splitlines()
