@@ -16,6 +16,8 @@ from typing import Any
 
 from nmt.attention_views.alignment import Weights, mean_weights, word_indices, word_weights
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
+from nmt.data.documents import current
+from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
@@ -71,13 +73,18 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
     markup, segments = _parts(run, lines, questions)
-    offered = [Request.of(one) for one in run.with_terms(segments.requests, Glossary({}))]
+    fronts = [_front(run, one.src) for one in segments.requests]
+    plain = [
+        replace(request, src=request.src[len(front) :])
+        for request, front in zip(segments.requests, fronts, strict=True)
+    ]
+    wishes = map(Request.of, run.with_terms(plain, Glossary({})))
+    offered = [replace(wish, src=front + wish.src) for wish, front in zip(wishes, fronts, strict=True)]
     found = run.translated_requests(offered, search, range(1, len(offered) + 1))
     whole = segments.joined(found)
-    fronts = [_front(run, one.src) for one in segments.requests]
     parts = [
-        Part(one.src[len(front) :], one.src, translation)
-        for one, front, translation in zip(segments.requests, fronts, found, strict=True)
+        Part(one.src, asked.src, translation)
+        for one, asked, translation in zip(plain, segments.requests, found, strict=True)
     ]
     markup.restore(run, segments.by_line(parts), whole, search)
     sources = run.tokenizer.src_pieces([one.src for one in offered])
@@ -121,7 +128,9 @@ def _parts(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> tup
 
 
 def _front(run: Run, line: str) -> str:
-    """Return the tag of the language in front of a line, if there is one."""
+    """Return what stands in front of the sentence itself: the tag of a language, and the context."""
+    if run.cfg.data.context and CONTEXT_SEPARATOR in line:
+        return line[: len(line) - len(current(line))]
     return next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from nmt.attention_views.alignment import mean_weights
 from nmt.decoding.configs import BeamConfig, LengthPenalty, LineSplitting
+from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
@@ -101,6 +102,16 @@ def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
     assert found[1]["text"] == ""
     assert found[2]["text"].startswith("c")
     assert found[2]["attention"]["tgt_tokens"][0] == "b"
+
+
+def test_terms_of_the_context_are_not_those_of_the_sentence(tmp_path: Path) -> None:
+    run = open_run(untrained(tmp_path / "run"), runtime_cfg=CPU)
+    run.cfg.data.context = 1
+    question = Question(run.cfg.decoding, terms=(("ab", "cd"),))
+    request = Request("ba", context=["ab"], terms={"ab": "cd"})
+    (line,) = run.asking_for(None, [request])
+    (found,), (wanted,) = answers(run, [line.src], [question]), run.translate(request)
+    assert (found["text"], found["unmet"]) == (wanted.text, wanted.unmet)
 
 
 def test_tags_are_those_of_translate(run: Run) -> None:
