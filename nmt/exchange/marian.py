@@ -86,8 +86,9 @@ def _weights(
     yield from stack_weights(found, cfg, order)
     encoder = ("model.encoder.embed_tokens.weight", "model.shared.weight")
     decoder = ("model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
-    yield "src_embedding.tokens.weight", embedded(found, encoder, src.rows, order)
-    target = embedded(found, decoder, tgt.rows, order)
+    source = embedded(found, encoder, src.rows, order)
+    target = source if cfg.tying is Tying.all else embedded(found, decoder, tgt.rows, order)
+    yield "src_embedding.tokens.weight", source
     yield "tgt_embedding.tokens.weight", target
     yield "output.weight", target
     biases = found.get("final_logits_bias", torch.zeros(max(tgt.rows) + 1)).flatten()

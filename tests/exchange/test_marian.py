@@ -115,7 +115,8 @@ def test_the_command_makes_a_run_that_translates_as_transformers_does(
     folder, run = write_marian(tmp_path / "opus", text, shared=True), tmp_path / "run"
     arguments = [f"folder={folder}", f"run={run}", "src=en", "tgt=de"]
     assert main(["import", *arguments]) == 0
-    assert f"written     {run}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"written     {run}" in told
     assert main(["import", *arguments]) == 2
     assert f"error: run={run} exists and is no empty directory; name a new one\n" in capsys.readouterr().err
     file = run / "config.yaml"
@@ -124,6 +125,7 @@ def test_the_command_makes_a_run_that_translates_as_transformers_does(
     assert main(["import", *arguments, f"run={file}/run"]) == 2
     assert capsys.readouterr().err == f"error: cannot write {file}/run/tokenizer.src.model: Not a directory\n"
     opened = nmt.open_run(run)
+    assert f"of {sum(one.numel() for one in opened.model.parameters()):,} parameters\n" in told
     assert isinstance(opened.cfg.decoding, BeamConfig)
     assert opened.cfg.decoding.beam_size == 4
     model = transformers.MarianMTModel.from_pretrained(folder)
