@@ -85,7 +85,7 @@ class TokenizerConfig:
     kind: TokenizerKind = TokenizerKind.unigram
     """unigram, bpe, char or word."""
     vocab_size: int = 8000
-    """Pieces, special ones included; for word and char an upper bound."""
+    """Pieces, special ones included; for word and char, and with joint=false, an upper bound."""
     min_frequency: int = 1
     """Words (characters, for char) that occur less often in the training text are unknown."""
     joint: bool = True
@@ -376,7 +376,7 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
             model_writer=model,
             model_type=cfg.kind.value,
             vocab_size=vocab_size,
-            hard_vocab_limit=cfg.kind not in COUNTED,  # else vocab_size is an upper bound
+            hard_vocab_limit=cfg.joint and cfg.kind not in COUNTED,  # else vocab_size is an upper bound
             byte_fallback=cfg.byte_fallback,
             character_coverage=cfg.character_coverage,
             normalization_rule_name=cfg.normalization.value,

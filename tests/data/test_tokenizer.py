@@ -252,7 +252,13 @@ def test_a_vocabulary_too_small_names_the_limit() -> None:
         "special pieces alone are 15; raise it, or give rare characters no piece with "
         "tokenizer.character_coverage=0.9995"
     )
-    assert "the target side of this corpus, which gives" in error_of(SMALL, vocab_size=15, joint=False)
+
+
+@pytest.mark.parametrize("kind", [TokenizerKind.unigram, TokenizerKind.bpe])
+def test_with_separate_tokenizers_the_size_is_an_upper_bound_of_each_side(kind: TokenizerKind) -> None:
+    poor = Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=15, joint=False), SMALL)
+    assert poor.src_vocab_size == 15
+    assert poor.tgt_vocab_size < 15  # one letter gives no more
 
 
 def test_a_corpus_of_blanks_is_told() -> None:
