@@ -9,6 +9,7 @@ never stale.
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import hashlib
 import logging
@@ -39,6 +40,8 @@ from nmt.temporary import temporary_folder
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder, IterableDataset
 
+FORMAT_VERSION = 2
+"""Increased when the rows of a dataset are read in another way, so that no cache entry is stale."""
 PROBE_SECONDS = 5.0
 """Time that the hub has to answer before only cached copies are used."""
 
@@ -92,7 +95,7 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
 
     def stamp() -> str:
         version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        facts = (version, cfg.config, cfg.place(split), cfg.columns, *cfg.document_columns)
+        facts = (FORMAT_VERSION, version, cfg.config, cfg.place(split), cfg.columns, *cfg.document_columns)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     return PairStream(stamp, lambda: opened.chunks(cfg, split))
@@ -180,8 +183,16 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
 
     failure: Exception | None = None
     for choice in _config_choices(cfg):
+        opened = functools.partial(
+            load_dataset_builder, cfg.where, revision=cfg.revision, cache_dir=cache, **choice
+        )
         try:
-            return load_dataset_builder(cfg.where, revision=cfg.revision, cache_dir=cache, **choice)
+            builder = opened()
+            if not hasattr(builder.config, "keep_default_na"):
+                return builder
+            # as in data=files: `null` is a word, and a quotation mark in TSV is text
+            quoting = csv.QUOTE_NONE if builder.config.sep == "\t" else builder.config.quoting
+            return opened(keep_default_na=False, quoting=quoting)
         except DatasetNotFoundError:
             raise
         except (ValueError, FileNotFoundError) as error:

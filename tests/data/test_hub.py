@@ -63,6 +63,19 @@ def test_columns_may_be_named(tmp_path: Path) -> None:
     assert hub.stream(cfg, Split.train).read() == ParallelText(["a"], ["b"])
 
 
+def test_quotation_marks_in_tsv_join_no_lines(tmp_path: Path) -> None:
+    """A quotation over two sentences would make one pair of them, as it does in CSV."""
+    (tmp_path / "train.tsv").write_text('en\tde\n"One.\tEins.\nTwo."\tZwei.\n', encoding="utf-8")
+    text = hub.stream(HubData(path=str(tmp_path)), Split.train).read()
+    assert text == ParallelText(['"One.', 'Two."'], ["Eins.", "Zwei."])
+
+
+def test_words_that_mean_nothing_to_other_programs_are_text(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('en,de\nzero,null\nN/A,"nan, None"\n', encoding="utf-8")
+    text = hub.stream(HubData(path=str(tmp_path)), Split.train).read()
+    assert text == ParallelText(["zero", "N/A"], ["null", "nan, None"])
+
+
 def test_a_folder_is_read_anew_although_its_times_did_not_change(tmp_path: Path) -> None:
     cfg = HubData(path=str(tmp_path))
     path = write_jsonl(tmp_path / "train.jsonl", PAIR)
