@@ -314,6 +314,8 @@ def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, 
                 f"{cfg.key_prefix}.{field}={number}" for number, field in enumerate(fields, start=1)
             )
             raise error if by_number else UserError(f"{error}; without a header, give numbers: {keys}")
+        if header.count(column) > 1:
+            raise UserError(f"{key}: {path}:1: the column {column!r} is there twice; rename one of them")
     places = [header.index(column) for column in columns]
     num = len(cfg.columns)
 

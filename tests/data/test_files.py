@@ -337,6 +337,13 @@ def test_errors_in_tsv(tmp_path: Path, content: str, expected: str) -> None:
     assert error_of(FilesData(train=str(path))) == expected.format(path=path)
 
 
+@pytest.mark.parametrize(("name", "comma"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, name: str, comma: str) -> None:
+    path = write(tmp_path, name, "en\tde\ten\nA dog.\tEin Hund.\tA cat.\n".replace("\t", comma))
+    expected = f"data.train: {path}:1: the column 'en' is there twice; rename one of them"
+    assert error_of(FilesData(train=str(path))) == expected
+
+
 def test_a_column_number_beyond_the_last_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "a\tb\n")
     message = error_of(FilesData(train=str(path), src_column="1", tgt_column="3"))
