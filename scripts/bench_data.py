@@ -63,7 +63,7 @@ from nmt.signals import StopRequest
 from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.tracking_config import TrackingConfig
 from nmt.verbs import VERBS
-from nmt.verbs.train import _trainer
+from nmt.verbs.train import build_trainer
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500
@@ -194,7 +194,7 @@ def train(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
         run.path.mkdir()
         trained = TrainedModel(cfg, tokenizer, model, torch.device("cpu"), world=ALONE)
         data = TrainingData(text, tokenizer, pairs_of_epoch)
-        trainer = _trainer(trained, data, run, lambda step: {"valid/bleu": 0.0, "valid/loss": 1.0})
+        trainer = build_trainer(trained, data, run, lambda step: {"valid/bleu": 0.0, "valid/loss": 1.0})
         epoch = pairs_of_epoch(1, 0)
         state = trainer.train_state
         state.part = epoch.num_parts - 1

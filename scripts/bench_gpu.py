@@ -334,7 +334,7 @@ def run_training(row: Record) -> Record:
     store = SimpleNamespace(steps=lambda: [1], directory=Path(os.environ["NMT_BENCH_FOLDER"], "run"))
     run: Any = SimpleNamespace(checkpoints=store)
     trained = TrainedModel(cfg, tokenizer, model, device)
-    trainer = train._trainer(trained, data, run, lambda step: {})
+    trainer = train.build_trainer(trained, data, run, lambda step: {})
     tracker: Any = Windows(1.0 if row["tiny"] else 15.0)
     with contextlib.suppress(EnoughError):
         trainer.fit(tracker, StopRequest())

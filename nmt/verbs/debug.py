@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import io
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from nmt.data.filters import filter_pairs
 from nmt.data.streaming import closed
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.distributed import ALONE
-from nmt.errors import UserError, visible
+from nmt.errors import UserError, tell
 from nmt.models import build_model
 from nmt.models.configs import ModelConfig
 from nmt.models.vocabulary import add_factors
@@ -86,7 +85,7 @@ def run(trial: Composed) -> dict[str, Any]:
     """Train one config and return its results, or show what the training would be."""
     cfg = trial.to_config(TrainVerbConfig)
     if cfg.debug is None and not cfg.dry_run:
-        return train.run(trial)
+        return train.train(*trial.to_training())
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("debug=... and dry_run=true run in one process; start them without torchrun")
     training, run_dir = trial.to_training()
@@ -101,11 +100,6 @@ def run(trial: Composed) -> dict[str, Any]:
         else:
             dry_run(training, folder)
     return {}
-
-
-def log(text: str) -> None:
-    """Show a remark on standard error."""
-    print(visible(text), file=sys.stderr, flush=True)
 
 
 def smoke(cfg: TrainConfig, folder: Path) -> None:
@@ -315,17 +309,17 @@ def _on_excerpt(cfg: TrainConfig, folder: Path, most_pairs: int) -> tuple[TrainC
     found = excerpt(cfg.data, folder, most_pairs=most_pairs, most_scored=SCORED_PAIRS)
     tokenizer, objective = cfg.tokenizer, cfg.objective
     for name in found.left_out:
-        log(f"the filter {name} reads something for each pair of all data; it is left out here")
+        tell(f"the filter {name} reads something for each pair of all data; it is left out here")
     if cfg.task is Task.translation and not found.is_whole:
         counts = census.take(found.data, filter_pairs, folder / "cache")
         rules = small_data.settings_for(counts, OmegaConf.structured(cfg))
         size = next(setting.value for setting in rules if setting.key == "tokenizer.vocab_size")
         tokenizer = dataclasses.replace(tokenizer, vocab_size=min(tokenizer.vocab_size, int(size)))
     if isinstance(objective, DistillationConfig):
-        log("objective=distillation needs the tokenizer of all data; cross_entropy takes its place here")
+        tell("objective=distillation needs the tokenizer of all data; cross_entropy takes its place here")
         objective = CrossEntropyConfig()
     if isinstance(objective, GuidedAlignmentConfig) and objective.alignments and not found.is_whole:
-        log("objective.alignments is about all data; estimated alignments take its place here")
+        tell("objective.alignments is about all data; estimated alignments take its place here")
         objective = dataclasses.replace(objective, alignments=None)
     changed = dataclasses.replace(cfg, run=None, data=found.data, tokenizer=tokenizer, objective=objective)
     return changed if found.is_whole else _roughly_counted(changed), found
@@ -356,7 +350,7 @@ def _batch_tokens(cfg: TrainConfig) -> int:
 def _with_batch(cfg: TrainConfig) -> TrainConfig:
     """Return `cfg` with a number for `trainer.batch_tokens`."""
     if cfg.trainer.is_to_be_found:
-        log(f"trainer.batch_tokens={AUTO} is looked for at the start of a run; {USUAL_TOKENS} is taken here")
+        tell(f"trainer.batch_tokens={AUTO} is looked for at the start of a run; {USUAL_TOKENS} is taken here")
     changed = dataclasses.replace(cfg.trainer, batch_tokens=_batch_tokens(cfg), auto_batch_tokens=None)
     return dataclasses.replace(cfg, trainer=changed)
 
@@ -382,7 +376,7 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     device, run = runtime.prepare(cfg.runtime), RunDirectory(folder / "session")
     run.path.mkdir()
     start = opened_start(cfg)
-    data = prepare(cfg, run, log, start)
+    data = prepare(cfg, run, tell, start)
     if size_is_missing(cfg):
         cfg = with_epoch_size(cfg, first_epoch(cfg, data))
     cfg = in_updates(cfg)
@@ -394,10 +388,10 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     adapt(model, cfg.adapt)
     trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
     if start and not vocab_size:
-        start.begin(trained.model, tokenizer, None, log)
+        start.begin(trained.model, tokenizer, None, tell)
     if frozen := freeze(trained.model, cfg.trainer.freeze):
-        log(frozen)
-    trainer = train._trainer(trained, data, run, lambda step: {})
+        tell(frozen)
+    trainer = train.build_trainer(trained, data, run, lambda step: {})
     with closed(data.pairs_of_epoch):
         pairs = data.pairs_of_epoch(1, 0).part(0)
         yield Session(trainer, pairs, trainer.plan(pairs))

@@ -1,4 +1,4 @@
-"""The wiring of `nmt train`: from a config to a scored run directory.
+"""The wiring of a training: from a config to a scored run directory; `nmt.verbs.debug` has the verb itself.
 
 Every component gets its own part of the config; no component sees the whole. Results go to stdout, progress
 and remarks to stderr.
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from nmt import distributed, kernels, runtime
-from nmt.config.composed import Composed
 from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
@@ -67,11 +66,6 @@ from nmt.training.trainer_config import AverageOf
 
 SHARED_SECONDS = 60.0
 """Time in which a network file system shows all machines what one of them has written."""
-
-
-def run(trial: Composed) -> dict[str, Any]:
-    """Train one config and return its results."""
-    return train(*trial.to_training())
 
 
 def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
@@ -169,7 +163,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
                 run.checkpoints.save_base(trained.model.state_dict(), frozen_names(trained.model))
         learning, size = num_learning(trained.model)
         begun = start.continued(trained.model, data.tokenizer) if start else None
-        trainer = _trainer(trained, data, run, validator(trained, run, tracker))
+        trainer = build_trainer(trained, data, run, validator(trained, run, tracker))
         if begun:
             trainer.resume(begun)
             tracker.message(f"the optimizer goes on after step {begun.step}")
@@ -238,7 +232,7 @@ def _found_batch_tokens(
     That is tried with a model and a trainer made for it, so that the training begins like any other.
     """
     smallest = with_batch_tokens(cfg, cfg.data.max_tokens)
-    trainer = _trainer(_trained_model(smallest, data, device, world), data, run, lambda step: {})
+    trainer = build_trainer(_trained_model(smallest, data, device, world), data, run, lambda step: {})
     with closed(data.pairs_of_epoch):
         found = trainer.find_batch_tokens(log)
     del trainer
@@ -253,7 +247,7 @@ def _trained_model(cfg: TrainConfig, data: TrainingData, device: torch.device, w
     return TrainedModel(cfg, data.tokenizer, model, device, world=world)
 
 
-def _trainer(
+def build_trainer(
     trained: TrainedModel, data: TrainingData, run: RunDirectory, validate: Callable[[int], dict[str, float]]
 ) -> Trainer:
     """Return the trainer of a model, with an objective and an optimizer."""
