@@ -159,9 +159,9 @@ class Trainer:
         with stop.deferred(), closing(self.saves):
             if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._agree()
-                self._validate_and_save(tracker, stop)
+                self._validate_and_save(tracker)
             while not self.finished():
-                pairs = self._pairs(stop)
+                pairs = self._pairs()
                 plan = self.plan(pairs)
                 self._require_same(pairs, len(plan))
                 self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
@@ -169,10 +169,10 @@ class Trainer:
                     self._update(pairs, group)
                     self._move_on(len(group), len(plan))
                     self._report(tracker)
-                    self._validate_and_save(tracker, stop)
+                    self._validate_and_save(tracker)
                     if self.finished() or self.train_state.batch == 0:
                         break
-            self._complete(tracker, stop)
+            self._complete(tracker)
         return self.train_state
 
     def _groups(self, plan: Plan) -> Iterator[Sequence[Indices]]:
@@ -185,15 +185,17 @@ class Trainer:
         """The stage of the next update, from 0: a function of the number of updates alone."""
         return bisect_right(self.stage_ends, self.train_state.step)
 
-    def _pairs(self, stop: StopRequest) -> EncodedPairs:
+    def _pairs(self) -> EncodedPairs:
         """Return the pairs of the current part, unless a signal arrives while the epoch is encoded."""
         train_state = self.train_state
         if self._epoch is None or not train_state.part:
             self._epoch = None  # sampled pairs of the epoch before take room on the disk
-            self._epoch = stop.unless_stopped(lambda: self.pairs_of_epoch(train_state.epoch, self.stage))
+            self._epoch = self._stop.unless_stopped(
+                lambda: self.pairs_of_epoch(train_state.epoch, self.stage)
+            )
         self._agree()
         if self._stopping or self._epoch is None:
-            self._save_and_leave(stop)
+            self._save_and_leave()
         if train_state.sorts_by_target and self._epoch.num_parts > 1:
             raise UserError(
                 "an earlier version of nmt began this run, and read so many pairs in another order; "
@@ -469,14 +471,14 @@ class Trainer:
         """Whether a signal has reached any rank, as far as all ranks know."""
         return self._stop.requested if self.world.size == 1 else bool(self._agreed_signal)
 
-    def _save_and_leave(self, stop: StopRequest) -> NoReturn:
+    def _save_and_leave(self) -> NoReturn:
         """Save the last update, if there is one, and raise `Interrupted`."""
         if not self.train_state.step:
-            raise stop.interruption()
+            raise self._stop.interruption()
         self.save()
-        raise stop.interruption(f" after step {self.train_state.step}, which is saved")
+        raise self._stop.interruption(f" after step {self.train_state.step}, which is saved")
 
-    def _validate_and_save(self, tracker: Tracker, stop: StopRequest) -> None:
+    def _validate_and_save(self, tracker: Tracker) -> None:
         """Validate and save where that is due at this step; save and leave when a signal has arrived.
 
         The signal also ends a validation, which the resumed run makes anew.
@@ -485,26 +487,26 @@ class Trainer:
         stopping = self._stopping
         is_due = step % self.cfg.save_every_steps == 0
         if self._lacks_score() and not stopping:
-            self._take_score(tracker, stop)
+            self._take_score(tracker)
             stopping = self._stopping
             is_due |= step in self.train_state.best_steps()[: self.cfg.keep_best]
             # A signal has saved the step without its score, which the next to resume would take again.
             is_due |= self.world.broadcast(step in self.store.steps())
         if stopping:
-            self._save_and_leave(stop)
+            self._save_and_leave()
         if is_due:
             self.save(must=False)
 
-    def _complete(self, tracker: Tracker, stop: StopRequest) -> None:
+    def _complete(self, tracker: Tracker) -> None:
         """Make sure that the last step is validated and saved."""
         is_new = str(self.train_state.step) not in self.train_state.scores
         if is_new:
-            self._take_score(tracker, stop)
+            self._take_score(tracker)
         self.saves.finish()
         if is_new or not self.world.broadcast(self.train_state.step in self.store.steps()):
             self.save()
 
-    def _take_score(self, tracker: Tracker, stop: StopRequest) -> None:
+    def _take_score(self, tracker: Tracker) -> None:
         """Validate, and update the best score, the patience and the plateau schedule.
 
         One process abandons the validation when a signal arrives; several must all come to its end.
@@ -516,7 +518,7 @@ class Trainer:
         if self.world.size > 1:
             values: dict[str, float] | None = self.validate(train_state.step)
         else:
-            values = stop.unless_stopped(lambda: self.validate(train_state.step))
+            values = self._stop.unless_stopped(lambda: self.validate(train_state.step))
         if values is None:
             return
         self._agree()
