@@ -16,7 +16,7 @@ in import order, too; a test reads these lists and checks both:
     disk_cache            Files kept between runs: entries appear whole and are checked when opened.
     loading               The code that a table names, imported at its first use.
     kernels/              C++ for CPU, built at first use, and its plain twin; no model.
-    runtime_config        The config of the runtime; no torch.
+    runtime_config        The config of the runtime, and the number of processes; no torch.
     runtime               Device, threads, seeds, mixed precision.
     memory                Memory that is exhausted, recognised.
     distributed           Several processes that work together, and end together.

@@ -21,6 +21,7 @@ from nmt.config.verb import Verb
 from nmt.errors import Interrupted, Log, NmtError, UserError, suggest, visible
 from nmt.files import OTHER_RUN, require_unlocked
 from nmt.loading import loaded
+from nmt.runtime_config import num_processes, require_one_process
 from nmt.streams import standard_streams
 from nmt.verbs import VERBS
 
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with standard_streams():
             return main(sys.argv[1:])
     arguments = list(argv)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if num_processes() == 1:
         return report(lambda: dispatch(arguments), print_error)
     from nmt.distributed import Launch
 
@@ -111,14 +112,9 @@ def dispatch(argv: list[str]) -> int:
     return 0
 
 
-def _require_one_process(what: str) -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(f"{what} runs in one process; start it without torchrun")
-
-
 def _require_unlocked(argv: list[str]) -> None:
     """Refuse a run directory that another training uses, at once: to import torch takes seconds."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not any(word.startswith("-") for word in argv):
+    if num_processes() == 1 and not any(word.startswith("-") for word in argv):
         for run in [word.partition("=")[2] for word in argv if word.startswith("run=")]:
             require_unlocked(Path(run), OTHER_RUN)
 
@@ -132,11 +128,11 @@ def run_verb(verb: Verb, argv: list[str]) -> int:
     from nmt.config.trials import plan
 
     if not verb.shared:
-        _require_one_process(f"nmt {verb.name}")
+        require_one_process(f"nmt {verb.name}")
     flags = parse_flags(verb, argv)
     if flags.multirun and not flags.help:
         planned = plan(verb, argv)
-        _require_one_process("a sweep")
+        require_one_process("a sweep")
         from nmt.sweeps.drive import sweep
 
         _collect_garbage()

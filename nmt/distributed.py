@@ -31,6 +31,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nmt.errors import TrainingStopped
+from nmt.runtime_config import num_processes
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -145,18 +146,13 @@ _NOTHING: Any = object()
 ALONE = World()
 
 
-def is_launched() -> bool:
-    """Return whether this process is one of several that torchrun started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 @contextlib.contextmanager
 def joined(timeout_minutes: float = 5.0) -> Iterator[World]:
     """Join the group of processes for the time of the block: gloo between CPUs, NCCL between GPUs.
 
     The error of a process that gives no sign of life for `timeout_minutes` ends this process.
     """
-    if not is_launched():
+    if num_processes() == 1:
         yield ALONE
         return
     store, rank, size = _store()

@@ -1,13 +1,25 @@
-"""The config of `nmt.runtime`: device, number format, threads; imports no torch."""
+"""The config of `nmt.runtime` (device, number format, threads), and the number of processes; no torch."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from enum import Enum
 
 from nmt.checks import not_negative, positive
 from nmt.errors import UserError
+
+
+def num_processes() -> int:
+    """Return how many processes torchrun has started, of which this is one; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def require_one_process(what: str) -> None:
+    """Raise `UserError` unless this process, for which `what` stands, is alone."""
+    if num_processes() > 1:
+        raise UserError(f"{what} runs in one process; start it without torchrun")
 
 
 class Parallel(Enum):

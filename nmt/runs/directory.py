@@ -47,6 +47,7 @@ from nmt.files import (
     write_json,
     write_lines,
 )
+from nmt.runtime_config import num_processes
 from nmt.training.checkpoint import CheckpointStore
 
 PACKAGES = (
@@ -192,7 +193,7 @@ class RunDirectory:
             else platform.processor() or "cpu",
             "cpu": cpu_name(),
             "kernels": kernels.status() if device.type == "cpu" else "",
-            "processes": int(os.environ.get("WORLD_SIZE", "1")),
+            "processes": num_processes(),
             "threads": torch.get_num_threads(),
             "precision": precision,
         }

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from nmt.data.filters import filter_pairs
 from nmt.data.streaming import closed
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.distributed import ALONE
-from nmt.errors import UserError, tell
+from nmt.errors import tell
 from nmt.models import build_model
 from nmt.models.configs import ModelConfig
 from nmt.models.vocabulary import add_factors
@@ -43,6 +42,7 @@ from nmt.runs.requirements import require_all
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
 from nmt.runs.training_data import first_epoch, prepare, size_is_missing
+from nmt.runtime_config import require_one_process
 from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
 from nmt.training.adaptation import adapt
@@ -86,8 +86,7 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(TrainVerbConfig)
     if cfg.debug is None and not cfg.dry_run:
         return train.train(*trial.to_training())
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("debug=... and dry_run=true run in one process; start them without torchrun")
+    require_one_process("nmt train with debug=... or dry_run=true")
     training, run_dir = trial.to_training()
     require_all(training)
     with temporary_folder() as folder:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from nmt.runs.opened import open_runs
 from nmt.runs.scorers import RunScorers
 from nmt.runs.stages import Fill, Stage
 from nmt.runs.synthetic import Selection
-from nmt.runtime_config import RuntimeConfig
+from nmt.runtime_config import RuntimeConfig, num_processes
 from nmt.signals import StopRequest
 from nmt.verbs.configs import Combine, DistilConfig
 from nmt.verbs.train import train
@@ -175,7 +174,7 @@ class SyntheticCorpus:
 
 
 def _require_one_process() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if num_processes() > 1:
         raise UserError(
             "the translations are made by one process, whose workers use all devices; make them first: "
             "nmt distil ... distil.train=false"
