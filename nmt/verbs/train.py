@@ -157,11 +157,12 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):
             tracker.message(frozen)
+        learning, size = num_learning(trained.model)
         if isinstance(cfg.adapt, FewWeightsConfig):
-            tracker.message(_learning_line(cfg, trained))
+            share = f"{learning:,} of {size:,} weights learn ({learning / size:.2%})"
+            tracker.message(f"adapt={cfg.adapt.name}: {share}")
             if world.is_main and not checkpoint:
                 run.checkpoints.save_base(trained.model.state_dict(), frozen_names(trained.model))
-        learning, size = num_learning(trained.model)
         begun = start.continued(trained.model, data.tokenizer) if start else None
         trainer = build_trainer(trained, data, run, validator(trained, run, tracker))
         if begun:
@@ -170,11 +171,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
+        tracker.message(_described(trained, learning, size))
         rate = peak(cfg.schedule, trainer.schedule)
-        few = f", of which {learning:,} learn," if learning < size else ""
-        where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
-        code = settled.precision.value + (f", {kernels.status()}" if device.type == "cpu" else "")
-        tracker.message(f"{cfg.model.name} with {size:,} parameters{few} on {where} in {code}")
         tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
         if world.is_main:
             run.adopt(typed)
@@ -213,9 +211,13 @@ def _examples(cfg: TrainConfig, world: World) -> Examples:
     return examples
 
 
-def _learning_line(cfg: TrainConfig, trained: TrainedModel) -> str:
-    learning, total = num_learning(trained.model)
-    return f"adapt={cfg.adapt.name}: {learning:,} of {total:,} weights learn ({learning / total:.2%})"
+def _described(trained: TrainedModel, learning: int, size: int) -> str:
+    """Return what is trained, of `size` weights of which `learning` learn, and on what."""
+    device, world = trained.device, trained.world
+    few = f", of which {learning:,} learn," if learning < size else ""
+    where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
+    code = trained.cfg.runtime.precision.value + (f", {kernels.status()}" if device.type == "cpu" else "")
+    return f"{trained.cfg.model.name} with {size:,} parameters{few} on {where} in {code}"
 
 
 def _in_precision(cfg: RuntimeConfig, device: torch.device, begun: str, world: World) -> RuntimeConfig:
