@@ -256,17 +256,7 @@ def prepare(
                 f"training pairs; {way_out(part, Split(name))}"
             )
     if not Tokenizer.exists(run.path):
-        modify = [of_corpus.without_lexicon for of_corpus in Augmentation.of_corpora(cfg)]
-        if inherited is None:
-            if not tokenizer.path:
-                log(f"training a {tokenizer.kind.value} tokenizer")
-            made = train_tokenizer(
-                tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), modify=modify
-            )
-        else:
-            made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed, modify=modify)
-        if tokenizer.labels and isinstance(training, TrainingText):
-            made = made.with_labels(tokenizer, label_set(training.chunks()))
+        made = _first_tokenizer(cfg, tokenizer, training, inherited, seed, log)
         for line in ready_remarks(made, scored_on["validation"].tgt) if tokenizer.path else ():
             log(line)
         made.save(run.path)
@@ -275,6 +265,29 @@ def prepare(
         require_known(kept.tgt, trained.labels, name)
     run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
+
+
+def _first_tokenizer(
+    cfg: DataConfig,
+    tokenizer: TokenizerConfig,
+    training: TrainingText | StreamedText,
+    inherited: Inherited | None,
+    seed: int,
+    log: Log,
+) -> Tokenizer:
+    """Return the tokenizer of a run that has none yet: `inherited`, or one made as `tokenizer` says."""
+    modify = [of_corpus.without_lexicon for of_corpus in Augmentation.of_corpora(cfg)]
+    if inherited is None:
+        if not tokenizer.path:
+            log(f"training a {tokenizer.kind.value} tokenizer")
+        made = train_tokenizer(
+            tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), modify=modify
+        )
+    else:
+        made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed, modify=modify)
+    if tokenizer.labels and isinstance(training, TrainingText):
+        made = made.with_labels(tokenizer, label_set(training.chunks()))
+    return made
 
 
 def ready_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
