@@ -34,6 +34,8 @@ def covered(
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` of the hypotheses of each sentence by their score with the coverage penalty.
 
+    `src` (B, S) ids, `src_mask` (B, S) bool, `found` the hypotheses of each of the B sentences.
+
     Raises:
         UserError: the model, or one of an ensemble, attends to no source.
     """

@@ -285,7 +285,10 @@ _lock = threading.Lock()
 
 
 def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConfig) -> list[list[Hypothesis]]:
-    """Run `beam_search`, or on a GPU `graph_search` if the config asks for it, one call at a time."""
+    """Run `beam_search`, or on a GPU `graph_search` if the config asks for it, one call at a time.
+
+    `src` (B, S) ids, `src_mask` (B, S) bool, as in both.
+    """
     if not cfg.cuda_graphs or src.device.type != "cuda":
         return beam_search(model, src, src_mask, cfg)
     with _lock, torch.cuda.device(src.device):

@@ -138,7 +138,10 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def start(self, src: Tensor, src_mask: Tensor) -> State:
-        """Read the source once and return the state before the first target token, with K = 1: N = B rows."""
+        """Read the source once and return the state before the first target token, with K = 1: N = B rows.
+
+        `src` (B, S) ids, `src_mask` (B, S) bool.
+        """
 
     @abstractmethod
     def advance(self, last: Tensor, state: Any) -> Tensor:

@@ -45,13 +45,13 @@ class Decoder(nn.Module, ABC):
         )
 
     def start(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> State:
-        """Return the state before the first word, given memory (B, S, D) and its summary (B, D)."""
+        """Return the state before the first word, given memory (B, S, D), summary (B, D), mask (B, S)."""
         states = torch.tanh(self.bridge(summary)).view(-1, *self.shape)
         return State(source=self.read(memory, summary, src_mask), target={"states": states})
 
     @abstractmethod
     def read(self, memory: Tensor, summary: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
-        """Return the tensors, with B rows, that the decoder stores of the source."""
+        """Return the tensors, with B rows, that the decoder stores of the source; shapes as in `start`."""
 
     @abstractmethod
     def forward(self, words: Tensor, state: State) -> Tensor:

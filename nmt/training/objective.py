@@ -140,7 +140,7 @@ class LossModule(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the label-smoothed loss and the plain one without a gradient, both summed; keep no logit.
 
-        `weights` are those of the batch.
+        `hidden` (M, D), `targets` (M,), `weights` (M,) those of the batch.
         """
         return projected_nll(hidden, self.model.output, targets, smoothing, weights)
 
@@ -152,7 +152,10 @@ class LossModule(nn.Module):
         factors: Agreement,
         weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of two passes (2, M, D), the first one's plain loss, and their divergence."""
+        """Return the loss of two passes, the first one's plain loss, and their divergence.
+
+        `hidden` (2, M, D), `targets` (M,), `weights` (M,) those of the batch.
+        """
         return projected_agreement(hidden, self.model.output, targets, smoothing, factors, weights)
 
     def imitation(
@@ -164,7 +167,10 @@ class LossModule(nn.Module):
         taught: Callable[[slice], Tensor],
         weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of a pass beside a teacher, its plain loss, and the divergence from the teacher."""
+        """Return the loss of a pass beside a teacher, its plain loss, and the divergence from the teacher.
+
+        Shapes are those of `nll`; `taught` returns the probabilities (n, V) of the teacher for a slice of M.
+        """
         return projected_imitation(hidden, self.model.output, targets, smoothing, weight, taught, weights)
 
     def taught_by_average(self, batch: Batch) -> Callable[[slice], Tensor]:
