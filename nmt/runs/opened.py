@@ -60,12 +60,14 @@ from nmt.training.adaptation import adapt, merge
 Line = TypeVar("Line", bound=str | Request)
 
 
-def initial_model(cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
-    """Build the model before its first update: a function of the config, which includes the seed."""
+def initial_model(cfg: TrainConfig, tokenizer: Tokenizer, least_vocab_size: int = 0) -> TranslationModel:
+    """Build the model before its first update: a function of the config, which includes the seed.
+
+    Both vocabularies have `least_vocab_size` tokens at least, of which `tokenizer` may know fewer.
+    """
     runtime.seed_everything(cfg.seed, "model")
-    model = build_model(
-        cfg.model, src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size
-    )
+    src, tgt = (max(size, least_vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
+    model = build_model(cfg.model, src_vocab_size=src, tgt_vocab_size=tgt)
     add_factors(model, sizes(cfg.tokenizer.source_factors), cfg.model)
     adapt(model, cfg.adapt)
     return model

@@ -25,19 +25,17 @@ from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.misfits import in_updates
 from nmt.config.roots import Task, TrainConfig, epoch_size, lengths_with_units, with_epoch_size
-from nmt.data import census, source_factors
+from nmt.data import census
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.excerpt import Excerpt, excerpt
 from nmt.data.filters import filter_pairs
 from nmt.data.streaming import closed
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.distributed import ALONE
 from nmt.errors import tell
-from nmt.models import build_model
 from nmt.models.configs import ModelConfig
-from nmt.models.vocabulary import add_factors
 from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import initial_model
 from nmt.runs.requirements import require_all
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
@@ -45,7 +43,6 @@ from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.runtime_config import require_one_process
 from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
-from nmt.training.adaptation import adapt
 from nmt.training.adaptation_table import AdaptationConfig
 from nmt.training.freezing import freeze
 from nmt.training.lengths import EpochSize, in_steps, typed_lengths
@@ -379,15 +376,10 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     if size_is_missing(cfg):
         cfg = with_epoch_size(cfg, first_epoch(cfg, data))
     cfg = in_updates(cfg)
-    tokenizer = data.tokenizer
-    sizes = (max(size, vocab_size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size))
-    runtime.seed_everything(cfg.seed, "model")
-    model = build_model(cfg.model, **dict(zip(("src_vocab_size", "tgt_vocab_size"), sizes, strict=True)))
-    add_factors(model, source_factors.sizes(cfg.tokenizer.source_factors), cfg.model)
-    adapt(model, cfg.adapt)
-    trained = TrainedModel(cfg, tokenizer, model.to(device), device, world=ALONE)
+    model = initial_model(cfg, data.tokenizer, vocab_size).to(device)
+    trained = TrainedModel(cfg, data.tokenizer, model, device)
     if start and not vocab_size:
-        start.begin(trained.model, tokenizer, None, tell)
+        start.begin(trained.model, data.tokenizer, None, tell)
     if frozen := freeze(trained.model, cfg.trainer.freeze):
         tell(frozen)
     trainer = train.build_trainer(trained, data, run, lambda step: {})
