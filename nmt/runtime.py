@@ -69,7 +69,7 @@ def resolve_precision(cfg: RuntimeConfig, device: torch.device) -> Precision:
     return precision
 
 
-def precision_of_training(cfg: RuntimeConfig, device: torch.device, begun: str = "") -> Precision:
+def precision_of_training(cfg: RuntimeConfig, device: torch.device, begun: str) -> Precision:
     """Return the result of `resolve_precision`, but for auto on CPU the one in which a training has `begun`.
 
     So auto, which depends on the processor, changes no training midway.

@@ -464,7 +464,7 @@ def inherited_tokenizer(
     *,
     tags: Sequence[str],
     seed: int,
-    modify: Sequence[Augmentation] = (),
+    modify: Sequence[Augmentation],
 ) -> Tokenizer:
     """Return the tokenizer as it is, or with more pieces for a sample of `text` as it is modified."""
     tokenizer, number = inherited

@@ -62,7 +62,7 @@ def draw_samples(
     src_mask: Tensor,
     cfg: DrawingConfig,
     num: int,
-    wishes: Sequence[Wish] | None = None,
+    wishes: Sequence[Wish] | None,
 ) -> list[list[Hypothesis]]:
     """Return `num` samples of every sentence, as `sample` does."""
     if any(wish.must for wish in wishes or ()):

@@ -309,7 +309,7 @@ def cut_message(
     line_numbers: Sequence[int],
     longest: int,
     cfg: DecodingConfig,
-    done: str = "translated",
+    done: str,
     unit: str = "tokens",
 ) -> str:
     """Return the warning about lines of which only what `longest` tokens can hold is `done`."""

@@ -261,7 +261,7 @@ def _agreement(
     targets: Tensor,
     smoothing: float,
     factors: Agreement,
-    of_tokens: Tensor | None = None,
+    of_tokens: Tensor | None,
     *,
     needs_gradient: bool,
 ) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from nmt.config.roots import Task
 from nmt.data.label_set import named
 from nmt.data.pairs import SEPARATOR, ParallelText
 from nmt.data.sources import AlignmentData
-from nmt.errors import Log, UserError, suggest, warn
+from nmt.errors import UserError, suggest
 from nmt.runs.opened import Run
 
 
@@ -36,12 +36,12 @@ def require_pair_classifier(run: Run, label: str, languages: tuple[str, str], ke
         )
 
 
-def label_probabilities(run: Run, text: ParallelText, label: str, *, warn: Log = warn) -> NDArray[np.float64]:
+def label_probabilities(run: Run, text: ParallelText, label: str) -> NDArray[np.float64]:
     """Return the probability that each pair has `label`; tabs inside of texts are read as spaces.
 
-    A pair that is longer than the run reads is judged by its beginning, and named by `warn`.
+    A pair that is longer than the run reads is judged by its beginning, and named in a warning.
     """
     sides = ([line.replace("\t", " ") for line in side] for side in (text.src, text.tgt))
     lines = map("\t".join, zip(*sides, strict=True))
-    found = (probabilities[label] for _, probabilities in run.classify(lines, warn=warn))
+    found = (probabilities[label] for _, probabilities in run.classify(lines))
     return np.fromiter(found, np.float64, len(text))

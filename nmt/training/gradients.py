@@ -39,8 +39,8 @@ class Gradients:
         *,
         seed: int,
         batch_tokens: int,
-        accumulate: int = 1,
-        world: World = ALONE,
+        accumulate: int,
+        world: World,
     ):
         self.parallel_model = parallel_model
         self.amp_step = amp_step
