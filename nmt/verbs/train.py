@@ -1,7 +1,7 @@
 """The wiring of a training: from a config to a scored run directory; `nmt.verbs.debug` has the verb itself.
 
-Every component gets its own part of the config; no component sees the whole. Results go to stdout, progress
-and remarks to stderr.
+Data, model, trainer and search get their own part of the config; only what joins them, here and in
+`nmt.runs`, sees the whole. Results go to stdout, progress and remarks to stderr.
 """
 
 from __future__ import annotations
