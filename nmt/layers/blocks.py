@@ -110,12 +110,12 @@ NORMS: dict[Norm, Callable[[int, float], nn.Module]] = {
 
 
 class Residual(nn.Module):
-    """A sublayer with its norm (a layer norm unless given), dropout and residual connection."""
+    """A sublayer with its norm, dropout and residual connection."""
 
-    def __init__(self, d_model: int, norm_order: NormOrder, *, dropout: float, norm: nn.Module | None = None):
+    def __init__(self, norm: nn.Module, norm_order: NormOrder, *, dropout: float):
         super().__init__()
         self.pre = norm_order is NormOrder.pre
-        self.norm = LayerNorm(d_model) if norm is None else norm
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

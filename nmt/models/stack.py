@@ -213,7 +213,7 @@ def build_norm(cfg: StackConfig) -> nn.Module:
 
 def build_residual(cfg: StackConfig) -> Residual:
     """Return the norm, dropout and residual connection of a sublayer."""
-    return Residual(cfg.d_model, cfg.norm_order, dropout=cfg.dropout, norm=build_norm(cfg))
+    return Residual(build_norm(cfg), cfg.norm_order, dropout=cfg.dropout)
 
 
 def build_feed_forward(cfg: StackConfig) -> FeedForward:

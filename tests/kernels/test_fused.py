@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from nmt import kernels
 from nmt.kernels import fused
+from nmt.kernels.fused import LayerNorm
 from nmt.layers.attention import AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import Dropout, FeedForward, Residual
 from nmt.layers.choices import Activation, NormOrder
@@ -129,7 +130,7 @@ def test_rms_norm_is_that_of_torch(
 
 @pytest.mark.parametrize("norm_order", NormOrder)
 def test_the_residual_stream_stays_float32(norm_order: NormOrder) -> None:
-    around, x = Residual(32, norm_order, dropout=0.1), torch.randn(3, 32)
+    around, x = Residual(LayerNorm(32), norm_order, dropout=0.1), torch.randn(3, 32)
     seen: list[torch.dtype] = []
 
     def sublayer(y: Tensor) -> Tensor:
@@ -291,7 +292,7 @@ def assert_blocks_agree(block: Callable[[], Tensor], parameters: list[Tensor]) -
 
 def test_feed_forward_and_attention_agree_with_plain_torch() -> None:
     feed_forward = FeedForward(32, 64, Activation.relu, dropout=0.0)
-    around = Residual(32, NormOrder.pre, dropout=0.0)
+    around = Residual(LayerNorm(32), NormOrder.pre, dropout=0.0)
     attention = MultiHeadAttention(32, 4, dropout=0.0, role=AttentionRole.encoder)
     x = torch.randn(3, 9, 32)
     mask = torch.ones(3, 1, 1, 9, dtype=torch.bool)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from nmt.kernels.fused import LayerNorm
 from nmt.layers.attention import AttentionRole, MultiHeadAttention, additive, prepared, recorded_attention
 from nmt.layers.blocks import Residual
 from nmt.layers.choices import NormOrder, Positions
@@ -291,7 +292,7 @@ def test_recording_ends_with_its_block(norm_order: NormOrder, training: bool) ->
         MultiHeadAttention(8, 2, dropout=0.0, role=AttentionRole.encoder).train(training),
         torch.randn(1, 3, 8),
     )
-    residual = Residual(8, norm_order, dropout=0.0)
+    residual = Residual(LayerNorm(8), norm_order, dropout=0.0)
     with recorded_attention(layer) as recorded:
         for _ in range(2):
             residual(x, lambda y: layer(y, *layer.keys_values(y), None))

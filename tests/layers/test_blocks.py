@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from nmt import kernels
 from nmt.kernels import fused
+from nmt.kernels.fused import LayerNorm
 from nmt.layers.blocks import ACTIVATIONS, GATES, NORMS, Dropout, FeedForward, Residual
 from nmt.layers.choices import Activation, Norm, NormOrder
 
@@ -134,15 +135,14 @@ def test_norms(eps: float) -> None:
     assert_close(NORMS[Norm.rms_norm](6, eps)(x), rms_norm)
 
 
-@pytest.mark.parametrize("norm", [None, nn.RMSNorm(6)])
-def test_residual_normalises_before_or_after(norm: nn.Module | None) -> None:
+@pytest.mark.parametrize("norm", [LayerNorm(6), nn.RMSNorm(6)])
+def test_residual_normalises_before_or_after(norm: nn.Module) -> None:
     x = torch.randn(3, 6)
-    normalised = nn.LayerNorm(6) if norm is None else norm
     for norm_order, expected in (
-        (NormOrder.pre, x + 2 * normalised(x)),
-        (NormOrder.post, normalised(x + 2 * x)),
+        (NormOrder.pre, x + 2 * norm(x)),
+        (NormOrder.post, norm(x + 2 * x)),
     ):
-        residual = Residual(6, norm_order, dropout=0.0, norm=norm)
+        residual = Residual(norm, norm_order, dropout=0.0)
         assert_close(residual(x, lambda y: 2 * y), expected)
 
 
@@ -168,7 +168,7 @@ def test_layers_that_are_hooked_are_called(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("hooked", [False, True])
 def test_a_norm_before_a_sublayer_is_called_where_it_is_hooked(hooked: bool) -> None:
-    residual, x, seen = Residual(6, NormOrder.pre, dropout=0.0), torch.randn(3, 6), []
+    residual, x, seen = Residual(LayerNorm(6), NormOrder.pre, dropout=0.0), torch.randn(3, 6), []
     if hooked:
         residual.norm.register_forward_hook(lambda *call: seen.append(call))
     with torch.autocast("cpu", torch.bfloat16):
