@@ -27,7 +27,7 @@ in import order, too; a test reads these lists and checks both:
     decoding/             Search over the contract of models; no text, but in the modules that say so.
     attention_views/      Pictures of attention.
     config/               From the command line to dataclasses, and readable errors.
-    runs/                 A run directory, and what is opened from it.
+    runs/                 A run directory, the training that fills it, and what is opened from it.
     exchange/             Models of other programs as runs, and runs in the formats of other programs.
     comparison/           Runs side by side, by their files alone; no weights.
     doctor/               A look at the environment and at a corpus, before anyone trains on it.

@@ -11,8 +11,8 @@ from nmt.config.compose import compose
 from nmt.config.spelling import spelled
 from nmt.errors import Interrupted, UserError
 from nmt.runs.opened import Run, open_run
+from nmt.runs.train import train as train_run
 from nmt.verbs import VERBS
-from nmt.verbs import train as verb
 
 
 def train(*overrides: str, **settings: Any) -> Run:
@@ -38,7 +38,7 @@ def train(*overrides: str, **settings: Any) -> Run:
         )
     cfg, run_dir = trial.to_training()
     try:
-        verb.train(cfg, run_dir)
+        train_run(cfg, run_dir)
     except Interrupted as stop:
         if stop.exit_code == 128 + signal.SIGINT:
             raise KeyboardInterrupt(str(stop)) from None

@@ -59,11 +59,11 @@ from nmt.distributed import ALONE
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.task import TrainedModel
+from nmt.runs.train import build_trainer
 from nmt.signals import StopRequest
 from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.tracking_config import TrackingConfig
 from nmt.verbs import VERBS
-from nmt.verbs.train import build_trainer
 
 BATCH_TOKENS = 4096
 NUM_BATCHES = 500

@@ -320,10 +320,10 @@ class Windows:
 def run_training(row: Record) -> Record:
     """Train by the very loop of `nmt train`, and return speed, utilisation, memory, padding and loss."""
     from nmt import runtime
+    from nmt.runs import train
     from nmt.runs.opened import initial_model
     from nmt.runs.task import TrainedModel
     from nmt.signals import StopRequest
-    from nmt.verbs import train
 
     cfg = config(row)
     device = runtime.prepare(cfg.runtime)

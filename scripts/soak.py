@@ -41,7 +41,7 @@ import torch.utils.tensorboard
 from nmt import cli, kernels
 from nmt.data.pairs import Split
 from nmt.data.sources import DemoData, load
-from nmt.verbs import train
+from nmt.runs import train
 
 STEPS = 60
 EVAL_EVERY = 20

@@ -41,6 +41,7 @@ from nmt.files import read_json, write_lines
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import AttentionScore, RnnConfig, TransformerConfig
+from nmt.runs import train
 from nmt.runs.directory import RunDirectory
 from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
@@ -59,7 +60,6 @@ from nmt.training.tracking import TrackedRun, Tracker
 from nmt.training.tracking_config import TrackingConfig
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
-from nmt.verbs import train
 from tests.training.test_auto_batch import Limited, many_pairs
 from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 

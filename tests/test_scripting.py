@@ -93,6 +93,6 @@ def test_ctrl_c_is_that_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
             signal.SIGINT, "stopped by SIGINT after step 3; the same command goes on from there"
         )
 
-    monkeypatch.setattr("nmt.verbs.train.train", stopped)
+    monkeypatch.setattr("nmt.scripting.train_run", stopped)
     with pytest.raises(KeyboardInterrupt, match="after step 3"):
         nmt.train(*TOY, run=tmp_path / "run")

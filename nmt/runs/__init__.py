@@ -1,4 +1,4 @@
-"""Runs: a run directory, and the model, checkpoints and texts that are opened from it.
+"""Runs: a run directory, the training that fills it, and what is opened from it.
 
 Knows files and models together; refuses to know the command line. The modules in import order:
 
@@ -22,6 +22,7 @@ Knows files and models together; refuses to know the command line. The modules i
     training_data       The training data of a run, prepared from its whole config.
     objective_text      The text behind the ids of a training, for objectives.
     scored_sets         The named corpora that are scored beside the data of a run.
+    train               A training: data, model, trainer and scores joined.
     stages              Folders of text that are made once, named by what they are made of.
     synthetic           Synthetic pairs: text, its translations, and the choice among them.
     reranker            Candidates of a run, scored by other runs.

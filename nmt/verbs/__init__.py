@@ -6,9 +6,9 @@ import order:
 
     configs             The root configs of verbs; no torch.
     file_job            The work of a model on lines: a stream, or a large file with several workers.
+    debug               Show in seconds whether a training would work.
     train               Train a model, or resume its training, and score it.
     prepare             Read, filter and encode the data of a training ahead of it.
-    debug               Train, or show in seconds whether a training would work.
     evaluate            Score a trained model.
     translate           Translate standard input, or a large file.
     score               Score given translations.
@@ -59,7 +59,7 @@ _ROWS = (
         name="train",
         summary="train and score a model; the same command again goes on or reports",
         config="nmt.verbs.configs.TrainVerbConfig",
-        code="nmt.verbs.debug.run",
+        code="nmt.verbs.train.run",
         groups=_TRAIN_GROUPS,
         examples=(
             "nmt train                                      # the bundled demo",

@@ -1,4 +1,4 @@
-"""The wiring of `nmt train`, and of what shows in seconds whether a training would work: no run is touched.
+"""The wiring of what shows in seconds whether a training would work, for `nmt train`: no run is touched.
 
     debug=smoke      two updates, validation, checkpoints, their average and all scores, on a few pairs
     debug=overfit    one batch until the model knows it by heart
@@ -22,7 +22,6 @@ from omegaconf import OmegaConf
 
 from nmt import runtime
 from nmt.config import small_data
-from nmt.config.composed import Composed
 from nmt.config.misfits import in_updates
 from nmt.config.roots import Task, TrainConfig, epoch_size, lengths_with_units, with_epoch_size
 from nmt.data import census
@@ -36,12 +35,10 @@ from nmt.errors import tell
 from nmt.models.configs import ModelConfig
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
-from nmt.runs.requirements import require_all
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
+from nmt.runs.train import build_trainer, train
 from nmt.runs.training_data import first_epoch, prepare, size_is_missing
-from nmt.runtime_config import require_one_process
-from nmt.temporary import temporary_folder
 from nmt.training import rehearsal
 from nmt.training.adaptation_table import AdaptationConfig
 from nmt.training.freezing import freeze
@@ -56,8 +53,6 @@ from nmt.training.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import AUTO, AverageOf, TrainerConfig
-from nmt.verbs import train
-from nmt.verbs.configs import Debug, TrainVerbConfig
 
 FEW_PAIRS, MANY_PAIRS = 2_000, 20_000
 """Training pairs of smoke and overfit, and of profile and dry_run."""
@@ -78,32 +73,12 @@ NOISE = ("label_smoothing", "cut", "layer_drop")
 Component = TypeVar("Component", ModelConfig, ObjectiveConfig, AdaptationConfig)
 
 
-def run(trial: Composed) -> dict[str, Any]:
-    """Train one config and return its results, or show what the training would be."""
-    cfg = trial.to_config(TrainVerbConfig)
-    if cfg.debug is None and not cfg.dry_run:
-        return train.train(*trial.to_training())
-    require_one_process("nmt train with debug=... or dry_run=true")
-    training, run_dir = trial.to_training()
-    require_all(training)
-    with temporary_folder() as folder:
-        if cfg.debug is Debug.smoke:
-            smoke(training, folder)
-        elif cfg.debug is Debug.overfit:
-            overfit(training, folder)
-        elif cfg.debug is Debug.profile:
-            profile(training, folder, Path("outputs", "profiles", f"{run_dir.name}.json"))
-        else:
-            dry_run(training, folder)
-    return {}
-
-
 def smoke(cfg: TrainConfig, folder: Path) -> None:
     """Train for two updates and do everything that a training does."""
     started = time.monotonic()
     cfg = smoke_config(_on_excerpt(cfg, folder, FEW_PAIRS)[0])
     with contextlib.redirect_stdout(io.StringIO()):  # the summary names a run that is not kept
-        results = train.train(cfg, folder / "smoke")
+        results = train(cfg, folder / "smoke")
     splits = " and ".join(name for name in ("validation", "test", "train") if name in results)
     print(
         f"smoke: two updates, validation, checkpoints, their average and the scores of {splits} work "
@@ -382,7 +357,7 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
         start.begin(trained.model, data.tokenizer, None, tell)
     if frozen := freeze(trained.model, cfg.trainer.freeze):
         tell(frozen)
-    trainer = train.build_trainer(trained, data, run, lambda step: {})
+    trainer = build_trainer(trained, data, run, lambda step: {})
     with closed(data.pairs_of_epoch):
         pairs = data.pairs_of_epoch(1, 0).part(0)
         yield Session(trainer, pairs, trainer.plan(pairs))

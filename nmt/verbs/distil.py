@@ -44,10 +44,10 @@ from nmt.runs.opened import open_runs
 from nmt.runs.scorers import RunScorers
 from nmt.runs.stages import Fill, Stage
 from nmt.runs.synthetic import Selection
+from nmt.runs.train import train
 from nmt.runtime_config import RuntimeConfig, num_processes
 from nmt.signals import StopRequest
 from nmt.verbs.configs import Combine, DistilConfig
-from nmt.verbs.train import train
 from nmt.verbs.translate import search_settings, translate_file
 
 ORIGINAL = "original"

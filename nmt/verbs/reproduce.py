@@ -17,9 +17,9 @@ from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError, tell
 from nmt.runs.directory import RunDirectory
+from nmt.runs.train import train
 from nmt.runs.training_data import prepare
 from nmt.runtime_config import Precision
-from nmt.verbs.train import train
 
 
 class _StoredData:

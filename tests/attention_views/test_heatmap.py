@@ -82,7 +82,7 @@ def test_formulas_are_not_typeset() -> None:
 
 
 def test_what_takes_seconds_is_not_imported_before_it_is_used() -> None:
-    code = "import nmt.verbs.train, sys; print({'matplotlib', 'torch._dynamo'} & sys.modules.keys())"
+    code = "import nmt.runs.train, sys; print({'matplotlib', 'torch._dynamo'} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=True
     )

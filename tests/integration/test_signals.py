@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.verbs import train
+from nmt.runs import train
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -328,7 +328,7 @@ def test_a_command_rolls_back_and_ends(tmp_path: Path, monkeypatch: pytest.Monke
     )
     options = ["trainer.save_every_steps=3", "trainer.log_every_steps=1", "trainer.on_nonfinite=rollback"]
     run = tmp_path / "run"
-    monkeypatch.setattr("nmt.verbs.train.initial_model", build)
+    monkeypatch.setattr("nmt.runs.train.initial_model", build)
     gc.disable()
     try:
         lines = train(run, *options)

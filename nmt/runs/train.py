@@ -1,0 +1,455 @@
+"""A training, from a config to a scored run directory.
+
+Data, model, trainer and search get their own part of the config; only what joins them, here and in the
+other modules of this room, sees the whole. Results go to stdout, progress and remarks to stderr.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+
+from nmt import distributed, kernels, runtime
+from nmt.config.misfits import in_updates
+from nmt.config.roots import TrainConfig, with_batch_tokens, with_epoch_size
+from nmt.config.stored import to_plain
+from nmt.data.pairs import Split
+from nmt.data.streaming import closed
+from nmt.data.tokenizer import Tokenizer
+from nmt.data.training_split import Examples, TrainingData
+from nmt.decoding.allowed import AllowedTokens
+from nmt.decoding.evaluate import Scores
+from nmt.decoding.label_scores import confusion_lines
+from nmt.decoding.metrics import higher_is_better
+from nmt.distributed import World
+from nmt.errors import Log, UserError, warn
+from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
+from nmt.memory import release
+from nmt.models.base import TranslationModel
+from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
+from nmt.runs.directory import RunDirectory, scores_by_split
+from nmt.runs.objective_text import functions_of_text
+from nmt.runs.opened import evaluation_text, initial_model, open_run, score_line
+from nmt.runs.requirements import require_all
+from nmt.runs.scored_sets import SetEvaluations, keep_sets
+from nmt.runs.start import opened_start, require_unchanged
+from nmt.runs.status import Status
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_is_missing
+from nmt.runtime_config import Precision, RuntimeConfig
+from nmt.signals import StopRequest
+from nmt.training import build_objective
+from nmt.training.adaptation import frozen_names, num_learning
+from nmt.training.adaptation_table import FewWeightsConfig
+from nmt.training.checkpoint import AVERAGE
+from nmt.training.freezing import freeze
+from nmt.training.lengths import EpochSize, are_counted
+from nmt.training.optimizer import build_optimizer
+from nmt.training.parallel_model import ParallelModel
+from nmt.training.recovery import RolledBack
+from nmt.training.schedule_free import ScheduleFree
+from nmt.training.schedules import ScheduleContext, peak
+from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
+from nmt.training.train_state import TrainState
+from nmt.training.trainer import Trainer, selected_steps
+from nmt.training.trainer_config import AverageOf
+
+SHARED_SECONDS = 60.0
+"""Time in which a network file system shows all machines what one of them has written."""
+
+
+def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
+    """Train until a limit, score the model and return the content of results.json; report a finished run."""
+    run = RunDirectory(run_dir)
+    if (run_dir / EXPORT_RECORD).is_file():
+        raise UserError(
+            f"{run_dir} is a model alone, as nmt export writes it, and no training can go on there; "
+            f"start one from it with init={run_dir} and another run=..."
+        )
+    with (
+        StopRequest(cfg.runtime.grace_seconds) as stop,
+        distributed.joined(cfg.runtime.timeout_minutes) as world,
+        run.locked() if world.is_main else nullcontext(),
+    ):
+        unchanged = world.is_main and run.claim(cfg)
+        if world.is_main:
+            require_unchanged(run, cfg)
+        _require_shared(run, world)
+        results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
+        status = Status(run, stop, cfg.runtime.requeue)
+        if results is None:
+            with status if world.is_main else nullcontext():
+                results = _train_until_done(cfg, run, world, stop)
+                if world.is_main:
+                    write_json(run.results_file, results)
+        else:
+            if world.is_main:
+                status.repair()
+            print(f"{run.path} is finished:")
+        print(summary(cfg, results, run))
+    return results
+
+
+def _require_shared(run: RunDirectory, world: World) -> None:
+    """Raise `UserError` unless this rank sees in the run directory what rank 0 sees, which has claimed it."""
+    wanted, deadline = world.broadcast(_seen(run)), monotonic() + SHARED_SECONDS
+    while _seen(run) != wanted:
+        if monotonic() > deadline:
+            raise UserError(
+                f"rank {world.rank} on {socket.gethostname()} finds other files than rank 0 in {run.path}; "
+                "run=... must name a directory that all machines share"
+            )
+        sleep(distributed.POLL_SECONDS)
+    world.barrier()
+
+
+def _seen(run: RunDirectory) -> list[object]:
+    """Return a hash of the config in a run directory, empty without one, and the steps of checkpoints."""
+    return [digest(run.config_file) if run.config_file.is_file() else "", run.checkpoints.steps()]
+
+
+def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+    """Train, and resume whenever the training has gone back to a checkpoint."""
+    while True:
+        with suppress(RolledBack):
+            return _train(cfg, run, world, stop)
+        gc.collect()  # the model that is left, and its optimizer, refer to themselves
+        release()
+
+
+def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+    require_all(cfg)
+    cfg = _with_found(cfg, run, world)
+    device = runtime.prepare(cfg.runtime)
+    with world.main_first():
+        checkpoint = run.checkpoints.latest(warn)
+    settled = _in_precision(cfg.runtime, device, run.precision() if checkpoint else "", world)
+    runtime.search_precision(cfg.decoding.precision, device)  # an error is an error before the first update
+    if world.is_main:
+        run.write_environment(device, settled.precision.value)
+    resume_step = checkpoint.step if checkpoint else 0
+    start = None if checkpoint else opened_start(cfg)
+    limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
+    tracked = TrackedRun(run.path, resume_step, limit, cfg.trainer.best_metric, to_plain(cfg))
+    with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
+        examples = _examples(cfg, world)
+        with world.main_first():
+            data = prepare(cfg, run, tracker.message, start, examples)
+            keep_sets(run, cfg, tracker.message)
+        if cfg.trainer.is_to_be_found and not checkpoint:
+            own = replace(cfg, runtime=settled)
+            cfg = with_batch_tokens(cfg, _found_batch_tokens(own, data, run, device, world, tracker.message))
+            if world.is_main:
+                run.adopt(cfg)
+        typed, cfg = _counted(cfg, data, world, tracker.message)
+        trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
+        if start:
+            start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
+        if frozen := freeze(trained.model, cfg.trainer.freeze):
+            tracker.message(frozen)
+        learning, size = num_learning(trained.model)
+        if isinstance(cfg.adapt, FewWeightsConfig):
+            share = f"{learning:,} of {size:,} weights learn ({learning / size:.2%})"
+            tracker.message(f"adapt={cfg.adapt.name}: {share}")
+            if world.is_main and not checkpoint:
+                run.checkpoints.save_base(trained.model.state_dict(), frozen_names(trained.model))
+        begun = start.continued(trained.model, data.tokenizer) if start else None
+        trainer = build_trainer(trained, data, run, validator(trained, run, tracker))
+        if begun:
+            trainer.resume(begun)
+            tracker.message(f"the optimizer goes on after step {begun.step}")
+        if checkpoint:
+            trainer.resume(checkpoint)
+            tracker.message(f"going on after step {checkpoint.step} of {run.path}")
+        tracker.message(_described(trained, learning, size))
+        rate = peak(cfg.schedule, trainer.schedule)
+        tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
+        if world.is_main:
+            run.adopt(typed)
+        with closed(data.pairs_of_epoch):
+            train_state = trainer.fit(tracker, stop)
+        tracker.message("scoring the final weights")
+        results = conclude(trained, run, train_state, tracker.message)
+        results |= {"parameters": size, "learnt_parameters": learning}
+        tracker.conclude(results["step"], scores_by_split(results))
+        tracker.shown(summary(cfg, results, run))
+        return results
+
+
+def _with_found(cfg: TrainConfig, run: RunDirectory, world: World) -> TrainConfig:
+    """Return `cfg` with the numbers that an earlier start has found for this run."""
+    known = (run.with_found(cfg) if world.is_main else cfg).trainer
+    number, *size = world.broadcast([known.auto_batch_tokens, known.epoch_steps, known.update_tokens])
+    cfg = with_epoch_size(cfg, EpochSize(*size))
+    return with_batch_tokens(cfg, number) if cfg.trainer.is_to_be_found else cfg
+
+
+def _counted(cfg: TrainConfig, data: TrainingData, world: World, log: Log) -> tuple[TrainConfig, TrainConfig]:
+    """Return `cfg` with the size of an epoch, if lengths are counted by it, and the same in updates alone."""
+    if size_is_missing(cfg):
+        cfg = with_epoch_size(cfg, EpochSize(*world.broadcast(list(first_epoch(cfg, data)))))
+    for line in counted_lengths(cfg):
+        log(line)
+    return cfg, in_updates(cfg)
+
+
+def _examples(cfg: TrainConfig, world: World) -> Examples:
+    """Return the examples of the task, which a stream has the ranks encode together."""
+    examples = TASKS[cfg.task].examples(cfg)
+    if cfg.data.streaming:
+        examples.world = world.apart()
+    return examples
+
+
+def _described(trained: TrainedModel, learning: int, size: int) -> str:
+    """Return what is trained, of `size` weights of which `learning` learn, and on what."""
+    device, world = trained.device, trained.world
+    few = f", of which {learning:,} learn," if learning < size else ""
+    where = f"{world.size} x {device.type}" if world.size > 1 else str(device)
+    code = trained.cfg.runtime.precision.value + (f", {kernels.status()}" if device.type == "cpu" else "")
+    return f"{trained.cfg.model.name} with {size:,} parameters{few} on {where} in {code}"
+
+
+def _in_precision(cfg: RuntimeConfig, device: torch.device, begun: str, world: World) -> RuntimeConfig:
+    """Return `cfg` in the precision of the training, that of rank 0: the processors of ranks may differ."""
+    own = runtime.precision_of_training(cfg, device, begun)
+    return replace(cfg, precision=Precision(world.broadcast(own.value)))
+
+
+def _found_batch_tokens(
+    cfg: TrainConfig, data: TrainingData, run: RunDirectory, device: torch.device, world: World, log: Log
+) -> int:
+    """Return what `trainer.batch_tokens=auto` stands for.
+
+    That is tried with a model and a trainer made for it, so that the training begins like any other.
+    """
+    smallest = with_batch_tokens(cfg, cfg.data.max_tokens)
+    trainer = build_trainer(_trained_model(smallest, data, device, world), data, run, lambda step: {})
+    with closed(data.pairs_of_epoch):
+        found = trainer.find_batch_tokens(log)
+    del trainer
+    gc.collect()  # parallel models and hooks refer to each other
+    release()
+    return found
+
+
+def _trained_model(cfg: TrainConfig, data: TrainingData, device: torch.device, world: World) -> TrainedModel:
+    """Return the model before its first update."""
+    model = initial_model(cfg, data.tokenizer).to(device)
+    return TrainedModel(cfg, data.tokenizer, model, device, world=world)
+
+
+def build_trainer(
+    trained: TrainedModel, data: TrainingData, run: RunDirectory, validate: Callable[[int], dict[str, float]]
+) -> Trainer:
+    """Return the trainer of a model, with an objective and an optimizer."""
+    cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
+    of_text = functions_of_text(cfg, data)
+    objective = build_objective(cfg.objective, opener(cfg, data.tokenizer), of_text)
+    parallel_model = ParallelModel(
+        model,
+        objective,
+        cfg.runtime,
+        world=world,
+        device=device,
+        ema_decay=cfg.trainer.ema_decay,
+        averages=cfg.optimizer.averages,
+        recompute=cfg.trainer.gradient_checkpointing,
+    )
+    optimizer = build_optimizer(cfg.optimizer, parallel_model.trained, world)
+    if parallel_model.average and isinstance(optimizer, ScheduleFree):
+        parallel_model.average.decay_at = optimizer.decay_of_average
+    return Trainer(
+        cfg.trainer,
+        cfg.schedule,
+        ScheduleContext(d_model=cfg.model.d_model, max_steps=cfg.trainer.max_steps),
+        parallel_model=parallel_model,
+        amp_step=runtime.MixedPrecisionStep(
+            optimizer,
+            device=device,
+            precision=runtime.resolve_precision(cfg.runtime, device),
+            clip_norm=cfg.optimizer.clip_norm,
+            clip_value=cfg.optimizer.clip_value,
+        ),
+        pairs_of_epoch=data.pairs_of_epoch,
+        stage_ends=cfg.data.last_updates(cfg.trainer.max_steps),
+        validate=validate,
+        store=run.checkpoints,
+        seed=cfg.seed,
+        higher_is_better=higher_is_better(cfg.trainer.best_metric),
+        world=world,
+    )
+
+
+def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:
+    """Return a function that opens the model of another run, such as the teacher of an objective.
+
+    The function raises `UserError` when the other run has another tokenizer.
+    """
+
+    def open_model(run: str) -> TranslationModel:
+        opened = open_run(run, runtime_cfg=cfg.runtime)
+        if opened.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise UserError(
+                f"objective={cfg.objective.name}: the run {run} has another tokenizer, and so gives other "
+                "tokens their probabilities; train both on the same data with the same tokenizer=..."
+            )
+        return opened.model.requires_grad_(False)
+
+    return open_model
+
+
+def validator(
+    trained: TrainedModel, run: RunDirectory, tracker: Tracker
+) -> Callable[[int], dict[str, float]]:
+    """Return a function that scores the model on the validation split, like the final evaluation."""
+    cfg = trained.cfg
+    AllowedTokens(cfg.decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
+    text = evaluation_text(run, cfg, cfg.data, Split.validation)
+    evaluation = Evaluation(trained, text, tracker.message)
+    sets = SetEvaluations(trained, run, Split.validation, tracker.message)
+
+    def validate(step: int) -> dict[str, float]:
+        scores = evaluation.scores(cfg.decoding, cfg.metrics)
+        if trained.world.is_main:
+            with tracker.spared("hypotheses"):
+                file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
+                write_lines(file, scores.hypotheses)
+            TASKS[cfg.task].show(trained, text, scores, tracker, step)
+        of_sets = {"": scores}
+        with tracker.spared("hypotheses"):
+            of_sets |= sets.scores(cfg.decoding, cfg.metrics, f"validation/step_{step:08d}")
+        return {
+            f"valid/{name}{'/' if name else ''}{metric}": value
+            for name, found in of_sets.items()
+            for metric, value in found.values.items()
+        }
+
+    return validate
+
+
+def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, log: Log) -> dict[str, Any]:
+    """Score the final weights on validation and `data.scored_split`; return the content of results.json.
+
+    These are the average that `trainer.average` asks for, unless the best checkpoint validates better.
+    """
+    cfg, store = trained.cfg, run.checkpoints
+    with trained.world.main_first():
+        if trained.world.is_main:
+            store.set_damaged_models_aside(warn)
+    saved = store.steps()
+    best = (selected_steps(AverageOf.best, 1, saved, train_state, cfg.trainer) or saved[-1:])[0]
+    results, of_average = dict[str, Any](step=best), None
+    if cfg.trainer.average:
+        chosen = cfg.trainer.average_of, cfg.trainer.average
+        steps = selected_steps(*chosen, saved, train_state, cfg.trainer)
+        if len(steps) < cfg.trainer.average:
+            warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
+        results, of_average = _averaged(trained, run, steps, best, train_state, log)
+    load_weights(trained.model, run, cfg, "final")
+    if trained.world.is_main and (old := run.forget_evaluations(identify_checkpoint(run.path)[1])):
+        log(f"evaluations of earlier weights are removed: {', '.join(old)}")
+    for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
+        scores = of_average if split is Split.validation else None
+        scores = scores or _scored(trained, run, split, log)
+        if trained.world.is_main:
+            write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
+        results |= {split.value: scores.values, "signatures": scores.signatures}
+        if scores.details:
+            results.setdefault("details", {})[split.value] = scores.details
+    if cfg.sets:
+        results["sets"] = _scored_sets(trained, run, log)
+    results["train_seconds"] = round(train_state.seconds, 1)
+    results["tgt_tokens_per_second"] = round(train_state.tokens / max(train_state.update_seconds, 1e-9), 1)
+    return results
+
+
+def _scored_sets(trained: TrainedModel, run: RunDirectory, log: Log) -> dict[str, Any]:
+    """Return the scores of the weights in memory on each corpus of `sets`, by split."""
+    cfg, found = trained.cfg, dict[str, dict[str, Any]]()
+    for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
+        sets = SetEvaluations(trained, run, split, log)
+        for name, scores in sets.scores(cfg.decoding, cfg.metrics, split.value).items():
+            found.setdefault(name, {})[split.value] = scores.values
+            found[name]["signatures"] = scores.signatures
+    return found
+
+
+def _averaged(
+    trained: TrainedModel,
+    run: RunDirectory,
+    steps: list[int],
+    best: int,
+    train_state: TrainState,
+    log: Log,
+) -> tuple[dict[str, Any], Scores | None]:
+    """Save the average of `steps` if it validates as well as step `best`.
+
+    Return what is known of the two for results.json, and the validation scores of the average if it is saved
+    and was compared.
+    """
+    cfg, store, world = trained.cfg, run.checkpoints, trained.world
+    with world.main_first():
+        if world.is_main:
+            store.save_average(store.average(steps), steps)
+    name, known = cfg.trainer.best_metric, train_state.scores.get(str(best))
+    if known is None or steps == [best]:
+        return {"step": steps[-1], "averaged_steps": steps}, None
+    load_weights(trained.model, run, cfg, AVERAGE)
+    scores = _scored(trained, run, Split.validation, log)
+    value, sign = scores.values[name], 1 if higher_is_better(name) else -1
+    compared = {"compared": {"average": value, "best": sign * known}}
+    if sign * value >= known:
+        return {"step": steps[-1], "averaged_steps": steps, **compared}, scores
+    with world.main_first():
+        if world.is_main:
+            store.remove_average()
+    return {"step": best, **compared}, None
+
+
+def _scored(trained: TrainedModel, run: RunDirectory, split: Split, log: Log) -> Scores:
+    """Score the weights in memory on a split."""
+    cfg = trained.cfg
+    text = evaluation_text(run, cfg, cfg.data, split)
+    return Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics)
+
+
+def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
+    """Return the text that a user reads at the end of a training."""
+    averaged = results.get("averaged_steps")
+    minutes, speed = results["train_seconds"] / 60, results["tgt_tokens_per_second"]
+    weights = (
+        f"average of steps {', '.join(map(str, averaged))}"
+        if averaged
+        else f"step {results['step']}, the best"
+    )
+    if compared := results.get("compared"):
+        values = ", ".join(f"{value:.2f} of the {which}" for which, value in compared.items())
+        weights += f"; validation {cfg.trainer.best_metric} {values}"
+    languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
+    tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
+    size, learnt = results.get("parameters"), results.get("learnt_parameters")  # earlier versions: none
+    lines = [
+        f"run         {run.path}",
+        f"weights     {weights}",
+        *([f"parameters  {learnt:,} of {size:,} have learnt"] if size != learnt else []),
+        *(score_line(name, scores) for name, scores in scores_by_split(results).items()),
+        *confusion_lines(results.get("details", {}).get(cfg.data.scored_split.value, {})),
+        *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),
+        f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
+        "",
+        "Next:",
+        *(f"  {command.format(run=run.path, tgt=tgt)}" for command in TASKS[cfg.task].next_commands),
+        f"  tensorboard --logdir {run.path.parent}",
+    ]
+    return "\n".join(lines)
