@@ -35,7 +35,7 @@ from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
 from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest
-from nmt.verbs.configs import EvaluateConfig
+from nmt.verbs.configs import EvaluateConfig, RerankConfig
 
 FORMAT = 1
 """Number of the layout of the files in evaluations."""
@@ -136,11 +136,8 @@ def _record(
 ) -> dict[str, Any]:
     """Return the content of a file of `evaluations`."""
     fixed, weights = with_fixed_checkpoints(cfg)
+    settings: dict[str, Any] = {"data": to_plain(part.data), "scoring": to_plain(cfg.scoring)}
     own = to_plain(dataclasses.replace(trained, run=None))
-    settings: dict[str, Any] = {
-        name: to_plain(value)
-        for name, value in (("data", part.data), ("decoding", cfg.decoding), ("scoring", cfg.scoring))
-    }
     changed = {
         f"{name}.{key}": value
         for name, values in settings.items()
@@ -148,6 +145,25 @@ def _record(
         if (name != "data" or part.label == part.data.scored_split.value) and own[name].get(key) != value
     }
     changed.pop("data.scored_split", None)  # which "split" has
+    return {
+        "set": part.label,
+        "split": part.data.scored_split.value,
+        "runs": cfg.runs,
+        "checkpoints": fixed.checkpoints,
+        "weights": weights,
+        "changed": changed | changed_settings(cfg, trained),
+        **settings,
+        "decoding": to_plain(cfg.decoding),
+        "metrics": cfg.metrics,
+        **scored_fields(part.text, scores, file),
+        "seconds": round(seconds, 1),
+    }
+
+
+def changed_settings(cfg: EvaluateConfig | RerankConfig, trained: TrainConfig) -> dict[str, Any]:
+    """Return the settings of search, models and metrics that are not those of the run alone."""
+    own = to_plain(trained.decoding)
+    changed = {f"decoding.{key}": x for key, x in to_plain(cfg.decoding).items() if own.get(key) != x}
     changed |= {} if len(cfg.runs) == 1 else {"run": cfg.runs}
     by_default = to_plain(EnsembleConfig())
     rule = {key: value for key, value in to_plain(cfg.ensemble).items() if value != by_default[key]}
@@ -155,19 +171,7 @@ def _record(
     changed |= {} if cfg.checkpoint == "final" else {"checkpoint": cfg.checkpoint}
     kept = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
     changed |= {key: layers for key, layers in kept.items() if layers is not None}
-    changed |= {} if cfg.metrics == trained.metrics else {"metrics": cfg.metrics}
-    return {
-        "set": part.label,
-        "split": part.data.scored_split.value,
-        "runs": cfg.runs,
-        "checkpoints": fixed.checkpoints,
-        "weights": weights,
-        "changed": changed,
-        **settings,
-        "metrics": cfg.metrics,
-        **scored_fields(part.text, scores, file),
-        "seconds": round(seconds, 1),
-    }
+    return changed if cfg.metrics == trained.metrics else changed | {"metrics": cfg.metrics}
 
 
 def scored_fields(text: ParallelText, scores: Scores, file: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import evaluation_text, open_run, open_runs, score_line
 from nmt.runs.reranker import VERSION, Reranker
 from nmt.verbs.configs import RerankConfig
-from nmt.verbs.evaluate import scored_fields
+from nmt.verbs.evaluate import changed_settings, scored_fields
 from nmt.verbs.file_job import Answers, Work, answer
 from nmt.verbs.translate import search_settings
 
@@ -44,7 +44,8 @@ LARGEST = 1e100
 
 def run(trial: Composed) -> dict[str, Any]:
     """Rerank lines, or a split with its scores before and after; tune the weights if none are stored."""
-    cfg, facts = with_fixed_checkpoints(trial.to_config(RerankConfig))
+    typed = trial.to_config(RerankConfig)
+    cfg, facts = with_fixed_checkpoints(typed)
     for scorer in cfg.scorers:
         load_run(scorer, "scorers")  # refuses what is no run, or leads out of it
     if cfg.decoding.n_best < 2:
@@ -66,7 +67,7 @@ def run(trial: Composed) -> dict[str, Any]:
     weights = _stored(weights_file, reranker)
     log("weights     " + "  ".join(f"{n} {w:.4g}" for n, w in zip(reranker.names, weights, strict=True)))
     if is_split:
-        return _reported(cfg, lists(cfg.data.scored_split), weights, weights_file.stem, facts)
+        return _reported(typed, lists(cfg.data.scored_split), weights, weights_file.stem, facts)
     answer(cfg, RERANKED)
     return {}
 
@@ -148,17 +149,14 @@ def _reported(
     name = f"{split}-rerank-{mark}"
     file, record = directory.hypotheses / f"{name}.{lists.tgt_lang}", directory.evaluations / f"{name}.json"
     write_lines(file, after.hypotheses)
-    search, own = to_plain(cfg.decoding), to_plain(load_run(cfg.runs[0]).decoding)
-    changed = {"scorers": cfg.scorers} | ({"run": cfg.runs} if len(cfg.runs) > 1 else {})
-    changed |= {f"decoding.{key}": value for key, value in search.items() if own.get(key) != value}
     stored = {
         "set": split,
         "split": split,
         "runs": cfg.runs,
         "weights": facts,
-        "changed": changed,
+        "changed": {"scorers": cfg.scorers} | changed_settings(cfg, load_run(cfg.runs[0])),
         "data": to_plain(cfg.data),
-        "decoding": search,
+        "decoding": to_plain(cfg.decoding),
         "metrics": cfg.metrics,
         **scored_fields(lists.pairs, after, str(file.relative_to(directory.path))),
     }

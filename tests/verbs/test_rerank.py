@@ -188,6 +188,14 @@ def test_one_command_tunes_stores_reports_and_translates(
     again = capfdbinary.readouterr().out.decode().splitlines()
     assert again[1:3] == [f"{before}  as found", f"{after}  reranked"]  # the stored weights, and no tuning
 
+    named = command(runs, "tune_for=chrf", "checkpoint=last", "metrics=[bleu]")
+    assert main(named) == 0
+    (written,) = [
+        line.split()[1] for line in capfdbinary.readouterr().out.decode().splitlines() if "stored" in line
+    ]
+    changed = json.loads(Path(written).read_text())["changed"]
+    assert (changed["checkpoint"], changed["metrics"]) == ("last", ["bleu"])
+
     text = "".join(f"{line}\n" for line in WORDS[:6])
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
