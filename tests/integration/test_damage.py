@@ -337,6 +337,10 @@ def test_a_disk_that_fills_up_and_is_made_larger(
     options = [*tiny, *OPTIONS, "trainer.max_steps=12", "trainer.eval_every_steps=6"]
     straight = nmt("train", f"run={tmp_path / 'run'}", *options)
     assert straight.returncode == 0, straight.stderr
+    sizes = {path: path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    others = sum(size for path, size in sizes.items() if "checkpoints" not in path.parts)
+    one = sum(size for path, size in sizes.items() if "step_00000012" in path.parts)
+    subprocess.run(["mount", "-o", f"remount,size={others + int(3.5 * one)}", small_disk], check=True)
     run = small_disk / "run"
     stopped = nmt("train", f"run={run}", *options)
     assert stopped.returncode == 4
