@@ -272,7 +272,7 @@ def test_a_prolonged_run_goes_on_after_an_interruption(
     assert f"the training of {run} is at step 4" in scored.stderr
     again = nmt("train", f"run={run}", *tiny, *OPTIONS)
     assert again.returncode == 0, again.stderr
-    assert "evaluations of earlier weights are removed: test\n" in again.stdout
+    assert "evaluations of earlier weights are removed: test\n" in again.stderr
     assert not (run / "evaluations" / "test.json").exists()
     assert json.loads((run / "results.json").read_text())["step"] == STEPS
     assert "is at step" not in nmt("evaluate", f"run={run}").stderr
