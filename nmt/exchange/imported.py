@@ -18,7 +18,7 @@ from nmt.errors import UserError
 from nmt.exchange.pieces import Numbering, Segmenter, numbering
 from nmt.layers.choices import Activation
 from nmt.models import require_memory
-from nmt.models.configs import TransformerConfig
+from nmt.models.configs import TransformerConfig, Tying
 
 NEVER = 30.0
 """Ids that the other program does not have get a bias so much below that of the unknown token."""
@@ -37,7 +37,7 @@ STACK_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("decoder_start_token_id", "pad_token_id", "eos_token_id"), int),
     "activation_function": str,
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), float | None),
-    "scale_embedding": bool | None,
+    **dict.fromkeys(("scale_embedding", "tie_word_embeddings"), bool | None),
 }
 """Fields of config.json that all these models have, with their types."""
 
@@ -120,9 +120,14 @@ def stack_weights(
     """Yield the weights of all layers; our channel c of the D is theirs `order[c]`.
 
     Raises:
-        UserError: a weight is missing or has another shape.
+        UserError: a weight is missing or has another shape, or there are more layers than `cfg` has.
     """
     source = _Source(found, cfg.d_model, order)
+    for side, layers in (("encoder", cfg.encoder_layers), ("decoder", cfg.decoder_layers)):
+        if any(name.startswith(f"model.{side}.layers.{layers}.") for name in found):
+            raise UserError(
+                f"config.json: {side}_layers is {layers}, but the weights have more layers than that"
+            )
     for i in range(cfg.encoder_layers):
         ours, theirs = f"encoder.{i}", f"model.encoder.layers.{i}"
         yield from source.attention(f"{ours}.self_attention", theirs, "self_attn")
@@ -183,7 +188,37 @@ class _Source:
         yield f"{ours}.bias", self.take(f"{theirs}.bias", 0)
 
 
-def embedded(found: Mapping[str, Tensor], names: tuple[str, ...], rows: list[int], order: Tensor) -> Tensor:
+def tying(settings: Mapping[str, Any], *, joint: bool = True) -> Tying:
+    """Return which matrices of a model are one, given whether its two sides share their embeddings."""
+    if settings.get("tie_word_embeddings") is False:
+        return Tying.none
+    return Tying.all if joint else Tying.tgt_output
+
+
+def vocabulary_weights(
+    found: Mapping[str, Tensor], cfg: TransformerConfig, src: Numbering, tgt: Numbering, order: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield both embeddings and the matrix of the output layer; our channel c of the D is theirs `order[c]`.
+
+    Raises:
+        UserError: one is missing, or does not fit the vocabulary.
+    """
+    shared, output = "model.shared.weight", "lm_head.weight"
+    encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    names = {
+        Tying.all: [[shared, encoder, decoder, output]] * 3,
+        Tying.tgt_output: [[encoder, shared], *[[decoder, shared, output]] * 2],
+        Tying.none: [[encoder, shared], [decoder, shared], [output]],
+    }
+    ours = ("src_embedding.tokens.weight", "tgt_embedding.tokens.weight", "output.weight")
+    taken = dict[str, Tensor]()
+    for name, theirs, numbers in zip(ours, names[cfg.tying], (src, tgt, tgt), strict=True):
+        if theirs[0] not in taken:  # what is tied is one tensor
+            taken[theirs[0]] = _embedded(found, theirs, numbers.rows, order)
+        yield name, taken[theirs[0]]
+
+
+def _embedded(found: Mapping[str, Tensor], names: list[str], rows: list[int], order: Tensor) -> Tensor:
     """Return the rows of the first matrix (V, D) that is there under one of `names`.
 
     Raises:

@@ -22,15 +22,16 @@ from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (
     STACK_FIELDS,
     Imported,
-    embedded,
     never_predicted,
     numbered,
     stack_config,
     stack_weights,
+    tying,
+    vocabulary_weights,
 )
 from nmt.exchange.pieces import Numbering
 from nmt.layers.choices import NormOrder, Positions
-from nmt.models.configs import TransformerConfig, Tying
+from nmt.models.configs import TransformerConfig
 
 OFFSET = 2
 """Position of the first token in their table."""
@@ -71,7 +72,7 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         positions=Positions.learned,
         max_positions=settings["max_position_embeddings"],
         embedding_scale=settings.get("scale_embedding") is not False,
-        tying=Tying.all,
+        tying=tying(settings),
     )
     remarks = [f"it translates from {src} into {tgt}; for another direction import the folder again"]
     return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, numbers)), numbers, remarks)
@@ -129,10 +130,7 @@ def _weights(
 ) -> Iterator[tuple[str, Tensor]]:
     order = torch.arange(cfg.d_model)
     yield from stack_weights(found, cfg, order)
-    names = ("model.shared.weight", "model.encoder.embed_tokens.weight", "lm_head.weight")
-    matrix = embedded(found, names, numbers.rows, order)
+    yield from vocabulary_weights(found, cfg, numbers, numbers, order)
     for side in ("src", "tgt"):
-        yield f"{side}_embedding.tokens.weight", matrix
         yield f"{side}_embedding.positions.table.weight", sinusoids(cfg.max_positions, cfg.d_model)
-    yield "output.weight", matrix
     yield "output.bias", never_predicted(torch.zeros(len(numbers.rows)), numbers)

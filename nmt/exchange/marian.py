@@ -22,15 +22,16 @@ from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (
     STACK_FIELDS,
     Imported,
-    embedded,
     never_predicted,
     numbered,
     stack_config,
     stack_weights,
+    tying,
+    vocabulary_weights,
 )
 from nmt.exchange.pieces import Numbering
 from nmt.layers.choices import NormOrder
-from nmt.models.configs import TransformerConfig, Tying
+from nmt.models.configs import TransformerConfig
 
 FIELDS = STACK_FIELDS | dict.fromkeys(
     ("share_encoder_decoder_embeddings", "normalize_embedding", "normalize_before"), bool | None
@@ -66,7 +67,7 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         settings,
         norm_order=NormOrder.post,
         embedding_scale=bool(settings.get("scale_embedding")),
-        tying=Tying.all if shared else Tying.tgt_output,
+        tying=tying(settings, joint=shared),
     )
     remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
     return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, sources, targets)), targets, remarks)
@@ -84,13 +85,7 @@ def _weights(
 ) -> Iterator[tuple[str, Tensor]]:
     order = alternating(cfg.d_model)
     yield from stack_weights(found, cfg, order)
-    encoder = ("model.encoder.embed_tokens.weight", "model.shared.weight")
-    decoder = ("model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
-    source = embedded(found, encoder, src.rows, order)
-    target = source if cfg.tying is Tying.all else embedded(found, decoder, tgt.rows, order)
-    yield "src_embedding.tokens.weight", source
-    yield "tgt_embedding.tokens.weight", target
-    yield "output.weight", target
+    yield from vocabulary_weights(found, cfg, src, tgt, order)
     biases = found.get("final_logits_bias", torch.zeros(max(tgt.rows) + 1)).flatten()
     if len(biases) <= max(tgt.rows):
         raise UserError(f"final_logits_bias has {len(biases)} numbers, which does not fit the vocabulary")

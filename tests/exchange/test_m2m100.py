@@ -15,6 +15,7 @@ from nmt.data.sources import DemoData, load
 from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
+from nmt.exchange.imported import Imported
 from nmt.exchange.importing import import_folder
 from tests.exchange.agreement import require_agreement
 
@@ -25,8 +26,12 @@ SPM = "sentencepiece.bpe.model"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_m2m(tmp_path_factory.mktemp("m2m") / "model")
+
+
+def write_m2m(folder: Path, *, tied: bool = True) -> Path:
     """Write a random model with a vocabulary of the demo, as `save_pretrained` does."""
-    folder, text = tmp_path_factory.mktemp("m2m") / "model", load(DemoData(), Split.test)
+    text = load(DemoData(), Split.test)
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*text.src[:300], *text.tgt[:300]]),
@@ -48,6 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
         **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
         init_std=0.2,
+        tie_word_embeddings=tied,
     )
     torch.manual_seed(3)
     transformers.M2M100ForConditionalGeneration(cfg).save_pretrained(folder)
@@ -66,7 +72,18 @@ def test_ids_and_logits_are_those_of_transformers(folder: Path, tmp_path: Path, 
         names = {"additional_special_tokens": [f"__{code}__" for code in codes]}
         (source / "special_tokens_map.json").write_text(json.dumps(names))
     _, imported = import_folder(source, tmp_path / "run", ("en", "de"))
-    run, rows = nmt.open_run(tmp_path / "run"), torch.tensor(imported.tgt.rows)
+    require_the_same(folder, imported, tmp_path / "run")
+
+
+def test_an_output_layer_of_its_own_is_taken(tmp_path: Path) -> None:
+    folder = write_m2m(tmp_path / "model", tied=False)
+    _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
+    require_the_same(folder, imported, tmp_path / "run")
+
+
+def require_the_same(folder: Path, imported: Imported, directory: Path) -> None:
+    """Compare the run of an imported model with what `transformers` makes of the folder."""
+    run, rows = nmt.open_run(directory), torch.tensor(imported.tgt.rows)
     theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder)
     tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en", tgt_lang="de")
     text = load(DemoData(), Split.test)

@@ -46,7 +46,9 @@ def train_spm(folder: Path, name: str, lines: Sequence[str], size: int) -> list[
     return [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
 
 
-def write_marian(folder: Path, text: ParallelText, *, shared: bool, codes: Sequence[str] = ()) -> Path:
+def write_marian(
+    folder: Path, text: ParallelText, *, shared: bool, tied: bool = True, codes: Sequence[str] = ()
+) -> Path:
     """Write a random model with vocabularies of `text`, as `save_pretrained` does."""
     folder.mkdir()
     src = train_spm(folder, "source", text.src, 160)[:-UNLISTED]
@@ -63,6 +65,7 @@ def write_marian(folder: Path, text: ParallelText, *, shared: bool, codes: Seque
         vocab_size=sizes[0],
         decoder_vocab_size=sizes[-1],
         share_encoder_decoder_embeddings=shared,
+        tie_word_embeddings=tied,
         d_model=32,
         **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
         encoder_ffn_dim=48,
@@ -88,12 +91,13 @@ def write_marian(folder: Path, text: ParallelText, *, shared: bool, codes: Seque
     return folder
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
 def test_ids_logits_and_translations_are_those_of_transformers(
-    tmp_path: Path, text: ParallelText, shared: bool
+    tmp_path: Path, text: ParallelText, shared: bool, tied: bool
 ) -> None:
     codes = [">>fra<<", ">>nds<<"] if shared else []
-    folder = write_marian(tmp_path / "opus", text, shared=shared, codes=codes)
+    folder = write_marian(tmp_path / "opus", text, shared=shared, tied=tied, codes=codes)
     _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
     run = nmt.open_run(tmp_path / "run")
     theirs = transformers.MarianMTModel.from_pretrained(folder)
@@ -195,11 +199,14 @@ def test_a_folder_that_cannot_be_imported_is_refused(
     ("key", "value", "message"),
     [
         ("eos_token_id", -1, "does not describe a model: eos_token_id is -1"),
+        ("encoder_layers", 1, "encoder_layers is 1, but the weights have more layers"),
+        ("tie_word_embeddings", "no", "tie_word_embeddings is 'no'"),
+        ("tie_word_embeddings", False, r"the weights have none of lm_head\.weight"),
         ("d_model", 1 << 40, "the weights of 4 layers with model.d_model=1099511627776 need at least"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(
-    marian_folder: Path, tmp_path: Path, key: str, value: int, message: str
+    marian_folder: Path, tmp_path: Path, key: str, value: object, message: str
 ) -> None:
     for file in marian_folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
