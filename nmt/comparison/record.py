@@ -301,7 +301,7 @@ def _state(path: Path, has_results: bool, has_checkpoint: bool) -> tuple[str, st
     known = {"finished": "done", "preempted": "stopped", "stopped": "stopped", "failed": "failed"}
     if has_results and told in ("", "running"):
         return "done", "", step
-    for state, file in (("imported", IMPORT_RECORD), ("exported", EXPORT_RECORD)):
+    for state, file in (("exported", EXPORT_RECORD), ("imported", IMPORT_RECORD)):
         if not told and (path / file).is_file():
             return state, "", step
     return known.get(told, "stopped" if has_checkpoint else "new"), reason, step

@@ -65,6 +65,9 @@ def export(run: Run, cfg: ExportConfig) -> Path:
         longest = run.cfg.model.longest or run.cfg.decoding.max_source_tokens
         card = model_card(run, cfg, exporter.program(run, longest), longest)
         write_atomically(draft / "README.md", card.encode())
+        for file in draft.rglob("*"):  # libraries keep some from all others than the owner
+            if file.is_file():
+                shutil.copymode(draft / "README.md", file)
         cfg.require_free()
         publish(draft, folder)
     except OSError as error:

@@ -19,7 +19,7 @@ from nmt.data.pairs import SEPARATOR, one_line
 from nmt.data.tokenizer_training import Case
 from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import ExportConfig, Format
-from nmt.exchange.shared import beam_search_of, transformer_of
+from nmt.exchange.shared import beam_search_of, lost_settings, transformer_of
 from nmt.files import IMPORT_RECORD, read_json
 from nmt.layers.choices import Positions
 from nmt.runs.checkpoint_names import identify_checkpoint
@@ -74,7 +74,7 @@ def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
     about = f"A model that {purpose.does}, {_origin(run)}.{_mean(cfg)}"
     parts = {
         f"{Path(cfg.runs[0]).name}: {purpose.what}": about,
-        "Use": f"In this folder ({_requirements(cfg)}):\n\n```python\n{program}```",
+        "Use": f"In this folder ({_requirements(run, cfg)}):\n\n```python\n{program}```",
         "Scores": _scores(run, cfg),
         "Model": _model(run, cfg),
         "Training data": _data(run),
@@ -107,13 +107,16 @@ def _front_matter(run: Run, cfg: ExportConfig) -> str:
     return "\n".join(lines)
 
 
-def _requirements(cfg: ExportConfig) -> str:
-    needed = {
-        Format.ctranslate2: "pip install ctranslate2 sentencepiece",
-        Format.huggingface: "pip install transformers torch sentencepiece",
-        Format.safetensors: "pip install safetensors torch sentencepiece",
+def _requirements(run: Run, cfg: ExportConfig) -> str:
+    moses = bool(run.cfg.tokenizer.moses_src)
+    libraries = {
+        Format.ctranslate2: "ctranslate2 sentencepiece",
+        Format.huggingface: "transformers torch sentencepiece",
+        Format.safetensors: "safetensors torch sentencepiece",
     }
-    return f"`{needed[cfg.format]}`" if cfg.format in needed else f"with `nmt` {__version__} or later"
+    if cfg.format not in libraries:
+        return f"with `nmt` {__version__} or later" + " and `sacremoses`" * moses
+    return f"`pip install {libraries[cfg.format]}{' sacremoses' * moses}`"
 
 
 def _recorded(run: Run, name: str) -> dict[str, Any]:
@@ -137,6 +140,8 @@ def _scores(run: Run, cfg: ExportConfig) -> str:
     results = run.directory.results()
     if len(cfg.runs) > 1:
         return "None recorded: the mean of several runs has no results of its own."
+    if cfg.encoder_layers is not None or cfg.decoder_layers is not None:
+        return "None recorded: those of the run are of all layers, of which some are left out here."
     if results is None:
         return "None recorded: the run has no finished training of its own."
     splits = [split for split in ("validation", "test") if results.get(split)]
@@ -210,7 +215,7 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
     """Yield sentences about what the model cannot do, or does otherwise than `nmt translate`."""
     yield from PURPOSES[run.cfg.task](run).limits
     yield f"Texts have at most {longest:,} tokens."
-    yield "The scores are those of the texts named above; other domains have not been measured."
+    yield "Of its quality nothing is known beyond the scores above; other domains have not been measured."
     if cfg.format is Format.nmt:
         return
     beam_size, alpha = beam_search_of(run.cfg.decoding)
@@ -220,8 +225,13 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
     yield (
         f"The search has {beam_size} beams and divides the log probability of a translation by its length to "
         f"the power of {alpha:g}; that of `nmt` may end earlier or later and divide otherwise, so that a "
-        "few translations of beam search differ. Greedy search is the same."
+        "few translations of beam search differ."
     )
+    if lost := lost_settings(run.cfg.decoding):
+        settings = ", ".join(f"`{one_line(setting)}`" for setting in lost)
+        yield f"The program above searches without {settings}, which the config of the model has."
+    else:
+        yield "Greedy search is the same."
     if cfg.format is Format.ctranslate2 and transformer_of(run, cfg).positions is Positions.t5:
         yield "CTranslate2 before 4.8.3 computes model.positions=t5 wrongly, without a message."
     if cfg.format is Format.huggingface:

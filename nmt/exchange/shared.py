@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.config.roots import Task
+from nmt.config.stored import to_plain
 from nmt.decoding.configs import BeamConfig, DecodingConfig, LengthPenalty
 from nmt.errors import Problems, UserError
 from nmt.exchange.configs import ExportConfig, Format
@@ -46,7 +47,7 @@ def transformer_of(run: Run, cfg: ExportConfig) -> TransformerConfig:
 def misfits(part: object, prefix: str, held: Mapping[str, Collection[Any]], name: str) -> list[str]:
     """Return a phrase for each key of the config `part` whose value is not among those `held` by `name`."""
     return [
-        f"{prefix}.{key} must be {_listed(values)} for {name}, but is {_shown(getattr(part, key))}"
+        f"{prefix}.{key} must be {_listed(values)} for {name}, but is {shown(getattr(part, key))}"
         for key, values in held.items()
         if getattr(part, key) not in values
     ]
@@ -58,10 +59,11 @@ def refuse(problems: list[str], way_out: str) -> None:
 
 
 def _listed(values: Collection[Any]) -> str:
-    return " or ".join(_shown(value) for value in values)
+    return " or ".join(shown(value) for value in values)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as a command line has it."""
     if isinstance(value, Enum):
         return str(value.value)
     return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value) or "''"
@@ -104,6 +106,23 @@ def position_table(embedding: Embedding, num_positions: int) -> Tensor:
     if isinstance(positions, LearnedPositions):
         return positions.rows
     return positions(num_positions)
+
+
+CARRIED = ("beam_size", "length_penalty", "length_penalty_alpha", "max_length_ratio", "max_length_offset")
+"""Keys of a search that other programs are told of."""
+WITHOUT_EFFECT = ("n_best", "batch_tokens", "cuda_graphs", "precision")
+"""Keys that make no other translation of a line the best, but for rounding."""
+OF_LINES = ("max_source_tokens", "split_lines", "split_tokens")
+"""Keys about long lines, which a folder for other programs takes whole up to its own limit."""
+
+
+def lost_settings(search: DecodingConfig) -> list[str]:
+    """Return the settings of a search, as KEY=VALUE, that other programs do without."""
+    default, own = to_plain(BeamConfig), to_plain(search)
+    told = {*CARRIED, *WITHOUT_EFFECT, *OF_LINES}
+    return [
+        f"decoding.{key}={shown(own[key])}" for key in default if key not in told and own[key] != default[key]
+    ]
 
 
 def beam_search_of(search: DecodingConfig) -> tuple[int, float]:

@@ -5,9 +5,8 @@ with rotary positions, say. Its specification can hold more. What it has no plac
 that it has, without a change of any score:
 
 - Positions that are added to the embeddings are a table, zero for `model.positions=none`.
-- A bias on the scores of attention that depends on the distance alone (ALiBi) is a T5 table with a bucket for
-  each distance. CTranslate2 uses the table of the first layer in all of them, so T5's own positions, whose
-  tables differ here, fit a stack of one layer only.
+- A bias on the scores of attention that depends on the distance alone (ALiBi, T5) is a T5 table with a bucket
+  for each distance, in each layer. CTranslate2 before 4.8.3 uses that of the first layer in all of them.
 - Heads whose keys and values have different widths are filled up with zeros.
 - PAD and BOS, which our searches never predict, get a bias in the output layer.
 
@@ -89,12 +88,7 @@ def _misfits(cfg: TransformerConfig) -> list[str]:
         "qk_norm": [False],
         "decoder_self_attention": [SelfAttention.attention],
     }
-    problems = misfits(cfg, "model", held, "format=ctranslate2")
-    if cfg.positions is Positions.t5 and max(cfg.encoder_layers, cfg.decoder_layers) > 1:
-        problems.append(
-            "model.positions=t5 has a table of biases in each layer, but format=ctranslate2 has one for all"
-        )
-    return problems
+    return misfits(cfg, "model", held, "format=ctranslate2")
 
 
 def specification(model: Transformer, cfg: TransformerConfig, num_positions: int) -> Any:

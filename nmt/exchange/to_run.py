@@ -1,12 +1,14 @@
 """A run directory with the model alone, for every verb of `nmt` that takes a run: what is needed to share it.
 
 It has the config, the tokenizer, the pairs that the run is scored on, and one checkpoint of step 0 without an
-optimizer. export.json says which model it is, and keeps a training from going on there.
+optimizer. export.json says which model it is, and keeps a training from going on there; import.json stays
+with a model that another program has trained.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ import torch
 from nmt.config.stored import save_config
 from nmt.exchange.configs import ExportConfig
 from nmt.exchange.shared import untied
-from nmt.files import EXPORT_RECORD, write_json
+from nmt.files import EXPORT_RECORD, IMPORT_RECORD, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run
@@ -30,6 +32,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         stored = dataclasses.replace(stored, adapt=AdaptationConfig())
     save_config(stored, directory.config_file)
     run.directory.copy_sealed(folder)
+    if (record := run.directory.path / IMPORT_RECORD).is_file():
+        shutil.copyfile(record, folder / IMPORT_RECORD)
     directory.seal()
     dtype = getattr(torch, cfg.quantization.value)
     own, tied = untied(run.model.state_dict())

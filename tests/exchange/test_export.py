@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from nmt.cli import main
 from nmt.comparison.record import read_run
 from nmt.config.stored import load_config, save_config
+from nmt.data import tokenizer_training
 from nmt.data.pairs import Split
 from nmt.data.special_ids import EOS_ID
 from nmt.decoding.configs import LineSplitting
@@ -402,6 +403,51 @@ def test_the_mean_of_the_weights_of_runs_is_exported_as_one_model(run: Path) -> 
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "Its weights are the mean of several runs' (0.25 of run, 0.75 of other)" in card
     assert "None recorded: the mean of several runs has no results of its own." in card
+
+
+def test_the_card_names_the_settings_of_search_that_the_program_lacks(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run")
+    keys = ["decoding.no_repeat_ngram_size=3", "decoding.avoid=[a|b]", "decoding.precision=fp32"]
+    card = (exported(run, "ctranslate2", *keys) / "README.md").read_text(encoding="utf-8")
+    settings = "`decoding.no_repeat_ngram_size=3`, `decoding.avoid=['a|b']`"
+    assert f"The program above searches without {settings}, which the config of the model has." in card
+    assert "Greedy search is the same" not in card
+    card = (exported(run.rename(tmp_path / "other"), "ctranslate2") / "README.md").read_text("utf-8")
+    assert "searches without" not in card
+    assert "Greedy search is the same." in card
+
+
+def test_the_card_installs_what_the_tokenizer_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(MosesPunctNormalizer=lambda lang: SimpleNamespace(normalize=str), __spec__=1)
+    monkeypatch.setitem(sys.modules, "sacremoses", library)
+    monkeypatch.setattr(tokenizer_training, "_moses", library.MosesPunctNormalizer)
+    run = untrained(tmp_path / "run", "tokenizer.moses_src=en", "tokenizer.moses_tgt=en")
+    for form, needed in (
+        ("ctranslate2", "`pip install ctranslate2 sentencepiece sacremoses`"),
+        ("nmt", "or later and `sacremoses`"),
+    ):
+        folder = exported(run, form)
+        assert needed in (folder / "README.md").read_text(encoding="utf-8")
+        assert program(folder, monkeypatch)["translate"](["a b"])
+
+
+def test_a_model_with_chosen_layers_has_no_scores(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", "model.encoder_layers=2")
+    scores = {"loss": 1.5, "bleu": 30.126}
+    results: dict[str, Any] = {"step": 7, "validation": scores, "signatures": {"bleu": "nrefs:1"}}
+    results |= {"train_seconds": 60.0, "tgt_tokens_per_second": 100.0}
+    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    card = (exported(run, "safetensors", "encoder_layers=[2]") / "README.md").read_text(encoding="utf-8")
+    assert "None recorded: those of the run are of all layers, of which some are left out here." in card
+    assert "30.13" not in card
+
+
+@pytest.mark.parametrize("form", ["ctranslate2", "huggingface", "nmt", "safetensors"])
+def test_every_file_of_a_folder_is_as_readable_as_any(tmp_path: Path, form: str) -> None:
+    folder = exported(untrained(tmp_path / "run", "model.norm_order=post"), form)
+    (tmp_path / "any").touch()
+    expected = (tmp_path / "any").stat().st_mode
+    assert {file.stat().st_mode for file in folder.rglob("*") if file.is_file()} == {expected}
 
 
 def test_the_card_says_what_is_recorded(run: Path) -> None:

@@ -237,8 +237,12 @@ def test_an_imported_model_goes_back_to_transformers(tmp_path: Path, text: Paral
             ids = torch.tensor([src])
             hidden = run.model(ids, torch.ones_like(ids).bool(), torch.tensor([[BOS_ID, 9, 8]]))
             torch.testing.assert_close(run.model.project(hidden), expected, atol=1e-4, rtol=0)
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "trained by another program and imported into `nmt`" in card
+    small = tmp_path / "small"
+    assert main(["export", f"run={tmp_path / 'run'}", "format=nmt", f"output={small}"]) == 0
+    assert main(["export", f"run={small}", "format=safetensors", f"output={tmp_path / 'weights'}"]) == 0
+    for place in (folder, small, tmp_path / "weights"):
+        card = (place / "README.md").read_text(encoding="utf-8")
+        assert "trained by another program and imported into `nmt`" in card
 
 
 def test_one_vocabulary_of_two_segmentations_is_extended(
