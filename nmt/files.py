@@ -38,6 +38,11 @@ NUMBER = float | Literal["nan", "inf", "-inf"]
 """Type of a number as `write_json` writes it; `float` reads it."""
 
 
+def path_of(name: str) -> Path:
+    """Return the path that a setting names; `~` or `~USER` in front is a home directory, if it is known."""
+    return Path(os.path.expanduser(name))
+
+
 @contextlib.contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is renamed to `path` when the block ends, and removed when the block fails.

@@ -25,6 +25,7 @@ from nmt.config.verb import Verb
 from nmt.data.pairs import Split
 from nmt.decoding.metrics import METRICS
 from nmt.errors import NmtError
+from nmt.files import path_of
 from nmt.training.tracking_config import SINKS
 from nmt.training.trainer_config import MEASURES
 
@@ -186,7 +187,7 @@ def _runs(begun: str) -> Iterator[str]:
 def _paths(begun: str, *, folders: bool = False) -> Iterator[str]:
     """Yield the paths that begin so; folders that are no runs end in /."""
     folder, slash, name = begun.rpartition("/")
-    parent = Path(folder or slash or ".").expanduser()
+    parent = path_of(folder or slash or ".")
     with suppress(OSError):
         for path in parent.iterdir():
             if path.name.startswith(name) and (name.startswith(".") or not path.name.startswith(".")):

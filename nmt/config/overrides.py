@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -60,7 +61,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         joined = re.sub(r" ?= ?", "=", " ".join(arguments))
         raise UserError(f"a setting is one word, without spaces around =; write {joined}")
     arguments = _with_key(verb, arguments) if verb.words else arguments
-    flags.overrides = [_mounted(verb, _with_literal_prompt(argument)) for argument in arguments]
+    arguments = [_with_literal_prompt(_at_home(argument)) for argument in arguments]
+    flags.overrides = [_mounted(verb, argument) for argument in arguments]
     if flags.info is not None and (flags.cfg is not None or flags.multirun):
         parser.error("--info goes with neither --cfg nor --multirun")
     if flags.multirun and flags.cfg not in (None, "job"):
@@ -87,6 +89,17 @@ def _with_key(verb: Verb, arguments: Sequence[str]) -> list[str]:
         )
     value = f"[{','.join(map(quoted, words))}]" if len(words) > 1 else "".join(map(quoted, words))
     return [word for word in arguments if word not in words] + [f"{verb.words}={value}"] * bool(words)
+
+
+def _at_home(argument: str) -> str:
+    """Return an argument with the home directory for `~/` where a value begins.
+
+    Shells do so at the start of a word, but few do it behind `KEY=`, and none in a list.
+    """
+    if argument.startswith("prompt="):  # prose
+        return argument
+    home = os.path.expanduser("~")
+    return re.sub(r"(?<=[=\[,:])( *)~(?=/)", lambda found: found[1] + home, argument)
 
 
 def _with_literal_prompt(argument: str) -> str:

@@ -36,6 +36,7 @@ from nmt.data.pairs import (
 )
 from nmt.data.side_files import file_of, files_of_sides
 from nmt.errors import UserError
+from nmt.files import path_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -125,7 +126,7 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
 
 def _weighed(src: Path, tgt: Path, place: str, cfg: FilesData, key: str) -> PairStream:
     """Return the pairs of two files of plain text, with their weights from a third."""
-    file, own = Path(os.path.expanduser(place)), f"{cfg.key_prefix}.weights"
+    file, own = path_of(place), f"{cfg.key_prefix}.weights"
     require_file(file, own, "; files of plain text have their weights in a file, a number a line")
 
     def chunks() -> Iterator[ParallelText]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import rows
 from nmt.data.rows import Row
 from nmt.errors import UserError
+from nmt.files import path_of
 from nmt.loading import Code
 
 
@@ -60,7 +62,7 @@ class FilterConfig(Row):
     """Base of the configs of filters."""
 
     @property
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[str, Path]:
         """The files that the filter reads, by their keys."""
         return {}
 
@@ -154,9 +156,9 @@ class DuplicatesConfig(FilterConfig):
             )
 
     @property
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[str, Path]:
         """The file of scores, if there is one."""
-        return {"scores": self.scores} if self.scores else {}
+        return {"scores": path_of(self.scores)} if self.scores else {}
 
     @property
     def counts_pairs(self) -> bool:
@@ -302,9 +304,9 @@ class ScoresConfig(FilterConfig):
         self._require_range()
 
     @property
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[str, Path]:
         """The file of scores, if there is one."""
-        return {"file": self.file} if self.file else {}
+        return {"file": path_of(self.file)} if self.file else {}
 
     @property
     def counts_pairs(self) -> bool:

@@ -73,8 +73,8 @@ class Chain:
         parts: list[object] = [FORMAT_VERSION, self.context.languages, self.tag, NUM_EXAMPLES]
         for row in self.rows:
             for key, file in row.files.items():
-                require_file(Path(file), f"{row.key_prefix}.{key}")
-            parts += [repr(row), stamp_of_files(map(Path, row.files.values()))]
+                require_file(file, f"{row.key_prefix}.{key}")
+            parts += [repr(row), stamp_of_files(row.files.values())]
             if isinstance(row, ModelFilterConfig) and self.context.scorers:
                 parts.append(self.context.scorers.digest(row))
             if row.name == "overlap":

@@ -16,6 +16,7 @@ from nmt.data import filter_table
 from nmt.data.filter_table import FilterConfig, OpusCleanerConfig
 from nmt.data.lines import require_file
 from nmt.errors import UserError
+from nmt.files import path_of
 
 Parameters = Mapping[str, Any]
 MAX_FILE_BYTES = 1_000_000
@@ -55,7 +56,7 @@ def expanded(cfg: OpusCleanerConfig) -> list[FilterConfig]:
     Raises:
         UserError: the file is none of OpusCleaner, or has steps without a row and `skip_unknown` is not set.
     """
-    steps = _steps(Path(cfg.file), f"{cfg.key_prefix}.file")
+    steps = _steps(path_of(cfg.file), f"{cfg.key_prefix}.file")
     found = [(str(step["filter"]), _entry(step)) for step in steps]
     unknown = [name for name, entry in found if entry is None]
     if unknown and not cfg.skip_unknown:

@@ -53,6 +53,7 @@ from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import DataConfig, ParallelText
 from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
 from nmt.errors import UserError
+from nmt.files import path_of
 
 MATCH_SECONDS = 5.0
 """Longest time that a pattern may be looked for in one line."""
@@ -428,9 +429,9 @@ class _Scores:
         """Read a file, which `key` names, or a column of it; without a file, a column of the corpus."""
         self._key, self._next = key, 0
         if file is not None:
-            require_file(Path(file), key)
+            require_file(path_of(file), key)
             self._where = f"{key}: {file}"
-            values = self._read(Path(file), column)
+            values = self._read(path_of(file), column)
         else:
             assert column is not None
             assert context.corpus is not None

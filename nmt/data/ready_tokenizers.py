@@ -17,6 +17,7 @@ from nmt.data.piece_models import HuggingFaceModel, loaded
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer_training import SPECIAL_SPELLINGS, TokenizerConfig, own_pieces
 from nmt.errors import UserError
+from nmt.files import path_of
 
 MEANINGS = (
     ("<pad>", "[PAD]", "<|pad|>"),
@@ -36,8 +37,8 @@ def ready_models(cfg: TokenizerConfig, tags: Sequence[str] = ()) -> tuple[bytes,
     """
     require_library(cfg)
     own = own_pieces(cfg, tags)
-    src = _read("path", Path(cfg.path).expanduser(), own)
-    return src, _read("tgt_path", Path(cfg.tgt_path).expanduser(), own) if cfg.tgt_path else src
+    src = _read("path", path_of(cfg.path), own)
+    return src, _read("tgt_path", path_of(cfg.tgt_path), own) if cfg.tgt_path else src
 
 
 def require_library(cfg: TokenizerConfig) -> None:

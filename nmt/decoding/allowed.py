@@ -25,6 +25,7 @@ from nmt.data.tokenizer_training import SPACE
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.requests import Wishes
 from nmt.errors import Log, UserError, first_of
+from nmt.files import path_of
 
 KEY = "decoding.allowed"
 
@@ -38,8 +39,8 @@ class AllowedTokens:
         Raises:
             UserError: a file cannot be read, or allows nothing of the vocabulary.
         """
-        self.shortlist = Shortlist.load(Path(cfg.shortlist), tokenizer) if cfg.shortlist else None
-        self.ids = _loaded(Path(cfg.allowed).expanduser(), tokenizer, log) if cfg.allowed else None
+        self.shortlist = Shortlist.load(path_of(cfg.shortlist), tokenizer) if cfg.shortlist else None
+        self.ids = _loaded(path_of(cfg.allowed), tokenizer, log) if cfg.allowed else None
 
     def of(self, sources: Sequence[Iterable[int]]) -> list[PieceIds] | None:
         """Return the ids, ascending, that each translation of `sources` may have; None where all are allowed.

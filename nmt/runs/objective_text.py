@@ -29,6 +29,7 @@ from nmt.decoding.hypotheses import Wish
 from nmt.decoding.metrics import METRICS, SCORERS
 from nmt.decoding.sampling import draw_samples
 from nmt.errors import UserError, suggest
+from nmt.files import path_of
 from nmt.models.base import TranslationModel
 from nmt.runtime import derive_seed
 from nmt.training.objective import OfText, Places
@@ -101,7 +102,7 @@ def _links(cfg: TrainConfig, data: TrainingData) -> Callable[[Batch], Places]:
     if cfg.objective.alignments is None:
         align, word = _estimated(data, cfg.seed), WORD
     else:
-        align, word = from_file(Path(cfg.objective.alignments), cfg, tokenizer, src, tgt), SPACED
+        align, word = from_file(path_of(cfg.objective.alignments), cfg, tokenizer, src, tgt), SPACED
 
     @lru_cache(KNOWN_PAIRS)
     def of_pair(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[int, int]]:

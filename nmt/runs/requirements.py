@@ -21,6 +21,7 @@ from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import require_kept_symbols
 from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
+from nmt.files import path_of
 from nmt.training.objective_configs import GuidedAlignmentConfig
 from nmt.training.trackers import require_sink
 
@@ -46,9 +47,9 @@ def require_all(cfg: TrainConfig) -> None:
         with problems.gathered():
             if extra := filter_table.FILTERS[row.name].extra:
                 extras.require(extra, f"{row.key_prefix}: the filter {row.name}")
-    further = [Path(file) for row in _filters(cfg.data) for file in row.files.values()]
+    further = [file for row in _filters(cfg.data) for file in row.files.values()]
     if isinstance(cfg.objective, GuidedAlignmentConfig) and cfg.objective.alignments is not None:
-        further.append(Path(cfg.objective.alignments))
+        further.append(path_of(cfg.objective.alignments))
         with problems.gathered():
             require_file(further[-1], "objective.alignments")
     named = [*(file for one in data for file in _files(one)), *further]
@@ -67,7 +68,7 @@ def _files(data: DataConfig) -> Iterator[Path]:
     """Yield the files that a corpus and its weights may be in, also where these are compressed."""
     for part in data.parts(Split.train).values():
         if isinstance(part, FilesData) and part.weights is not None:
-            yield Path(os.path.expanduser(part.weights))
+            yield path_of(part.weights)
     for split in Split:
         for part in data.parts(split).values():
             place = os.path.expanduser(part.place(split) or "")

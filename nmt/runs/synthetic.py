@@ -30,7 +30,7 @@ from nmt.data.sources import MixtureData
 from nmt.data.training_split import CorpusText, digest_of
 from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
-from nmt.files import write_lines, written_atomically
+from nmt.files import path_of, write_lines, written_atomically
 from nmt.runs.configs import Candidates, SelectionConfig, Side
 from nmt.runs.stages import Fill, Stage
 
@@ -67,7 +67,7 @@ def write_pairs(corpus: CorpusText) -> Fill:
 
 def kept_lines(files: Sequence[str], key: str, max_chars: int) -> Iterator[str | None]:
     """Yield the lines of files of text in one language; None stands for one that is blank or too long."""
-    for file in (Path(name).expanduser() for name in files):
+    for file in map(path_of, files):
         require_file(file, key)
         for line in read_lines(file, key):
             yield line if line.strip() and len(line) <= max_chars else None

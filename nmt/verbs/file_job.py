@@ -50,7 +50,7 @@ from nmt.data.lines import decoded, read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
-from nmt.files import locked, read_json, write_atomically, write_json, written_atomically
+from nmt.files import locked, path_of, read_json, write_atomically, write_json, written_atomically
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runtime import cores_allowed, resolve_device
 from nmt.signals import StopRequest, when_orphaned, without_interrupt
@@ -121,7 +121,7 @@ def answer_file(cfg: FileConfig, work: Work) -> None:
     """
     assert cfg.input is not None
     assert cfg.output is not None
-    files = Path(cfg.input).expanduser(), Path(cfg.output).expanduser()
+    files = path_of(cfg.input), path_of(cfg.output)
     job = Job.read(*files, work.done, work.reader(cfg))
     cfg, weights = with_fixed_checkpoints(cfg)
     with job.opened({**weights, "tgt": cfg.tgt, **work.facts(cfg)}):

@@ -18,7 +18,7 @@ from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
 from nmt.errors import Log, UserError
-from nmt.files import digest
+from nmt.files import digest, path_of
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, open_runs, output_lines
 from nmt.verbs.file_job import Answers, Reader, Work, answer, answer_file
@@ -118,7 +118,7 @@ def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iter
 
 
 def _glossary(cfg: TranslateConfig) -> Glossary:
-    return Glossary({}) if cfg.glossary is None else Glossary.read(Path(cfg.glossary).expanduser())
+    return Glossary({}) if cfg.glossary is None else Glossary.read(path_of(cfg.glossary))
 
 
 def search_settings(decoding: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def search_settings(decoding: Any) -> dict[str, Any]:
 
     A file that is missing is refused where it is read.
     """
-    files = {key: Path(getattr(decoding, key)).expanduser() for key in decoding.narrowed_by}
+    files = {key: path_of(getattr(decoding, key)) for key in decoding.narrowed_by}
     contents = {f"decoding.{key}.sha256": digest(file)[:16] for key, file in files.items() if file.is_file()}
     keys = {f"decoding.{key}": value for key, value in to_plain(decoding).items() if key not in SPEED}
     return keys | contents

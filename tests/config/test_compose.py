@@ -53,6 +53,29 @@ def evaluation(*arguments: str) -> EvaluateConfig:
 
 
 @pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("run=~/a", "run=/home/me/a"),
+        ("teacher=[~/a,b~/c, ~/d]", "teacher=[/home/me/a,b~/c, /home/me/d]"),
+        ("data.filters=[{name: scores, file: ~/x}]", "data.filters=[{name: scores, file: /home/me/x}]"),
+        ("run='~/a'", "run='~/a'"),
+        ("run=a~/b", "run=a~/b"),
+        ("tokenizer.path=~nobody/x", "tokenizer.path=~nobody/x"),
+    ],
+)
+def test_the_home_directory_is_meant_where_a_value_begins(
+    argument: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parse_flags(VERBS["train"], [argument]).overrides == [meant]
+
+
+def test_prose_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parse_flags(VERBS["generate"], ["prompt=~/a, ~/b"]).overrides == ["prompt='~/a, ~/b'"]
+
+
+@pytest.mark.parametrize(
     "overrides",
     [
         ["data=multi30k", "model.d_model=64", "schedule=cosine", "optimizer=muon", "seed=7"],

@@ -84,7 +84,8 @@ def test_languages_are_told_apart_and_short_lines_excused() -> None:
         kept({"name": "language", "tgt": "xx"}, pairs)
 
 
-def test_scores_are_those_of_the_line_of_a_pair(tmp_path: Path) -> None:
+def test_scores_are_those_of_the_line_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     pairs = [("a", "x"), ("b", "y"), ("a", "x")]
     plain, tsv, jsonl = (tmp_path / name for name in ("scores.txt", "scores.tsv", "scores.jsonl"))
     plain.write_text("0.1\n0.9\n0.5\n")
@@ -92,11 +93,13 @@ def test_scores_are_those_of_the_line_of_a_pair(tmp_path: Path) -> None:
     jsonl.write_text('{"laser": 0.1}\n{"laser": 0.9}\n{"laser": 0.5}\n')
     for more in (
         {"file": str(plain)},
+        {"file": "~/scores.txt"},
         {"file": str(tsv), "column": "bicleaner"},
         {"file": str(jsonl), "column": "laser"},
     ):
         assert kept({"name": "scores", "min": 0.5, **more}, pairs) == [1, 2]
     assert kept({"name": "duplicates", "keep": "best", "scores": str(plain)}, pairs) == [1, 2]
+    assert kept({"name": "duplicates", "keep": "best", "scores": "~/scores.txt"}, pairs) == [1, 2]
 
 
 @pytest.mark.parametrize(

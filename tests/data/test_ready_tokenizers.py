@@ -277,3 +277,8 @@ def test_a_file_that_is_none_is_told(content: str | bytes | None, error: str, tm
 def test_a_file_without_our_ids_is_no_model_of_a_run(folder: Path) -> None:
     with pytest.raises(UserError, match=r"^has the tokens <unk> <pad> </s> <2de> first, but they must be"):
         piece_model((folder / "bpe.json").read_bytes())
+
+
+def test_a_home_directory_that_nobody_has_is_a_missing_file() -> None:
+    with pytest.raises(UserError, match=r"^tokenizer\.path=~no-such-user/a\.json cannot be read: No"):
+        ready_models(TokenizerConfig(path="~no-such-user/a.json"))
