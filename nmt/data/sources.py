@@ -149,7 +149,8 @@ class MixtureData(DataConfig):
     @property
     def has_labels(self) -> bool:
         """Whether all corpora have labels."""
-        return all(part.has_labels for part in self.parts(Split.train).values())
+        parts = self.parts(Split.train)
+        return bool(parts) and all(part.has_labels for part in parts.values())
 
     @property
     def has_weights(self) -> bool:

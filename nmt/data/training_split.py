@@ -250,6 +250,8 @@ def prepare(
         run.keep_text(Split(name), kept, cfg)
         also = _in_training(training, name, kept) if isinstance(training, TrainingText) else ""
         log(f"{name} data: {len(kept):,} pairs{also}")
+        for side in _blank_sides(cfg, kept):
+            log(f"warning: {cfg.key(Split(name))}: no {side} line has text, so its scores mean nothing")
         for part in swapped_parts(cfg, Split(name), cache_dir()) if not cfg.streaming else ():
             log(
                 f"warning: {part.key(Split(name))}: source and target are like target and source of the "
@@ -265,6 +267,14 @@ def prepare(
         require_known(kept.tgt, trained.labels, name)
     run.seal()
     return TrainingData(training, trained, examples.epochs(training, trained, log))
+
+
+def _blank_sides(cfg: DataConfig, text: ParallelText) -> Iterator[str]:
+    """Yield the sides of pairs to score on that have nothing but spaces and pieces such as tags."""
+    symbols = set(cfg.symbols)
+    for side, lines in (("source", text.src if cfg.has_source else []), ("target", text.tgt)):
+        if lines and all(symbols.issuperset(line.split()) for line in lines):
+            yield side
 
 
 def _first_tokenizer(

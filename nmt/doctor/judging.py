@@ -177,21 +177,13 @@ def share(count: int, total: int) -> str:
 
 
 def _missing(data: DataConfig) -> Iterator[Finding]:
-    for split in (Split.validation, Split.test):
+    for split in Split:
         if not has_split(data, split):
-            need = "training needs" if split is Split.validation else "the score at the end needs"
-            yield Finding(
-                Severity.note,
-                split.value,
-                "missing",
-                f"is not set; {need} it",
-                f"set {data.key(split)}"
-                + (
-                    ""
-                    if need[0] == "t" and split is Split.validation
-                    else ", or data.scored_split=validation"
-                ),
-            )
+            need, other = "training needs", ""
+            if split is Split.test:
+                need, other = "the score at the end needs", ", or data.scored_split=validation"
+            text = f"is not set; {need} it"
+            yield Finding(Severity.note, split.value, "missing", text, f"set {data.key(split)}{other}")
 
 
 def _unscorable(data: DataConfig) -> Iterator[Finding]:

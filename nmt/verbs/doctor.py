@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.composed import Composed
-from nmt.data.sources import NoData, set_configs
+from nmt.data.pairs import Split
+from nmt.data.sources import NoData, has_split, set_configs
 from nmt.doctor.configs import DoctorConfig
 from nmt.doctor.corpus import SplitReport, examined
 from nmt.doctor.environment import Fact, environment
@@ -30,6 +31,9 @@ def run(trial: Composed) -> dict[str, Any]:
         raise UserError(
             f"sets={first_of(cfg.sets)}: further corpora are looked at beside one; name it: data=..."
         )
+    if not isinstance(cfg.data, NoData) and not any(has_split(cfg.data, split) for split in Split):
+        keys = ", ".join(cfg.data.key(split) for split in Split)
+        raise UserError(f"data={cfg.data.name} names nothing to look at; set {keys} or some of them")
     if isinstance(cfg.data, NoData):
         title, reports = "nmt doctor: the environment", list[SplitReport]()
         facts, findings = environment()

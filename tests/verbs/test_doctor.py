@@ -299,3 +299,16 @@ def test_keys_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "doctor.page must name a file, but is empty" in capsys.readouterr().err
     assert main(["doctor", "doctor.sample=-1"]) == 2
     assert "doctor.sample must not be negative, but is -1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", ["files", "mixture"])
+def test_nothing_to_look_at_is_an_error(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", f"data={data}"]) == 2
+    assert f"error: data={data} names nothing to look at; set data." in capsys.readouterr().err
+
+
+def test_a_split_for_training_that_is_not_set_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *written(tmp_path, validation=sentences(20))]) == 0
+    assert "train: is not set; training needs it" in capsys.readouterr().out

@@ -11,6 +11,8 @@ import pytest
 
 from nmt.cli import main
 from nmt.data import examples, shards
+from nmt.data.pairs import Split
+from nmt.data.sources import DemoData, load
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
 
@@ -95,3 +97,41 @@ def test_a_killed_preparation_goes_on(data: list[str], tmp_path: Path) -> None:
 def test_a_bad_filter_is_refused_with_its_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "data=toy", "data.filters=[{name: length, max: -1}]"]) == 2
     assert "data.filters[0].max must not be negative, but is -1" in capsys.readouterr().err
+
+
+MIXED = [
+    "data=mixture",
+    "data.target_tags=true",
+    "data.corpora={a: {name: files, train: train, validation: dev, test: test}}",
+]
+FILES = ["data=files", "data.train=train", "data.validation=dev", "data.test=test"]
+
+
+@pytest.mark.parametrize(("data", "key"), [(FILES, "data"), (MIXED, "data.corpora.NAME")])
+def test_pairs_to_score_on_without_text_are_told(
+    data: list[str],
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    lines = load(DemoData(), Split.train)
+    for split, size in (("train", 200), ("dev", 20), ("test", 20)):
+        for language, side in (("en", lines.src), ("de", lines.tgt)):
+            is_blank = (split, language) in (("dev", "en"), ("test", "de"))
+            Path(f"{split}.{language}").write_text("".join(f"{'' if is_blank else x}\n" for x in side[:size]))
+    assert main(["prepare", *data, "tokenizer.vocab_size=120"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert told == [
+        f"warning: {key}.validation: no source line has text, so its scores mean nothing",
+        f"warning: {key}.test: no target line has text, so its scores mean nothing",
+    ]
+
+
+def test_a_mixture_of_nothing_has_no_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "data=mixture"]) == 2
+    told = capsys.readouterr().err
+    assert "data.corpora is not set" in told
+    assert "labels" not in told
