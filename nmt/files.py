@@ -250,6 +250,13 @@ def require_space(folder: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, but {free:,} are free")
 
 
+def require_place(folder: Path, other: str) -> None:
+    """Raise `UserError` where a part of the path of `folder`, which need not exist, is no directory."""
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise UserError(f"cannot write to the directory {folder}: {place} is a file; {other}")
+
+
 def sync(path: Path) -> None:
     """Flush a file or the names in a folder to the disk: a rename is on the disk only when its folder is."""
     descriptor = os.open(path, os.O_RDONLY)

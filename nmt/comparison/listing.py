@@ -215,7 +215,8 @@ def _cells(record: RunRecord, *, with_name: bool) -> list[str]:
     scores = [
         f"{name}{values[metric]:.2f}" if metric in values else "-" for values in (record.validation, test)
     ]
-    steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps else "")
+    is_of_training = record.state not in ("imported", "exported")
+    steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps and is_of_training else "")
     return [
         visible(str(record.path)),
         record.state,

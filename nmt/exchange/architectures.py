@@ -22,6 +22,11 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
     Raises:
         UserError: the architecture is none of `ARCHITECTURES`, or the folder is damaged or incomplete.
     """
+    if "nmt_version" in folder.config:
+        raise UserError(
+            f"{folder.path} is an export of nmt itself with format=safetensors, for other programs; one with "
+            "format=nmt is a run, and needs no import"
+        )
     found = str(folder.config.get("model_type"))
     if found not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)

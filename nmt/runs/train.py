@@ -354,7 +354,8 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         chosen = cfg.trainer.average_of, cfg.trainer.average
         steps = selected_steps(*chosen, saved, train_state, cfg.trainer)
         if len(steps) < cfg.trainer.average:
-            warn(f"trainer.average={cfg.trainer.average}, but only {len(steps)} checkpoints are there")
+            there = "1 checkpoint is" if len(steps) == 1 else f"{len(steps)} checkpoints are"
+            warn(f"trainer.average={cfg.trainer.average}, but only {there} there")
         results, of_average = _averaged(trained, run, steps, best, train_state, log)
     load_weights(trained.model, run, cfg, "final")
     if trained.world.is_main and (old := run.forget_evaluations(identify_checkpoint(run.path)[1])):

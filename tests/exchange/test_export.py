@@ -209,6 +209,8 @@ def test_an_exported_run_in_half_the_bytes_is_what_other_runs_start_from(
     assert all(torch.equal(found[name], expected[name].bfloat16().float()) for name in expected)
     assert read_run(folder).state == "exported"
     capsys.readouterr()
+    assert main(["runs", str(folder)]) == 0
+    assert re.search(r" exported +0 +- ", capsys.readouterr().out)  # of no number of updates
     short = ("trainer.max_steps=1", "runtime.device=cpu", "data=toy")
     assert main(["train", f"run={folder}", *short]) == 2
     assert capsys.readouterr().err == (

@@ -161,6 +161,7 @@ def test_the_corpus_of_an_imported_run_must_be_named(
     ("name", "content", "message"),
     [
         ("config.json", '{"model_type": "t5"}', "model_type='t5'; those that can be imported are marian"),
+        ("config.json", '{"nmt_version": "1"}', "is an export of nmt itself with format=safetensors, for"),
         ("config.json", '{"model_type": "marian"}', "d_model is missing"),
         ("config.json", "[1]", "it holds list where an object is expected"),
         ("config.json", '{"a":' * 9999 + "1" + "}" * 9999, "is nested more than 32 deep"),

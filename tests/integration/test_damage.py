@@ -114,7 +114,7 @@ def test_a_damaged_member_of_an_average_is_replaced(run: Path, train: Callable[.
     assert results.get("averaged_steps", [2, 8]) == [2, 8]
     shutil.rmtree(checkpoint(run, 2))
     (run / "results.json").unlink()
-    assert "warning: trainer.average=2, but only 1 checkpoints are there" in train(0)
+    assert "warning: trainer.average=2, but only 1 checkpoint is there" in train(0)
     assert json.loads((run / "results.json").read_text()).get("averaged_steps", [8]) == [8]
 
 

@@ -402,6 +402,16 @@ def test_what_cannot_be_done_is_refused_before_anything_is_translated(
     assert not (tmp_path / "student").exists()
 
 
+def test_a_file_in_the_place_of_the_run_is_refused_before_anything_is_translated(
+    nmt: Command, teacher: Path, tmp_path: Path, translated: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for run in ("file", "file/student"):
+        done = nmt("distil", f"teacher={teacher}", "model=transformer_tiny", f"run={run}", cwd=tmp_path)
+        assert (done.returncode, translated) == (2, [])
+        assert f"cannot write to the directory {run}: {tmp_path / 'file'} is a file; choose" in done.stderr
+
+
 def config(*arguments: str) -> DistilConfig:
     (trial,) = compose(VERBS["distil"], [*STUDENT, *arguments])
     return trial.to_config(DistilConfig)
