@@ -6,6 +6,7 @@ recorded.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -85,7 +86,13 @@ def model_card(run: Run, cfg: ExportConfig, program: str, longest: int) -> str:
     }
     (title, text), *rest = parts.items()
     sections = "".join(f"\n## {name}\n\n{content}\n" for name, content in rest)
-    return f"{_front_matter(run, cfg)}\n# {title}\n\n{text}\n{sections}"
+    return _without_home(f"{_front_matter(run, cfg)}\n# {title}\n\n{text}\n{sections}")
+
+
+def _without_home(text: str) -> str:
+    """Return a text for others, in which paths do not tell the home directory of whoever trained."""
+    home = os.path.expanduser("~").rstrip("/")
+    return text.replace(f"{home}/", "~/") if home else text
 
 
 def _mean(cfg: ExportConfig) -> str:

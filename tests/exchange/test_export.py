@@ -452,8 +452,9 @@ def test_every_file_of_a_folder_is_as_readable_as_any(tmp_path: Path, form: str)
     assert {file.stat().st_mode for file in folder.rglob("*") if file.is_file()} == {expected}
 
 
-def test_the_card_says_what_is_recorded(run: Path) -> None:
-    command = ["/somewhere/nmt/__main__.py", "train", "data=toy", "run=a b"]
+def test_the_card_says_what_is_recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    command = ["/somewhere/nmt/__main__.py", "train", "data=toy", "run=a b", "init=/home/me/base"]
     facts = {"command": command, "python": "3.11.7", "packages": {"nmt": "0.1.0", "torch": "2.13.0"}}
     (run / "environment.json").write_text(json.dumps(facts), encoding="utf-8")
     card = (exported(run, "safetensors") / "README.md").read_text(encoding="utf-8")
@@ -461,7 +462,7 @@ def test_the_card_says_what_is_recorded(run: Path) -> None:
         "license: LICENSE-PLACEHOLDER",
         "LICENSE-PLACEHOLDER: no license was chosen yet.",
         "None recorded: the run has no finished training of its own.",
-        "nmt train data=toy 'run=a b'",
+        "nmt train data=toy 'run=a b' init=~/base",
         "| pairs after filtering | not recorded |",
         "| d_model | 8 |",
         "| torch | 2.13.0 |",
