@@ -177,7 +177,7 @@ def share(count: int, total: int) -> str:
 
 
 def _missing(data: DataConfig) -> Iterator[Finding]:
-    for split in Split:
+    for split in dict.fromkeys((Split.train, Split.validation, data.scored_split)):
         if not has_split(data, split):
             need, other = "training needs", ""
             if split is Split.test:

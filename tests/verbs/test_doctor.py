@@ -118,6 +118,19 @@ def test_every_fault_is_counted_and_told(
     assert severities == sorted(severities, key=["breaks", "costs", "note"].index)
 
 
+def test_a_split_that_is_not_scored_is_not_missing(tmp_path: Path) -> None:
+    arguments = written(tmp_path, train=sentences(20), validation=sentences(5, seed=1))
+    shown = ["doctor.sample=0", "doctor.examples=0"]
+
+    def missing(*more: str) -> list[str]:
+        report = examined(tmp_path, [*arguments, *shown, *more])
+        return [one["where"] for one in report["findings"] if one["kind"] == "missing"]
+
+    assert missing() == ["test"]
+    assert missing("data.scored_split=validation") == []
+    assert missing("data.scored_split=validation", "data.validation=null") == ["validation"]
+
+
 def test_the_report_is_the_same_each_time(faulty: list[str], tmp_path: Path) -> None:
     first = examined(tmp_path, faulty)
     assert examined(tmp_path, faulty) == first
