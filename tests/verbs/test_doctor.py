@@ -118,6 +118,17 @@ def test_every_fault_is_counted_and_told(
     assert severities == sorted(severities, key=["breaks", "costs", "note"].index)
 
 
+@pytest.mark.parametrize(("number", "severity"), [(100, "costs"), (101, "note")])
+def test_duplicates_but_for_case_cost_quality_from_one_in_a_hundred_on(
+    tmp_path: Path, number: int, severity: str
+) -> None:
+    good = sentences(number - 1)
+    arguments = written(tmp_path, train=[*good, (good[0][0].upper(), good[0][1])])
+    report = examined(tmp_path, [*arguments, "doctor.sample=0"])
+    (found,) = [one for one in report["findings"] if one["kind"] == "near_duplicates"]
+    assert found["severity"] == severity
+
+
 def test_a_split_that_is_not_scored_is_not_missing(tmp_path: Path) -> None:
     arguments = written(tmp_path, train=sentences(20), validation=sentences(5, seed=1))
     shown = ["doctor.sample=0", "doctor.examples=0"]
