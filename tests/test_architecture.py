@@ -220,6 +220,12 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_the_verbs_that_processes_share_are_those_of_the_docs() -> None:
+    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"`train`[^.]*?(?:\.md[^.]*)?share their work", text)
+    assert set(re.findall(r"`(\w+)`", told)) == {verb.name for verb in VERBS.values() if verb.shared}
+
+
 def test_every_training_in_the_docs_can_be_composed() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
