@@ -44,7 +44,9 @@ def choose_apart(
 
 
 def merged(groups: list[list[Hypothesis]], num_groups: int, n_best: int) -> list[list[Hypothesis]]:
-    """Return the `n_best` hypotheses of each sentence, best first, each once: the best of every group first.
+    """Return `n_best` hypotheses of each sentence, best first, each once.
+
+    The best of every group is taken before any second one.
 
     `groups` has the hypotheses of each group, best first; the groups of a sentence are adjacent.
     """

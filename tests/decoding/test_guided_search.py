@@ -285,7 +285,7 @@ def test_groups_without_a_penalty_are_the_same_beam_and_with_one_they_differ() -
             assert one.log_prob == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_best_of_every_group_comes_before_the_second_best() -> None:
+def test_the_best_of_every_group_is_taken_before_any_second_one_and_all_are_sorted() -> None:
     first = [Hypothesis([4], -1.0, -1.0), Hypothesis([5], -2.0, -2.0)]
     second = [Hypothesis([4], -1.0, -1.0), Hypothesis([6], -3.0, -3.0)]
     third = [Hypothesis([7], -9.0, -9.0)]
