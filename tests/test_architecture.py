@@ -139,6 +139,23 @@ def test_functions_stay_short(path: Path) -> None:
     assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
 
 
+def test_exception_is_caught_only_where_contributing_says_so() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"`Exception` is caught only.*?;", text, flags=re.DOTALL)
+    handlers = {
+        path.relative_to(ROOT).as_posix(): [
+            node.type for node in ast.walk(CODE[path]) if isinstance(node, ast.ExceptHandler)
+        ]
+        for path in FILES.values()
+    }
+    catching = {
+        path
+        for path, types in handlers.items()
+        if "Exception" in [ast.unparse(x) if x else "Exception" for x in types]
+    }
+    assert set(re.findall(r"`(nmt/[\w/]+\.py)`", told)) == catching
+
+
 @pytest.mark.parametrize(
     "code",
     [
