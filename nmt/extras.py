@@ -24,9 +24,7 @@ class Extra(NamedTuple):
 
 
 EXTRAS: dict[str, Extra] = {
-    "export": Extra(
-        ("ctranslate2", "transformers"), "`nmt export`, and `nmt import` of models of transformers"
-    ),
+    "export": Extra(("ctranslate2", "transformers"), "`nmt export` to CTranslate2 and Hugging Face"),
     "search": Extra(("optuna",), "sweeps that search"),
     "serve": Extra(("fastapi", "uvicorn"), "`nmt serve`"),
     "zst": Extra(("backports.zstd",), "corpora compressed by Zstandard"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,16 @@ def test_the_extras_are_those_of_the_package() -> None:
     rows = re.findall(r"^(\w+) = \[(.*?)\]", section, flags=re.MULTILINE)
     listed = {name: tuple(re.findall(r'"([\w.-]+)', packages)) for name, packages in rows}
     assert {name: extra.distributions for name, extra in extras.EXTRAS.items()} == listed
+
+
+def test_an_import_needs_no_extra_and_none_says_so() -> None:
+    modules = [name for extra in extras.EXTRAS.values() for name in extra.modules or extra.distributions]
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({modules}); "
+        "import nmt.exchange.importing, nmt.exchange.m2m100, nmt.exchange.marian"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not [name for name, extra in extras.EXTRAS.items() if "import" in extra.purpose]
 
 
 @pytest.mark.parametrize("missing", ["MeCab", "ipadic"])
