@@ -110,9 +110,10 @@ def _topic(
     if not keys and topic not in groups:
         names = [*groups, *(str(name) for name in cfg if isinstance(cfg._get_node(name), DictConfig))]
         known = [*names, *leaves(cfg), *(key.rpartition(".")[2] for key in leaves(cfg))]
-        parts = ", ".join(dict.fromkeys(names))
+        kind, listed = ("parts", names) if names else ("keys", list(leaves(cfg)))
         raise UserError(
-            f"nmt {verb.name} has no part or key {topic!r}{suggest(topic, known)}; the parts are {parts}"
+            f"nmt {verb.name} has no part or key {topic!r}{suggest(topic, known)}; "
+            f"the {kind} are {', '.join(dict.fromkeys(listed))}"
         )
     yield from keys
 

@@ -95,6 +95,10 @@ def test_help_of_nothing_that_is_there(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err.startswith(
         "error: nmt train has no part or key 'optimiser'; did you mean 'optimizer'?; the parts are data, "
     )
+    assert main(["reproduce", "--help", "xyz"]) == 2
+    assert capsys.readouterr().err == (
+        "error: nmt reproduce has no part or key 'xyz'; the keys are run, output, tolerance\n"
+    )
 
 
 def test_the_keys_that_are_changed_first_come_first(capsys: pytest.CaptureFixture[str]) -> None:
