@@ -49,6 +49,11 @@ class Wish:
         """The most tokens that spell the text to begin with."""
         return len(self.prefix) + len(self.rest)
 
+    @property
+    def num_asked(self) -> int:
+        """The most tokens that spell what must be there."""
+        return self.beginning + sum(map(len, self.must))
+
 
 def length_limits(
     src_mask: Tensor, max_length: int | None, cfg: DecodingConfig, wishes: Sequence[Wish] | None = None
@@ -62,7 +67,7 @@ def length_limits(
     if cfg.has_minimum:
         limits = list(map(max, limits, (1 + least for least in fewest_tokens(lengths, cfg))))
     if wishes is not None:
-        demands = [wish.beginning + sum(map(len, wish.must)) for wish in wishes]
+        demands = [wish.num_asked for wish in wishes]
         demands = [demand + cfg.max_length_offset + 1 if demand else 0 for demand in demands]
         limits = list(map(max, limits, demands))
     if max_length is not None:

@@ -98,11 +98,12 @@ def translate(
     numbers: Sequence[int] | None = None,
     world: World = ALONE,
     token_scores: bool = False,
+    warn_unmet: bool = True,
 ) -> list[Translation]:
     """Return one translation per line, in the order of `lines`, on every rank of `world`.
 
-    `token_scores` asks for `tokens` and `log_probs` of each translation, which take another pass;
-    `warn` gets a message about lines whose requests are not met.
+    `token_scores` asks for `tokens` and `log_probs` of each translation, which take another pass; unless
+    `warn_unmet` is False, `warn` gets a message about lines whose requests are not met.
 
     The batches are the same however many ranks there are, and each rank searches for its part of them.
 
@@ -141,7 +142,8 @@ def translate(
     for numbers, sentences in zip(batches, world.unshard(found), strict=True):
         for i, several in zip(numbers, sentences, strict=True):
             translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])
-    if unmet := list(dict.fromkeys(named[i] for i, one in enumerate(translations) if one.unmet)):
+    unmet = list(dict.fromkeys(named[i] for i, one in enumerate(translations) if one.unmet))
+    if unmet and warn_unmet:
         warn(unmet_message(unmet, len(set(named))))
     return translations
 
@@ -195,12 +197,7 @@ class _Asked:
     def require_room(self, most: int, numbers: Sequence[int]) -> None:
         """Raise `UserError` for a line that asks for more than `most` tokens: search would have no end."""
         for number, wish in zip(numbers, self.made, strict=False):
-            asked = wish.beginning + sum(map(len, wish.must))
-            if asked > most:
-                raise UserError(
-                    f"line {number}: prefix and must have {asked:,} tokens, but as in a source, at "
-                    f"most {most:,} can be asked for"
-                )
+            require_room(wish, most, f"line {number}")
 
     def wishes(self, numbers: Sequence[int]) -> list[Wish] | None:
         """Return the wishes for a batch of lines, or None where there is none in all lines."""
@@ -239,6 +236,15 @@ def _of_sentence(tokens: Sequence[str], right_to_left: bool) -> slice:
     if not places:
         return slice(None)
     return slice(places[0]) if right_to_left else slice(places[-1] + 1, None)
+
+
+def require_room(wish: Wish, most: int, name: str) -> None:
+    """Raise `UserError` that names the line for a wish of more than `most` tokens."""
+    if wish.num_asked > most:
+        raise UserError(
+            f"{name}: prefix and must have {wish.num_asked:,} tokens, but as in a source, at most {most:,} "
+            "can be asked for"
+        )
 
 
 @contextmanager

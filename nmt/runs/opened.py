@@ -231,13 +231,14 @@ class Run(TrainedModel):
         numbers: Sequence[int],
         *,
         warn: Log = warn,
-        token_scores: bool = False,
+        **options: bool,
     ) -> list[Translation]:
         """Return the translation of each request of `asking_for`, without that of its context.
 
-        `numbers` are those of the lines of the requests.
+        `numbers` are those of the lines of the requests; `options` are `token_scores` and `warn_unmet` of
+        `nmt.decoding.translate`.
         """
-        shared: dict[str, Any] = {"device": self.device, "token_scores": token_scores, "warn": warn}
+        shared: dict[str, Any] = {"device": self.device, "warn": warn, **options}
 
         def one_by_one(requests: list[Request], places: Sequence[int]) -> list[Translation]:
             named = [numbers[place] for place in places]

@@ -21,10 +21,16 @@ from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
-from nmt.decoding.requests import Glossary, Request
+from nmt.decoding.requests import Glossary, Request, Wishes
 from nmt.decoding.score import score_ids
 from nmt.decoding.segments import Segments
-from nmt.decoding.translate import Translation, beginnings, is_shortened, longest_source
+from nmt.decoding.translate import (
+    Translation,
+    beginnings,
+    is_shortened,
+    longest_source,
+    require_room,
+)
 from nmt.errors import UserError
 from nmt.runs.markup import Markup, Part
 from nmt.runs.opened import Run
@@ -73,14 +79,9 @@ def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> li
     """Return the answer to each line; all questions have one search."""
     search = questions[0].search
     markup, segments = _parts(run, lines, questions)
-    fronts = [_front(run, one.src) for one in segments.requests]
-    plain = [
-        replace(request, src=request.src[len(front) :])
-        for request, front in zip(segments.requests, fronts, strict=True)
-    ]
-    wishes = map(Request.of, run.with_terms(plain, Glossary({})))
-    offered = [replace(wish, src=front + wish.src) for wish, front in zip(wishes, fronts, strict=True)]
-    found = run.translated_requests(offered, search, range(1, len(offered) + 1))
+    plain, offered = _offered(run, segments.requests)
+    # What is unmet is in the answers; what would be cut, or has no room, is refused by `num_tokens`.
+    found = run.translated_requests(offered, search, range(1, len(offered) + 1), warn_unmet=False)
     whole = segments.joined(found)
     parts = [
         Part(one.src, asked.src, translation)
@@ -127,6 +128,14 @@ def _parts(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> tup
     return markup, Segments(found)
 
 
+def _offered(run: Run, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
+    """Return requests without what stands in front of their sentences, and with what their terms ask for."""
+    fronts = [_front(run, one.src) for one in requests]
+    plain = [replace(one, src=one.src[len(front) :]) for one, front in zip(requests, fronts, strict=True)]
+    wishes = map(Request.of, run.with_terms(plain, Glossary({})))
+    return plain, [replace(wish, src=front + wish.src) for wish, front in zip(wishes, fronts, strict=True)]
+
+
 def _front(run: Run, line: str) -> str:
     """Return what stands in front of the sentence itself: the tag of a language, and the context."""
     if run.cfg.data.context and CONTEXT_SEPARATOR in line:
@@ -134,19 +143,23 @@ def _front(run: Run, line: str) -> str:
     return next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
 
 
-def num_tokens(run: Run, lines: Sequence[str], question: Question) -> list[int]:
-    """Return the number of source tokens of each line, EOS counted, and inline tags not.
+def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequence[int]) -> list[int]:
+    """Return the number of source tokens of each line, EOS and offered terms counted, and inline tags not.
 
     Raises:
-        UserError: a line has more tokens than are read; names the line by its number from 0.
+        UserError: a line has more tokens than are read, or asks for more; names the line by its number, from
+            0, among those of the request, which `numbers` has of each line.
     """
     longest = longest_source(run.model, question.search)
     _, segments = _parts(run, lines, [question] * len(lines))
-    sources = [one.src for one in segments.requests]
-    encoded = run.tokenizer.encode_src(beginnings(sources, longest))
-    for number, line, ids in zip(segments.lines, sources, encoded, strict=True):
-        if len(ids) > longest or is_shortened(line, len(ids), longest):
-            raise UserError(f"text[{number}] has more than the {longest} tokens that are read; split it")
+    _, offered = _offered(run, segments.requests)
+    encoded = run.tokenizer.encode_src(beginnings([one.src for one in offered], longest))
+    wishes = Wishes(run.tokenizer)
+    for line, one, ids in zip(segments.lines, offered, encoded, strict=True):
+        name = f"text[{numbers[line]}]"
+        if len(ids) > longest or is_shortened(one.src, len(ids), longest):
+            raise UserError(f"{name} has more than the {longest} tokens that are read; split it")
+        require_room(wishes.of(one), longest, name)
     return [sum(map(len, several)) for several in segments.by_line(encoded)]
 
 

@@ -67,7 +67,7 @@ class Service:
         require_lines(body.lines, self.cfg)
         try:
             asked = self.task.asked(body)
-            tokens = num_tokens(self.task.run, asked.lines, asked.question)
+            tokens = num_tokens(self.task.run, asked.lines, asked.question, asked.numbers)
             if sum(tokens) > self.cfg.queue_tokens:
                 raise TooLarge(
                     f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"

@@ -44,7 +44,7 @@ class Classification(ServedTask[ClassificationRequest]):
         """Return the texts; raise `UserError` for a line that has not as many as the model reads."""
         for number, line in enumerate(body.lines):
             self.run.require_texts(line, f"text[{number}]")
-        return Asked(body.lines, self._question)
+        return Asked(body.lines, self._question, range(len(body.lines)))
 
     def answers(self, lines: Sequence[str], questions: Sequence[Question]) -> list[Answer]:
         """Return the label and the probabilities of each line."""

@@ -44,6 +44,8 @@ class Asked:
     lines: list[str]
     """What the model reads: a line of the request, or the sentences of one."""
     question: Question
+    numbers: Sequence[int]
+    """For each of `lines` the number, from 0, of the line of the request that it is of."""
     whole: Callable[[list[Answer]], list[Answer]] = lambda answers: answers
     """Function from the answers to `lines` to those to the lines of the request."""
 

@@ -74,7 +74,8 @@ class Translation(ServedTask[TranslationRequest]):
             self.run.require_markup()
         question.request("")  # refuses what no translation can be asked for
         lines, counts = self._parts(body, question)
-        return Asked(lines, question, functools.partial(_joined, counts=counts))
+        numbers = [number for number, count in enumerate(counts) for _ in range(count)]
+        return Asked(lines, question, numbers, functools.partial(_joined, counts=counts))
 
     def answers(self, lines: Sequence[str], questions: Sequence[Question]) -> list[Answer]:
         """Return the translation of each line."""

@@ -82,11 +82,11 @@ def test_only_what_is_asked_for_is_answered_also_for_blank_lines(run: Run) -> No
 
 def test_a_line_that_would_be_cut_is_named(run: Run) -> None:
     search = replace(run.cfg.decoding, max_source_tokens=8)
-    assert num_tokens(run, ["ab"], Question(search))[0] <= 8
+    assert num_tokens(run, ["ab"], Question(search), [0])[0] <= 8
     with pytest.raises(UserError, match=r"text\[1\] has more than the 8 tokens that are read; split it"):
-        num_tokens(run, ["ab", 5 * "ab ba "], Question(search))
+        num_tokens(run, ["ab", 5 * "ab ba "], Question(search), [0, 1])
     with pytest.raises(UserError, match=r"text\[0\]"):
-        num_tokens(run, [f"a{1000 * ' '}b"], Question(search))
+        num_tokens(run, [f"a{1000 * ' '}b"], Question(search), [0])
 
 
 def test_a_run_that_begins_with_the_tag_of_a_language(tmp_path: Path) -> None:
@@ -131,5 +131,14 @@ def test_a_line_with_tags_is_split_as_by_translate(run: Run) -> None:
     assert all(found[0]["text"].count(tag) == 1 for tag in ("<b>", "</b>", "<a title='X. Yes'>", "<i>"))
     assert len(found[0]["sentences"]) == 3
     assert "sentences" not in found[1]  # the app splits lines without tags
-    plain = num_tokens(run, ["Ab ba. Cd dc. Ef fe."], asked[1])[0]
-    assert num_tokens(run, lines[:1], asked[0])[0] >= plain
+    plain = num_tokens(run, ["Ab ba. Cd dc. Ef fe."], asked[1], [0])[0]
+    assert num_tokens(run, lines[:1], asked[0], [0])[0] >= plain
+
+
+def test_terms_that_make_a_line_too_long_are_counted(tmp_path: Path) -> None:
+    run = open_run(untrained(tmp_path / "run", "data.augment=[{name: terms}]"), runtime_cfg=CPU)
+    question = Question(replace(run.cfg.decoding, max_source_tokens=14), terms=(("ab", "cd dc cd dc"),))
+    assert run.knows_terms
+    assert len(num_tokens(run, ["ba"], question, [0])) == 1
+    with pytest.raises(UserError, match=r"text\[3\] has more than the 14 tokens that are read"):
+        num_tokens(run, ["ba", "ab"], question, [2, 3])

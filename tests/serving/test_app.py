@@ -74,6 +74,22 @@ def test_wishes_reach_the_search(client: Client, run: Run) -> None:
     assert (status, "beam_size" in answer["error"]) == (422, True)
 
 
+def test_what_is_unmet_is_told_to_the_client_alone(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    _, _, answer = client.post({"text": ["ab", "ba"], "must": ["Q"]})
+    assert [one["unmet"] for one in answer["translations"]] == [["Q"], ["Q"]]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_line_that_asks_for_too_much_has_the_number_of_the_request(
+    client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.cfg.decoding, "max_source_tokens", 20)
+    wishes = {"terms": {"gh": "ab" * 30}, "split": True}
+    status, _, answer = client.post({"text": ["Ab ba. Cd dc.", "gh"], **wishes})
+    assert status == 422
+    assert re.fullmatch(r"text\[1\]: prefix and must have \d+ tokens, .* at most 20 .*", answer["error"])
+
+
 def test_sentences_of_a_line_are_joined_and_lines_of_a_document_need_context(
     client: Client, run: Run
 ) -> None:
