@@ -303,6 +303,8 @@ def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
 def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
     """Yield the columns of `cfg` of the rows of a table, which are given with the numbers of their lines."""
     _, first = next(split)
+    if _is_blank(first):
+        raise _blank_row(f"{key}: {path}:1")
     header, columns = first, [*cfg.columns, *cfg.document_columns]
     by_number = all(column.isdecimal() for column in columns)
     if by_number:
@@ -334,9 +336,20 @@ def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, 
         if cfg.has_documents and not any(map(str.strip, row)):
             yield *[""] * num, None
             continue
+        if _is_blank(row):
+            raise _blank_row(f"{key}: {path}:{number}")
         if len(row) != len(header):
             raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
         yield row_of(row, number)
+
+
+def _is_blank(row: list[str]) -> bool:
+    """Return whether a row is a blank line, which has no columns; a pair may have two blank sides."""
+    return len(row) < 2 and not any(map(str.strip, row))
+
+
+def _blank_row(where: str) -> UserError:
+    return UserError(f"{where}: the line is blank; remove it")
 
 
 def _require_weights(cfg: TableConfig, texts: Sequence[str], where: str) -> None:
@@ -355,6 +368,8 @@ def _jsonl_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
             yield *[""] * num, None
             continue
         where = f"{path}:{number}"
+        if not line.strip():
+            raise _blank_row(f"{key}: {where}")
         record = _parsed(line, f"{key}: {where}")
         texts = [_text_of(column, record, cfg, where, key) for column in cfg.columns]
         _require_weights(cfg, texts, f"{key}: {where}")

@@ -337,6 +337,22 @@ def test_errors_in_tsv(tmp_path: Path, content: str, expected: str) -> None:
     assert error_of(FilesData(train=str(path))) == expected.format(path=path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.tsv", "en\tde\na\tb\n\n", 3),
+        ("a.tsv", " \nen\tde\n", 1),
+        ("a.csv", "en,de\n\na,b\n", 2),
+        ("a.csv", "\nen,de\n", 1),
+        ("a.jsonl", '{"en": "a", "de": "b"}\n\n', 2),
+    ],
+)
+def test_a_blank_line_is_no_row(tmp_path: Path, name: str, content: str, line: int) -> None:
+    path = write(tmp_path, name, content)
+    expected = f"data.train: {path}:{line}: the line is blank; remove it"
+    assert error_of(FilesData(train=str(path))) == expected
+
+
 @pytest.mark.parametrize(("name", "comma"), [("a.tsv", "\t"), ("a.csv", ",")])
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, name: str, comma: str) -> None:
     path = write(tmp_path, name, "en\tde\ten\nA dog.\tEin Hund.\tA cat.\n".replace("\t", comma))
