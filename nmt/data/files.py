@@ -291,11 +291,15 @@ def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
     reader = csv.reader(whole_lines(), strict=True)
 
     def split() -> Iterator[tuple[int, list[str]]]:
+        first = 1
         try:
             for row in reader:
                 yield reader.line_num, list(map(one_line, row))
+                first = reader.line_num + 1
         except csv.Error as error:
-            raise UserError(f"{key}: {path}:{reader.line_num}: not CSV: {error}") from error
+            last = reader.line_num
+            rows = f"; the row goes on to line {last:,}, so close a quote before that" if last > first else ""
+            raise UserError(f"{key}: {path}:{first}: not CSV: {error}{rows}") from error
 
     return _rows(split(), path, cfg, key)
 

@@ -499,6 +499,15 @@ def test_a_missing_text_is_told(tmp_path: Path) -> None:
         stream_text(TextData(train=str(tmp_path / "nothing.txt")), Split.validation)
 
 
+def test_a_quote_that_is_not_closed_is_told_where_its_row_begins(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", 'en,de\na,b\nc,"d\n' + "e,f\n" * 5)
+    expected = (
+        f"data.train: {path}:3: not CSV: unexpected end of data; the row goes on to line 8, so close a quote "
+        "before that"
+    )
+    assert error_of(FilesData(train=str(path))) == expected
+
+
 def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f'en,de\n"{"a" * 140_000}",b\nc,d\n')
     found = stream(FilesData(train=str(tmp_path / "train.csv")), Split.train).read()
