@@ -343,7 +343,10 @@ def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, 
         if _is_blank(row):
             raise _blank_row(f"{key}: {path}:{number}")
         if len(row) != len(header):
-            raise UserError(f"{key}: {path}:{number}: {len(row)} columns, but line 1 has {len(header)}")
+            raise UserError(
+                f"{key}: {path}:{number}: the number of columns is {len(row)}, but that of line 1 is "
+                f"{len(header)}; mend the line or remove it"
+            )
         yield row_of(row, number)
 
 

@@ -144,7 +144,7 @@ def translate(
             translations[i] = _best([Translation(**(one | {"truncated": i in cut})) for one in several])
     unmet = list(dict.fromkeys(named[i] for i, one in enumerate(translations) if one.unmet))
     if unmet and warn_unmet:
-        warn(unmet_message(unmet, len(set(named))))
+        warn(unmet_message(unmet))
     return translations
 
 
@@ -326,9 +326,9 @@ def cut_message(
     return f"only the first {size} {unit} of line {first_of(line_numbers)} are {done}, because {reason}"
 
 
-def unmet_message(line_numbers: Sequence[int], num_lines: int) -> str:
+def unmet_message(line_numbers: Sequence[int]) -> str:
     """Return the warning about translations that are not as their requests say."""
     return (
-        f"{len(line_numbers):,} of {num_lines:,} translations lack a text that they must have, or have one "
-        f"that they must avoid: line {first_of(line_numbers)}"
+        f"translations without a text that must be there, or with one that was to be avoided: "
+        f"{len(line_numbers):,}, line {first_of(line_numbers)}"
     )

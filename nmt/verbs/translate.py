@@ -69,9 +69,15 @@ def _request(cfg: TranslateConfig, line: str, number: int) -> Request:
     is_json, name = cfg.reads_json or cfg.documents, f"line {number} of the input"
     if not is_json and not cfg.prefixes:
         return Request(line)
-    if is_cut(line) and not cfg.documents:  # whose context counts, too
-        raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
+    if not cfg.documents:  # whose context would count, too
+        _require_whole(line, name)
     return Request.from_json(line, name) if is_json else Request.from_pair(line, name)
+
+
+def _require_whole(line: str, name: str) -> None:
+    """Raise `UserError` for a line of which only the beginning is read."""
+    if is_cut(line):
+        raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
 
 
 def _reader(cfg: TranslateConfig) -> Reader | None:
@@ -97,14 +103,17 @@ def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iter
     A blank line, or one of JSON that names another document, ends a document.
 
     Raises:
-        UserError: a line of JSON is no request; names the line.
+        UserError: a line of JSON is no request, or too long; names the line.
     """
     before: deque[str] = deque(maxlen=most)
     document = ""
     for number, line in enumerate(lines, start=1):
         is_blank = not line.strip()
-        reads = are_json and not is_blank
-        request = Request.from_json(line, f"line {number} of the input") if reads else None
+        request = None
+        if are_json and not is_blank:
+            name = f"line {number} of the input"
+            _require_whole(line, name)
+            request = Request.from_json(line, name)
         src = request.src if request else line
         if is_blank or not src.strip() or (request and request.document != document):
             before.clear()

@@ -328,13 +328,19 @@ def test_one_file_of_unknown_format_is_told(tmp_path: Path) -> None:
             "data.tgt=de: {path} has no column 'de', only en, dd; set data.tgt or data.tgt_column; "
             "without a header, give numbers: data.src_column=1 data.tgt_column=2",
         ),
-        ("en\tde\na\tb\na\n", "data.train: {path}:3: 1 columns, but line 1 has 2"),
-        ("en\tde\na\tb\tc\n", "data.train: {path}:2: 3 columns, but line 1 has 2"),
+        (
+            "en\tde\na\tb\na\n",
+            "data.train: {path}:3: the number of columns is 1, but that of line 1 is 2",
+        ),
+        (
+            "en\tde\na\tb\tc\n",
+            "data.train: {path}:2: the number of columns is 3, but that of line 1 is 2",
+        ),
     ],
 )
 def test_errors_in_tsv(tmp_path: Path, content: str, expected: str) -> None:
     path = write(tmp_path, "a.tsv", content)
-    assert error_of(FilesData(train=str(path))) == expected.format(path=path)
+    assert error_of(FilesData(train=str(path))).startswith(expected.format(path=path))
 
 
 @pytest.mark.parametrize(

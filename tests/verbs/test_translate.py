@@ -76,7 +76,7 @@ def test_json_in_and_out_is_what_python_returns(
     assert unmet["unmet"] == ["☃"]
     assert [line["truncated"] for line in found] == [False, False, False, True]
     assert (
-        "1 of 4 translations lack a text that they must have, or have one that they must avoid: line 3"
+        "translations without a text that must be there, or with one that was to be avoided: 1, line 3"
         in errors
     )
 
@@ -200,6 +200,14 @@ def test_tags_are_kept_and_plain_lines_are_as_ever(
     assert TRANSLATION.facts(cfg)["markup"] is True
     written = list(TRANSLATION.opened(cfg)(MARKED, 0, lambda _: None))
     assert written == [one.text for one in opened.translate(MARKED, markup=True)]
+
+
+def test_a_line_of_json_that_is_too_long_is_told_so_in_documents_too() -> None:
+    line = json.dumps({"src": "a " * MAX_LINE_CHARS})[: MAX_LINE_CHARS + 1]
+    with pytest.raises(
+        UserError, match=r"^line 1 of the input has more than 1,048,576 characters; remove it"
+    ):
+        list(with_previous_lines([line], 2, are_json=True))
 
 
 def test_a_long_context_is_no_line_that_is_too_long() -> None:
