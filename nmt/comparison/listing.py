@@ -215,8 +215,7 @@ def _cells(record: RunRecord, *, with_name: bool) -> list[str]:
     scores = [
         f"{name}{values[metric]:.2f}" if metric in values else "-" for values in (record.validation, test)
     ]
-    is_of_training = record.state not in ("imported", "exported")
-    steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps and is_of_training else "")
+    steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps else "")
     return [
         visible(str(record.path)),
         record.state,

@@ -79,9 +79,10 @@ class RunRecord:
 
     @property
     def steps(self) -> int | None:
-        """The limit of the training in steps."""
+        """The limit of the training in steps; None of a model that was not trained here."""
         value = self.config.get("trainer.max_steps")
-        return value if isinstance(value, int) else None
+        is_trained = self.state not in ("imported", "exported")
+        return value if is_trained and isinstance(value, int) else None
 
     def signatures_of(self, name: str) -> dict[str, str]:
         """Return how each score of the set `name` of `sets` was computed, by metric."""

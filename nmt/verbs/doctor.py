@@ -31,12 +31,12 @@ def run(trial: Composed) -> dict[str, Any]:
         raise UserError(
             f"sets={first_of(cfg.sets)}: further corpora are looked at beside one; name it: data=..."
         )
-    if not isinstance(cfg.data, NoData) and not any(has_split(cfg.data, split) for split in Split):
-        keys = ", ".join(cfg.data.key(split) for split in Split)
-        raise UserError(f"data={cfg.data.name} names nothing to look at; set {keys} or some of them")
     if isinstance(cfg.data, NoData):
         title, reports = "nmt doctor: the environment", list[SplitReport]()
         facts, findings = environment()
+    elif not any(has_split(cfg.data, split) for split in Split):
+        keys = ", ".join(cfg.data.key(split) for split in Split)
+        raise UserError(f"data={cfg.data.name} names nothing to look at; set {keys} or some of them")
     else:
         name = f"{cfg.data.name} ({cfg.data.src}-{cfg.data.tgt})" if cfg.data.has_source else cfg.data.name
         title, facts = f"nmt doctor: {name}", list[Fact]()
