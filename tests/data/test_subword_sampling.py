@@ -165,6 +165,8 @@ def require_drawn_from(probabilities: Mapping[tuple[int, ...], float], drawn: li
 
 
 def drawn_by_sentencepiece(name: str, line: str, alpha: float, count: int) -> list[tuple[int, ...]]:
+    """Return draws of a fixed seed: each call has a thread of its own, whose generator starts at the seed."""
+    sentencepiece.set_random_generator_seed(1)
     options = {"enable_sampling": True, "nbest_size": -1, "alpha": alpha}
     return [tuple(ids) for ids in processor(name).encode([line] * count, num_threads=1, **options)]
 
