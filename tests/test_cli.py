@@ -213,6 +213,11 @@ def test_info_shows_how_the_config_is_composed(
         ("train model.d_model=many", "model.d_model must be a whole number, but is 'many'"),
         ("train model.d_model=1.5", "model.d_model must be a whole number, but is 1.5"),
         ("train model.d_model=null", "model.d_model must be a whole number, but is null"),
+        (
+            "train trainer.eval_every_steps=null",
+            "trainer.eval_every_steps must be a number of updates such as 500, or of epochs or target tokens "
+            "such as '2 epochs' or '10M tokens', but is null",
+        ),
         ("train model.d_model.x=1", "model.d_model must be a whole number, but is a group of keys"),
         ("train model.dropout=x", "model.dropout must be a number, but is 'x'"),
         ("train trainer.max_minutes=x", "trainer.max_minutes must be a number or null, but is 'x'"),

@@ -57,17 +57,23 @@ def parsed(key: str, text: str) -> Length:
     """Return a typed length; raise `UserError`, which names `key`, where it is none."""
     found = _TYPED.fullmatch(text)
     if not found or not float(found[1]):
-        raise UserError(
-            f"{key} must be a number of updates such as 500, or of epochs or target tokens such as "
-            f"'2 epochs' or '10M tokens', but is {text!r}"
-        )
+        raise _no_length(key, repr(text))
     return Length(float(found[1]) * _TIMES[found[2]], found[3])
 
 
-def require_lengths(cfg: object, part: str, least: int, *names: str) -> None:
-    """Raise `UserError` unless these fields are None or lengths, those in updates of `least` or more."""
+def _no_length(key: str, value: str) -> UserError:
+    return UserError(
+        f"{key} must be a number of updates such as 500, or of epochs or target tokens such as "
+        f"'2 epochs' or '10M tokens', but is {value}"
+    )
+
+
+def require_lengths(cfg: object, part: str, least: int, *names: str, or_null: bool = False) -> None:
+    """Raise `UserError` unless these fields are lengths, those in updates of `least` or more, or None."""
     for name in names:
         value: object = getattr(cfg, name)
+        if value is None and not or_null:
+            raise _no_length(f"{part}.{name}", "null")
         if isinstance(value, float) and value.is_integer():
             raise UserError(f"{part}.{name} must be a whole number, but is {value}; write {value:.0f}")
         if value is not None and type(value) is not int:

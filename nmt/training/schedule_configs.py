@@ -74,7 +74,7 @@ class DecayConfig(PeakConfig):
                 f"schedule.final_rate must not exceed schedule.peak_rate={self.peak_rate}, "
                 f"but is {self.final_rate}"
             )
-        require_lengths(self, "schedule", 1, "decay_steps")
+        require_lengths(self, "schedule", 1, "decay_steps", or_null=True)
         is_known = are_counted(self.decay_steps, self.warmup_steps)
         if is_known and self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise UserError(

@@ -157,7 +157,7 @@ class TrainerConfig:
         if isinstance(self.max_steps, int):
             limits.append("max_steps")
         positive(self, "trainer", *limits, hint="; use null for no limit")
-        require_lengths(self, "trainer", 1, "max_steps")
+        require_lengths(self, "trainer", 1, "max_steps", or_null=True)
         not_negative(self, "trainer", "patience", "average", "num_samples", "max_recoveries")
         finite(self, "trainer", "divergence_ratio")
         within(self, "trainer", "[0, 1)", "ema_decay")
