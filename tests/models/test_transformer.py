@@ -167,7 +167,7 @@ def test_the_masks_of_a_gpu_change_nothing(
     """Hidden states and gradients with masks that are added, made once for all layers."""
     more: dict[str, Any] = {"prefix": Prefix.bidirectional} if kind is DecoderOnlyConfig else {}
     cfg = kind(d_model=16, d_ff=32, num_heads=2, dropout=0.0, positions=positions, **more)
-    model = build_model(cfg, src_vocab_size=23, tgt_vocab_size=23)
+    model = build_model(cfg, src_vocab_size=23, tgt_vocab_size=23).double()
     src, src_mask, tgt_in = sentences(3, 5, 4)
     masks: list[Tensor] = []
 
