@@ -100,7 +100,7 @@ def search_precision(precision: Precision | None, device: torch.device) -> Preci
     if precision is Precision.int8 and not (kernels.has_int8() or torch.backends.mkldnn.is_available()):
         raise UserError(
             "decoding.precision=int8 needs a torch with oneDNN, or the kernels in C++ and a processor with "
-            f"AVX-512 VNNI, but here torch has none and runs {kernels.status()}; use decoding.precision=auto"
+            f"AVX2, but here torch has none and runs {kernels.status()}; use decoding.precision=auto"
         )
     if precision is not Precision.auto:
         return precision
@@ -114,8 +114,13 @@ def _suitable(device: torch.device, *bf16: str) -> Precision:
     """Return what suits the device; `bf16` are the instructions of CPUs for which that is bf16."""
     if device.type == "cuda":
         return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
+    return Precision.bf16 if processor_has(*bf16) else Precision.fp32
+
+
+def processor_has(*instructions: str) -> bool:
+    """Return whether the CPU has one of `instructions`, by the names that torch gives them."""
     capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in torch 2.10
-    return Precision.bf16 if any(map(capabilities.get, bf16)) else Precision.fp32
+    return any(map(capabilities.get, instructions))
 
 
 def cores_allowed() -> int:

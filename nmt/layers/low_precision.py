@@ -2,7 +2,7 @@
 
 Only the operands of the products are rounded: weights once, inputs as they come. Sums, norms, softmax and the
 residual stream stay float32, so the copy takes the place of the model in any search. So do keys and values,
-but for those of Transformers with packed weights (AMX, VNNI), which `nmt.models.fused_step` keeps in bf16.
+but for those of Transformers with weights packed for a kernel, which `nmt.models.fused_step` keeps in bf16.
 
 8 bits: each output of a map has a scale for its weights, and each row of inputs has one of its own, so that a
 sentence has the same translation in every batch; sums are exact (Wu et al. 2016, section 6, and, with scales
@@ -12,7 +12,6 @@ of rows, Dettmers et al. 2022, section 2).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,12 +21,15 @@ from torch.nn import functional as F
 from nmt import kernels
 from nmt.kernels import fused
 from nmt.layers.blocks import AnyModule, FeedForward
+from nmt.runtime import processor_has
 from nmt.runtime_config import Precision
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 PACKED = {Precision.bf16: kernels.has_tiles, Precision.int8: kernels.has_int8}
 """Precision -> whether a kernel multiplies in it on this processor."""
 LARGEST_INT8 = 127
+VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
+"""Instructions that add up products of 8-bit numbers in 32 bits."""
 SMALLEST_SCALE = 1e-30
 """The scale of what is zero."""
 
@@ -35,9 +37,9 @@ SMALLEST_SCALE = 1e-30
 class LowPrecisionLinear(nn.Module):
     """`linear` with its weights and its inputs rounded to 16 or 8 bits; float32 in and out.
 
-    Where the processor has instructions for it (tiles of AMX for bf16, VNNI for 8 bits) a kernel multiplies
-    packed weights, and sums up and returns float32. Elsewhere torch multiplies: bf16 and fp16 with results
-    that are rounded, too, 8 bits by oneDNN. Shapes: M rows, I inputs, O outputs.
+    Where the processor has instructions for it (tiles of AMX for bf16, VNNI or AVX2 for 8 bits) a kernel
+    multiplies packed weights, and sums up and returns float32. Elsewhere torch multiplies: bf16 and fp16
+    with results that are rounded, too, 8 bits by oneDNN. Shapes: M rows, I inputs, O outputs.
     """
 
     def __init__(self, linear: nn.Linear, precision: Precision):
@@ -85,8 +87,8 @@ class LowPrecisionLinear(nn.Module):
 
     def _in_8_bits(self, rows: Tensor) -> Tensor:
         """Return (M, O) of rows (M, I) without a kernel."""
-        # Without VNNI, sums of two products of 8 bits would overflow: inputs have 7 bits there.
-        largest = LARGEST_INT8 if _has_vnni() else LARGEST_INT8 // 2
+        # Without VNNI, oneDNN's sums of two products of 8 bits would overflow: inputs have 7 bits there.
+        largest = LARGEST_INT8 if processor_has(*VNNI) else LARGEST_INT8 // 2
         units = rows.abs().amax(1, keepdim=True).clamp_min(SMALLEST_SCALE) / largest  # (M, 1)
         shifted = (rows / units).round_().add_(largest + 1).to(torch.uint8)
         shifts = torch.zeros(self.num_outputs, dtype=torch.int32)
@@ -94,12 +96,6 @@ class LowPrecisionLinear(nn.Module):
         arguments = (1.0, largest + 1, self.weight, self.scales, shifts, None, *output)
         y = torch.ops.onednn.qlinear_pointwise(shifted, *arguments) * units
         return y if self.bias is None else y + self.bias
-
-
-def _has_vnni() -> bool:
-    """Return whether the processor adds up products of 8-bit numbers in 32 bits."""
-    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in torch 2.10
-    return any(capabilities.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
 
 
 def in_low_precision(model: AnyModule, precision: Precision) -> AnyModule:

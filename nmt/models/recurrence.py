@@ -20,10 +20,19 @@ from torch import Tensor, nn
 
 from nmt.layers.blocks import Dropout, module_list
 from nmt.models.configs import Cell
+from nmt.runtime import processor_has
 
-UNFIT = {"cuda": torch.bfloat16, "cpu": torch.float16}
-"""Where layers run in float32 instead: autocast gives cuDNN fp16 for bf16, and oneDNN has no fp16 kernel."""
 KERNELS: dict[Cell, Callable[..., nn.RNNBase]] = {Cell.rnn: nn.RNN, Cell.gru: nn.GRU, Cell.lstm: nn.LSTM}
+
+
+def _needs_float32(device: str, dtype: torch.dtype) -> bool:
+    """Return whether layers run in float32 although autocast asks for `dtype`.
+
+    On CUDA autocast gives cuDNN fp16 for bf16. On CPU, oneDNN has bf16 with AVX-512 alone and no fp16.
+    """
+    if device == "cuda":
+        return dtype is torch.bfloat16
+    return device == "cpu" and (dtype is torch.float16 or not processor_has("avx512_bw"))
 
 
 class RecurrentLayer(nn.Module):
@@ -44,7 +53,7 @@ class RecurrentLayer(nn.Module):
         `states` (N, M, D) are those before the first position; None stands for zeros.
         """
         device = x.device.type
-        if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is UNFIT.get(device):
+        if torch.is_autocast_enabled(device) and _needs_float32(device, torch.get_autocast_dtype(device)):
             with torch.autocast(device, enabled=False):
                 return self._run(x.float(), None if states is None else states.float())
         return self._run(x, states)

@@ -251,6 +251,17 @@ def test_initial_weights(cell: Cell) -> None:
     assert torch.equal(b_ih + b_hh, forget_gate)
 
 
+@pytest.mark.parametrize("cell", Cell)
+def test_layers_in_bf16_are_in_float32_without_instructions_for_it(
+    monkeypatch: pytest.MonkeyPatch, cell: Cell
+) -> None:
+    layer, x = RecurrentLayer(cell, 16, 16), torch.randn(3, 5, 16)
+    expected = layer(x)[0]
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True}, raising=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(layer(x)[0], expected)
+
+
 @pytest.mark.parametrize("tying", [Tying.none, Tying.tgt_output])
 def test_two_vocabularies(sentences: Sentences, tying: Tying) -> None:
     model = build_model(RnnConfig(d_model=16, tying=tying), src_vocab_size=23, tgt_vocab_size=31)
