@@ -33,10 +33,7 @@ Tensor rotate(const Tensor& x, const Tensor& table, double sense) {
   TORCH_CHECK(channels % 2 == 0, "x must have an even number of channels, but its shape is ", in_words(x.sizes()));
   const float* angles = data_of<float>("table", table, {length, channels});
   Tensor out = at::empty(x.sizes(), x.options());
-  const Int32x16 sines = {0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14};
-  const Int32x16 swapped = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
-  const float s = float(sense);
-  const Vec16 signs = {-s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s, -s, s};
+  const Vec signs = (LANE & 1) != 0 ? broadcast(float(sense)) : broadcast(-float(sense));
   dispatch("x", x.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
     const T* in = data_of<T>("x", x, x.sizes(), Layout::dense_rows);
@@ -49,11 +46,11 @@ Tensor rotate(const Tensor& x, const Tensor& table, double sense) {
         T* to = result + row * heads * channels;
         for (int64_t c = 0; c < channels; c += LANES) {
           const int64_t count = channels - c;
-          const Vec16 angle = load(angles + t * channels + c, count);
-          const Vec16 sine = __builtin_shuffle(angle, sines) * signs, cosine = __builtin_shuffle(angle, sines + 1);
+          const Vec angle = load(angles + t * channels + c, count);
+          const Vec sine = __builtin_shuffle(angle, LANE & ~1) * signs, cosine = __builtin_shuffle(angle, LANE | 1);
           for (int64_t h = 0; h < heads; ++h) {
-            const Vec16 point = load(from + h * x.stride(2) + c, count);
-            store(to + h * channels + c, point * cosine + __builtin_shuffle(point, swapped) * sine, count);
+            const Vec point = load(from + h * x.stride(2) + c, count);
+            store(to + h * channels + c, point * cosine + __builtin_shuffle(point, LANE ^ 1) * sine, count);
           }
         }
       }
@@ -203,7 +200,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
 void softmax_backward(const float* grads, int64_t ld, const float* weights, float* out, const Sizes& n) {
   for (int64_t t = 0; t < n.queries; ++t) {
     const float *grad = grads + t * ld, *w = weights + t * n.ld;
-    Vec16 dots = {};
+    Vec dots = {};
     for (int64_t s = 0; s < n.ld; s += LANES) dots += load(grad + s) * load(w + s);
     const float dot = horizontal_sum(dots);
     for (int64_t s = 0; s < n.ld; s += LANES) store(out + t * n.ld + s, load(w + s) * (load(grad + s) - dot));

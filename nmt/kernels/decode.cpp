@@ -39,7 +39,7 @@ inline auto with_size(int64_t size, const F& f) {
 // The dot product of a and b.
 inline float dot(const float* a, const float* b, int64_t size) {
   return with_size(size, [=](auto n) {
-    Vec16 sum = {};
+    Vec sum = {};
     for (int64_t i = 0; i < n; i += LANES) sum += load(a + i, n - i) * load(b + i, n - i);
     return horizontal_sum(sum);
   });
@@ -157,8 +157,8 @@ Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Ten
   const float* numbers = data_of<float>("x", in, {rows, inputs});
   const LinearMap linear("weight", weight, bias, outputs, inputs);
   Tensor out = at::empty({rows, outputs}, x.options());
-  linear(numbers, rows, out.data_ptr<float>(), [=](int64_t, int64_t, Vec16 sum, int64_t) {
-    return relu ? maximum(Vec16{}, sum) : sum;
+  linear(numbers, rows, out.data_ptr<float>(), [=](int64_t, int64_t, Vec sum, int64_t) {
+    return relu ? maximum(Vec{}, sum) : sum;
   });
   return out;
 }
@@ -200,14 +200,14 @@ void offer_tokens(const float* logits, int64_t V, float before, int64_t parent, 
   const int64_t num_groups = ceil_div(V, GROUP);
   float largest = -INFINITE;
   for (int64_t g = 0; g < num_groups; ++g) {
-    Vec16 highest = broadcast(-INFINITE);
+    Vec highest = broadcast(-INFINITE);
     for (int64_t v = g * GROUP; v < std::min(V, (g + 1) * GROUP); v += LANES) {
       highest = maximum(load(logits + v, V - v, -INFINITE), highest);
     }
     maxima[g] = horizontal_max(highest);
     largest = std::max(largest, maxima[g]);
   }
-  Vec16 sums[2] = {};  // two chains of additions do not wait for one another
+  Vec sums[2] = {};  // two chains of additions do not wait for one another
   for (int64_t v = 0; v < V; v += 2 * LANES) {
     sums[0] += exp_nonpositive(load(logits + v, V - v, -INFINITE) - largest);
     if (v + LANES < V) sums[1] += exp_nonpositive(load(logits + v + LANES, V - v - LANES, -INFINITE) - largest);

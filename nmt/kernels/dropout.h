@@ -11,8 +11,6 @@
 
 namespace nmt {
 
-inline const UInt32x16 LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
 struct Dropout {
   uint32_t low, high, threshold;
   float scale;
@@ -25,15 +23,15 @@ struct Dropout {
     TORCH_CHECK(rate >= 0.0 && rate < 1.0, "rate must be in [0, 1), but is ", rate);
   }
 
-  // The factors of 16 elements from index `first` on: 0 where an element is dropped, else 1 / (1 - rate).
-  inline Vec16 factors(uint32_t first) const {
-    UInt32x16 h = (LANE_NUMBERS + first) * 0x9e3779b9u + low;
+  // The factors of LANES elements from index `first` on: 0 where an element is dropped, else 1 / (1 - rate).
+  inline Vec factors(uint32_t first) const {
+    UIntVec h = ((UIntVec)LANE + first) * 0x9e3779b9u + low;
     h ^= h >> 16;
     h *= 0x21f0aaadu;
     h ^= (h >> 15) ^ high;
     h *= 0xd35a2d97u;
     h ^= h >> 15;
-    return h >= threshold ? broadcast(scale) : Vec16{};
+    return h >= threshold ? broadcast(scale) : Vec{};
   }
 };
 
@@ -44,7 +42,7 @@ struct ReluDropoutGradient {
 
   explicit ReluDropoutGradient(double rate) : scale(Dropout(rate, 0).scale) {}
 
-  inline Vec16 operator()(Vec16 grad, Vec16 out) const { return grad * (out > 0.0f ? broadcast(scale) : Vec16{}); }
+  inline Vec operator()(Vec grad, Vec out) const { return grad * (out > 0.0f ? broadcast(scale) : Vec{}); }
 };
 
 }  // namespace nmt

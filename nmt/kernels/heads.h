@@ -23,9 +23,9 @@ template <int64_t ROWS>
 [[gnu::noinline]] inline void product_of_rows(const float* a, int64_t row, int64_t col, const float* b, int64_t ld_b,
                                               float* out, int64_t ld, int64_t inner, int64_t cols) {
   for (int64_t j = 0; j < cols; j += LANES) {
-    Vec16 sum[ROWS] = {};
+    Vec sum[ROWS] = {};
     for (int64_t k = 0; k < inner; ++k) {
-      const Vec16 right = load(b + k * ld_b + j);
+      const Vec right = load(b + k * ld_b + j);
       for (int64_t i = 0; i < ROWS; ++i) sum[i] += a[i * row + k * col] * right;
     }
     for (int64_t i = 0; i < ROWS; ++i) store(out + i * ld + j, sum[i]);

@@ -32,8 +32,10 @@ Tensor pack_int8(const Tensor& weight, const Tensor& scales) {
   for (int64_t o = 0; o < outputs; ++o) {
     int8_t* const panel = bytes + o / PANEL * PANEL * matrix.depth + o % PANEL * WORD;
     for (int64_t i = 0; i < inputs; ++i) {
-      panel[i / WORD * PANEL * WORD + i % WORD] = w[o * inputs + i];
-      shifts[o] += SHIFT * w[o * inputs + i];
+      const int8_t value = w[o * inputs + i];
+      TORCH_CHECK(value >= -MOST_UNITS, "weight must be from ", -MOST_UNITS, " on, but has ", int32_t(value));
+      panel[i / WORD * PANEL * WORD + i % WORD] = value;
+      shifts[o] += SHIFT * value;
     }
   }
   std::copy(scale, scale + outputs, reinterpret_cast<float*>(bytes + matrix.scales_at()));

@@ -1,11 +1,12 @@
-// Products of float32 rows with weights of 8 bits, for processors that multiply and add such numbers in one instruction
-// (VNNI).
+// Products of float32 rows with weights of 8 bits: on processors that multiply four pairs of such numbers and add them
+// in one instruction (VNNI of AVX-512), and on those with AVX2, which do so with two pairs of 16 bits.
 //
 // Each row of x is divided by its largest magnitude and rounded to 8 bits, sums are exact, and one pass over them
-// scales and finishes. The definition in plain torch is nmt/layers/low_precision.py.
+// scales and finishes: both kinds of processor find the same numbers. The definition in plain torch is
+// nmt/layers/low_precision.py.
 //
-// Shapes: M rows, I inputs, O outputs. The weights lie in panels of PANEL outputs: word [p][i / 4][o] of a panel holds
-// inputs i to i + 3 of output o, as the instruction takes them.
+// Shapes: M rows, I inputs, O outputs. The weights lie in panels of PANEL outputs: place [p][i / WORD][o] of a panel
+// holds WORD inputs from i on of output o, as the instruction takes them.
 
 #pragma once
 
@@ -25,32 +26,88 @@
 
 namespace nmt {
 
-constexpr float MOST_UNITS = 127.0f;    // of a row
+using Left = uint8_t;           // a number of a row
+using Words = __m512i;          // the numbers that are multiplied in one instruction, or sums of these products
+constexpr int64_t VECTORS = 4;  // of a panel: with them 6 rows of sums stay in registers
+constexpr int32_t SHIFT = 128;  // added to the numbers of a row, which the instruction takes without a sign
+
+// The weights at `p`.
+inline Words load_words(const int8_t* p) { return _mm512_loadu_si512(p); }
+
+inline void store_sums(int32_t* p, Words sums) { _mm512_storeu_si512(p, sums); }
+
+// Writes the nearest whole numbers, plus SHIFT.
+inline void store_rounded(Left* p, Vec x) {
+  const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)x), _mm512_set1_epi32(SHIFT));
+  const __m128i bytes = _mm512_cvtusepi32_epi8(shifted);
+  std::memcpy(p, &bytes, sizeof(bytes));
+}
+
+// sums + the products of the numbers in `word` with those of each word of `weights`, added up.
+inline Words add_products(Words sums, int32_t word, Words weights) {
+  return _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(word), weights);
+}
+
+}  // namespace nmt
+
+#elif defined(__AVX2__)
+#define NMT_INT8 1
+
+namespace nmt {
+
+using Left = int16_t;
+using Words = __m256i;
+constexpr int64_t VECTORS = 2;
+constexpr int32_t SHIFT = 0;
+
+inline Words load_words(const int8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+inline void store_sums(int32_t* p, Words sums) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), sums); }
+
+inline void store_rounded(Left* p, Vec x) {
+  const __m256i units = _mm256_cvtps_epi32((__m256)x), packed = _mm256_packs_epi32(units, units);
+  const __m256i ordered = _mm256_permute4x64_epi64(packed, 0b10'00);  // the first half of each half of `packed`
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(ordered));
+}
+
+inline Words add_products(Words sums, int32_t word, Words weights) {
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_set1_epi32(word), weights));
+}
+
+}  // namespace nmt
+
+#endif
+
+#ifdef NMT_INT8
+
+namespace nmt {
+
+constexpr int32_t MOST_UNITS = 127;     // of a row or a weight
 constexpr float SMALLEST_ROW = 1e-30f;  // a row of smaller numbers counts as 0
-constexpr int32_t SHIFT = 128;          // added to the left factor, which the instruction takes without a sign
 
 // Writes a row rounded to 8 bits, plus SHIFT, and returns the size of a unit: NaN where the row is not finite.
-inline float round_row(const float* x, int64_t inputs, uint8_t* rounded) {
-  Vec16 largest = {}, nothing = {};
+inline float round_row(const float* x, int64_t inputs, Left* rounded) {
+  Vec largest = {}, nothing = {};
   for (int64_t i = 0; i < inputs; i += LANES) {
-    const Vec16 v = load(x + i, inputs - i);
-    largest = maximum((Vec16)((Int32x16)v & 0x7fffffff), largest);
+    const Vec v = load(x + i, inputs - i);
+    largest = maximum((Vec)((IntVec)v & 0x7fffffff), largest);
     nothing += v * 0.0f;
   }
-  const float most = horizontal_max(largest), per_unit = most > SMALLEST_ROW ? MOST_UNITS / most : 0.0f;
+  const float most = horizontal_max(largest), per_unit = most > SMALLEST_ROW ? float(MOST_UNITS) / most : 0.0f;
   for (int64_t i = 0; i < inputs; i += LANES) {
-    const __m512i units = _mm512_cvtps_epi32((__m512)(load(x + i, inputs - i) * per_unit));
-    const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_add_epi32(units, _mm512_set1_epi32(SHIFT)));
-    std::memcpy(rounded + i, &bytes, sizeof(bytes));
+    store_rounded(rounded + i, load(x + i, inputs - i) * per_unit);
   }
-  return most / MOST_UNITS + horizontal_sum(nothing);
+  return most / float(MOST_UNITS) + horizontal_sum(nothing);
 }
 
 // What `pack_int8` has made of a matrix (O, I): its panels, SHIFT times the sum of each row, which is subtracted from
 // the sums, and the scale of each row.
 class Int8Matrix {
  public:
-  static constexpr int64_t WORD = 4, VECTORS = 4, PANEL = VECTORS * LANES;
+  static constexpr int64_t WORD = sizeof(int32_t) / sizeof(Left), SUMS = sizeof(Words) / sizeof(int32_t);
+  static constexpr int64_t PANEL = VECTORS * SUMS;
   static constexpr int64_t MOST_INPUTS = 1 << 16;  // for which no sum overflows
 
   const int64_t outputs, inputs, depth, num_panels;
@@ -68,7 +125,7 @@ class Int8Matrix {
   // out (M, O) = finish(x W^T) of x (M, I); finish(r, c, sums, n) gives the n results of row r from column c on.
   template <typename F>
   void multiply(const int8_t* packed, const float* x, int64_t M, float* out, const F& finish) const {
-    const auto rounded = std::make_unique_for_overwrite<uint8_t[]>(M * depth + LANES);  // whole vectors are written
+    const auto rounded = std::make_unique_for_overwrite<Left[]>(M * depth + LANES);  // whole vectors are written
     const auto units = std::make_unique_for_overwrite<float[]>(M);
     for (int64_t m = 0; m < M; ++m) units[m] = round_row(x + m * inputs, inputs, rounded.get() + m * depth);
     at::parallel_for(0, num_panels, GRAIN / (M * depth + 1) + 1, [&](int64_t begin, int64_t end) {
@@ -91,29 +148,28 @@ class Int8Matrix {
  private:
   // Multiplies R rows with a panel. The sums stay in registers only where the compiler is told to unroll the loops.
   template <int64_t R>
-  void multiply_rows(const uint8_t* left, const int8_t* panel, int32_t (&found)[R][PANEL]) const {
-    __m512i sums[R][VECTORS];
+  void multiply_rows(const Left* left, const int8_t* panel, int32_t (&found)[R][PANEL]) const {
+    Words sums[R][VECTORS];
 #pragma GCC unroll 8
     for (int64_t r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int64_t v = 0; v < VECTORS; ++v) sums[r][v] = _mm512_setzero_si512();
+      for (int64_t v = 0; v < VECTORS; ++v) sums[r][v] = Words{};
     for (int64_t i = 0; i < depth; i += WORD, panel += PANEL * WORD) {
-      __m512i right[VECTORS];
+      Words right[VECTORS];
 #pragma GCC unroll 8
-      for (int64_t v = 0; v < VECTORS; ++v) right[v] = _mm512_loadu_si512(panel + v * LANES * WORD);
+      for (int64_t v = 0; v < VECTORS; ++v) right[v] = load_words(panel + v * SUMS * WORD);
 #pragma GCC unroll 8
       for (int64_t r = 0; r < R; ++r) {
         int32_t word;
         std::memcpy(&word, left + r * depth + i, sizeof(word));
-        const __m512i factor = _mm512_set1_epi32(word);
 #pragma GCC unroll 8
-        for (int64_t v = 0; v < VECTORS; ++v) sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], factor, right[v]);
+        for (int64_t v = 0; v < VECTORS; ++v) sums[r][v] = add_products(sums[r][v], word, right[v]);
       }
     }
 #pragma GCC unroll 8
     for (int64_t r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int64_t v = 0; v < VECTORS; ++v) _mm512_store_si512(found[r] + v * LANES, sums[r][v]);
+      for (int64_t v = 0; v < VECTORS; ++v) store_sums(found[r] + v * SUMS, sums[r][v]);
   }
 
   // Writes the results of a row and a panel whose first output is `o`; a unit of the row is `unit`.
@@ -122,9 +178,12 @@ class Int8Matrix {
              const F& finish) const {
     const int8_t *const shifts = packed + shifts_at(), *const scales = packed + scales_at();
     for (const int64_t last = std::min(outputs, o + PANEL); o < last; o += LANES, sums += LANES) {
-      const __m512i exact = _mm512_sub_epi32(_mm512_load_si512(sums), _mm512_loadu_si512(shifts + o * sizeof(int32_t)));
-      const Vec16 scale = (Vec16)_mm512_loadu_ps(scales + o * sizeof(float));
-      const Vec16 y = (Vec16)_mm512_cvtepi32_ps(exact) * (scale * unit);
+      IntVec exact, shift;
+      Vec scale;
+      std::memcpy(&exact, sums, sizeof(exact));
+      std::memcpy(&shift, shifts + o * sizeof(int32_t), sizeof(shift));
+      std::memcpy(&scale, scales + o * sizeof(float), sizeof(scale));
+      const Vec y = __builtin_convertvector(exact - shift, Vec) * (scale * unit);
       store(out + row * outputs + o, finish(row, o, y, last - o), last - o);
     }
   }

@@ -1,7 +1,7 @@
-// Vectors of 16 float32 numbers, which all kernels compute with, whatever the type in memory.
+// Vectors of float32 numbers, which all kernels compute with, whatever the type in memory.
 //
-// They are vector extensions of the compiler, which splits them on a processor whose own vectors are shorter.
-// Intrinsics are used only where the compiler finds no good instructions.
+// They are vector extensions of the compiler, as long as the processor's own: longer ones the compiler splits, but it
+// keeps them in memory. Intrinsics are used only where the compiler finds no good instructions.
 
 #pragma once
 
@@ -12,18 +12,30 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
 namespace nmt {
 
-constexpr int64_t LANES = 16;
-typedef float Vec16 __attribute__((vector_size(64)));
-typedef int32_t Int32x16 __attribute__((vector_size(64)));
-typedef uint32_t UInt32x16 __attribute__((vector_size(64)));
-typedef uint16_t UInt16x16 __attribute__((vector_size(32)));
+#ifdef __AVX512F__
+constexpr int64_t LANES = 16, REGISTERS = 32;
+#else
+constexpr int64_t LANES = 8, REGISTERS = 16;
+#endif
+typedef float Vec __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t IntVec __attribute__((vector_size(LANES * sizeof(int32_t))));
+typedef uint32_t UIntVec __attribute__((vector_size(LANES * sizeof(uint32_t))));
+typedef uint16_t HalfVec __attribute__((vector_size(LANES * sizeof(uint16_t))));
+
+template <int32_t... I>
+constexpr IntVec in_order(std::integer_sequence<int32_t, I...>) {
+  return IntVec{I...};
+}
+
+constexpr IntVec LANE = in_order(std::make_integer_sequence<int32_t, LANES>());  // the number of each
 
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
@@ -35,43 +47,43 @@ inline int64_t ceil_div(int64_t size, int64_t unit) { return (size + unit - 1) /
 // `size` rounded up to a multiple of `unit`.
 inline int64_t padded(int64_t size, int64_t unit = LANES) { return ceil_div(size, unit) * unit; }
 
-inline Vec16 broadcast(float x) { return x - Vec16{}; }
-inline Vec16 maximum(Vec16 a, Vec16 b) { return a > b ? a : b; }  // b where a or b is NaN
+inline Vec broadcast(float x) { return x - Vec{}; }
+inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }  // b where a or b is NaN
 
-inline Vec16 load(const float* p) {
-  Vec16 x;
+inline Vec load(const float* p) {
+  Vec x;
   std::memcpy(&x, p, sizeof(x));
   return x;
 }
 
-inline void store(float* p, Vec16 x) { std::memcpy(p, &x, sizeof(x)); }
+inline void store(float* p, Vec x) { std::memcpy(p, &x, sizeof(x)); }
 
-inline UInt32x16 zero_extend(UInt16x16 x) {
+inline UIntVec zero_extend(HalfVec x) {
 #ifdef __AVX512F__
-  return (UInt32x16)_mm512_cvtepu16_epi32((__m256i)x);  // one instruction, where the compiler takes several
+  return (UIntVec)_mm512_cvtepu16_epi32((__m256i)x);  // one instruction, where the compiler takes several
 #else
-  return __builtin_convertvector(x, UInt32x16);
+  return __builtin_convertvector(x, UIntVec);
 #endif
 }
 
-inline Vec16 load(const at::BFloat16* p) {
-  UInt16x16 bits;
+inline Vec load(const at::BFloat16* p) {
+  HalfVec bits;
   std::memcpy(&bits, p, sizeof(bits));
-  return (Vec16)(zero_extend(bits) << 16);
+  return (Vec)(zero_extend(bits) << 16);
 }
 
 // The bits of the nearest bfloat16 numbers; ties go to the even one.
-inline UInt16x16 to_bfloat16(Vec16 x) {
+inline HalfVec to_bfloat16(Vec x) {
 #ifdef __AVX512BF16__
-  return (UInt16x16)_mm512_cvtneps_pbh((__m512)x);
+  return (HalfVec)_mm512_cvtneps_pbh((__m512)x);
 #else
-  const UInt32x16 bits = (UInt32x16)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return __builtin_convertvector(x == x ? rounded : rounded * 0 + 0x7fc0, UInt16x16);
+  const UIntVec bits = (UIntVec)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : rounded * 0 + 0x7fc0, HalfVec);
 #endif
 }
 
-inline void store(at::BFloat16* p, Vec16 x) {
-  const UInt16x16 bits = to_bfloat16(x);
+inline void store(at::BFloat16* p, Vec x) {
+  const HalfVec bits = to_bfloat16(x);
   std::memcpy(p, &bits, sizeof(bits));
 }
 
@@ -80,25 +92,25 @@ inline void store(at::BFloat16* p, Vec16 x) {
 // A mask of the first `count` lanes, for count <= LANES.
 inline __mmask16 first_lanes(int64_t count) { return __mmask16((1u << count) - 1); }
 
-inline Vec16 load_partial(const float* p, int64_t count, float fill) {
-  return (Vec16)_mm512_mask_loadu_ps((__m512)broadcast(fill), first_lanes(count), p);
+inline Vec load_partial(const float* p, int64_t count, float fill) {
+  return (Vec)_mm512_mask_loadu_ps((__m512)broadcast(fill), first_lanes(count), p);
 }
 
-inline Vec16 load_partial(const at::BFloat16* p, int64_t count, float fill) {
-  const UInt16x16 filled = to_bfloat16(broadcast(fill));
-  return (Vec16)(zero_extend((UInt16x16)_mm256_mask_loadu_epi16((__m256i)filled, first_lanes(count), p)) << 16);
+inline Vec load_partial(const at::BFloat16* p, int64_t count, float fill) {
+  const HalfVec filled = to_bfloat16(broadcast(fill));
+  return (Vec)(zero_extend((HalfVec)_mm256_mask_loadu_epi16((__m256i)filled, first_lanes(count), p)) << 16);
 }
 
-inline void store_partial(float* p, Vec16 x, int64_t count) { _mm512_mask_storeu_ps(p, first_lanes(count), (__m512)x); }
+inline void store_partial(float* p, Vec x, int64_t count) { _mm512_mask_storeu_ps(p, first_lanes(count), (__m512)x); }
 
-inline void store_partial(at::BFloat16* p, Vec16 x, int64_t count) {
+inline void store_partial(at::BFloat16* p, Vec x, int64_t count) {
   _mm256_mask_storeu_epi16(p, first_lanes(count), (__m256i)to_bfloat16(x));
 }
 
 #else
 
 template <typename T>
-Vec16 load_partial(const T* p, int64_t count, float fill) {
+Vec load_partial(const T* p, int64_t count, float fill) {
   T part[LANES];
   std::fill(part, part + LANES, T(fill));
   std::copy(p, p + count, part);
@@ -106,7 +118,7 @@ Vec16 load_partial(const T* p, int64_t count, float fill) {
 }
 
 template <typename T>
-void store_partial(T* p, Vec16 x, int64_t count) {
+void store_partial(T* p, Vec x, int64_t count) {
   T part[LANES];
   store(part, x);
   std::copy(part, part + count, p);
@@ -117,44 +129,36 @@ void store_partial(T* p, Vec16 x, int64_t count) {
 // load and store near the end of an array, of which `count` numbers are left: if these are fewer than LANES, the other
 // lanes are loaded as `fill` and not stored.
 template <typename T>
-[[gnu::always_inline]] inline Vec16 load(const T* p, int64_t count, float fill = 0.0f) {
+[[gnu::always_inline]] inline Vec load(const T* p, int64_t count, float fill = 0.0f) {
   return count >= LANES ? load(p) : load_partial(p, count, fill);
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void store(T* p, Vec16 x, int64_t count) {
+[[gnu::always_inline]] inline void store(T* p, Vec x, int64_t count) {
   count >= LANES ? store(p, x) : store_partial(p, x, count);
 }
 
-// Permutations that swap lanes 8, 4, 2 and 1 apart.
-constexpr Int32x16 LANE_SWAPS[] = {
-    {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7},
-    {4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11},
-    {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13},
-    {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14},
-};
-
-inline float horizontal_sum(Vec16 x) {
-  for (const Int32x16& swap : LANE_SWAPS) x += __builtin_shuffle(x, swap);
+inline float horizontal_sum(Vec x) {
+  for (int32_t step = LANES / 2; step > 0; step /= 2) x += __builtin_shuffle(x, LANE ^ step);
   return x[0];
 }
 
-inline float horizontal_max(Vec16 x) {
-  for (const Int32x16& swap : LANE_SWAPS) x = maximum(x, __builtin_shuffle(x, swap));
+inline float horizontal_max(Vec x) {
+  for (int32_t step = LANES / 2; step > 0; step /= 2) x = maximum(x, __builtin_shuffle(x, LANE ^ step));
   return x[0];
 }
 
-// Transposes a square of 16 x 16 words.
-inline void transpose16(UInt32x16 (&rows)[LANES]) {
+// Transposes a square of LANES x LANES words.
+inline void transpose(UIntVec (&rows)[LANES]) {
   for (uint32_t step = 1; step < LANES; step *= 2) {
-    UInt32x16 low, high;
+    UIntVec low, high;
     for (uint32_t c = 0; c < LANES; ++c) {
       low[c] = c & step ? LANES + c - step : c;
       high[c] = c & step ? LANES + c : c + step;
     }
     for (uint32_t i = 0; i < LANES; ++i) {
       if (i & step) continue;
-      const UInt32x16 a = rows[i], b = rows[i + step];
+      const UIntVec a = rows[i], b = rows[i + step];
       rows[i] = __builtin_shuffle(a, b, low);
       rows[i + step] = __builtin_shuffle(a, b, high);
     }
@@ -163,29 +167,29 @@ inline void transpose16(UInt32x16 (&rows)[LANES]) {
 
 // e^x for x <= 0 with a relative error of about 1e-7; 0 below -87, where e^x leaves the normal range of float32; NaN
 // for NaN.
-inline Vec16 exp_nonpositive(Vec16 x) {
-  const Vec16 clamped = maximum(x, broadcast(-87.0f));
-  const Int32x16 n = __builtin_convertvector(clamped * 1.44269504f - 0.5f, Int32x16);  // truncated: the nearest
-  const Vec16 whole = __builtin_convertvector(n, Vec16);
-  const Vec16 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // NaN where x is NaN, and so is the result
-  Vec16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+inline Vec exp_nonpositive(Vec x) {
+  const Vec clamped = maximum(x, broadcast(-87.0f));
+  const IntVec n = __builtin_convertvector(clamped * 1.44269504f - 0.5f, IntVec);  // truncated: the nearest
+  const Vec whole = __builtin_convertvector(n, Vec);
+  const Vec r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // NaN where x is NaN, and so is the result
+  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const Vec16 result = p * (Vec16)((n + 127) << 23);
-  return x < -87.0f ? Vec16{} : result;
+  const Vec result = p * (Vec)((n + 127) << 23);
+  return x < -87.0f ? Vec{} : result;
 }
 
 // Writes softmax(scale * in) of `size` numbers to `out`, which has room for padded(size) and may be `in`. All results are
 // NaN if a number is NaN or infinite, or if all are -infinite: maximum() may lose a NaN, but the sum keeps it.
 inline void softmax(const float* in, int64_t size, float scale, float* out) {
-  Vec16 highest = broadcast(-INFINITE), sum = {};
+  Vec highest = broadcast(-INFINITE), sum = {};
   for (int64_t i = 0; i < size; i += LANES) highest = maximum(highest, load(in + i, size - i, -INFINITE));
   const float top = horizontal_max(highest);
   for (int64_t i = 0; i < size; i += LANES) {
-    const Vec16 e = exp_nonpositive((load(in + i, size - i, -INFINITE) - top) * scale);
+    const Vec e = exp_nonpositive((load(in + i, size - i, -INFINITE) - top) * scale);
     sum += e;
     store(out + i, e);
   }

@@ -25,16 +25,16 @@ inline PackedMatrix packed_matrix(const at::Tensor& packed, int64_t outputs, int
 
 #endif
 
-// The sums of 16 vectors: lane i is that of vectors[i].
-inline Vec16 sums_of(Vec16 (&vectors)[LANES]) {
+// The sums of LANES vectors: lane i is that of vectors[i].
+inline Vec sums_of(Vec (&vectors)[LANES]) {
   for (int32_t step = 1; step < LANES; step *= 2) {
-    Int32x16 own, other;
+    IntVec own, other;
     for (int32_t c = 0; c < LANES; ++c) {
       own[c] = c & step ? LANES + c : c;
       other[c] = own[c] ^ step;
     }
     for (int32_t i = 0; i < LANES; i += 2 * step) {
-      const Vec16 a = vectors[i], b = vectors[i + step];
+      const Vec a = vectors[i], b = vectors[i + step];
       vectors[i] = __builtin_shuffle(a, b, own) + __builtin_shuffle(a, b, other);
     }
   }
@@ -75,7 +75,7 @@ class LinearMap {
   template <typename F>
   void operator()(const float* x, int64_t M, float* out, const F& finish) const {
     const float* bias = bias_;
-    const auto whole = [&finish, bias](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+    const auto whole = [&finish, bias](int64_t r, int64_t c, Vec sum, int64_t n) {
       return finish(r, c, bias == nullptr ? sum : sum + load(bias + c, n), n);
     };
     if (type_ == at::kFloat) {
@@ -88,26 +88,26 @@ class LinearMap {
   }
 
   void operator()(const float* x, int64_t M, float* out) const {
-    (*this)(x, M, out, [](int64_t, int64_t, Vec16 sum, int64_t) { return sum; });
+    (*this)(x, M, out, [](int64_t, int64_t, Vec sum, int64_t) { return sum; });
   }
 
  private:
   static constexpr int64_t TOGETHER = 4;  // rows, or weights, whose dot products are computed at once
   static constexpr int64_t FEW = 8;       // rows that are not worth a product of matrices
 
-  // The dot products of R rows of x with 16 rows of weights from `c` on; each weight is read once.
+  // The dot products of R rows of x with LANES rows of weights from `c` on; each weight is read once.
   template <int64_t R>
   void dot_products(const float* x, int64_t c, float (&sums)[R][LANES]) const {
     constexpr int64_t W = LANES / R;  // weights at once
     for (int64_t first = 0; first < LANES; first += W) {
       const float* w[W];
       for (int64_t i = 0; i < W; ++i) w[i] = rows_ + std::min(c + first + i, outputs - 1) * inputs;
-      Vec16 dots[LANES] = {};
+      Vec dots[LANES] = {};
       const auto add = [&](int64_t k, int64_t n) {
-        Vec16 left[R];
+        Vec left[R];
         for (int64_t r = 0; r < R; ++r) left[r] = load(x + r * inputs + k, n);
         for (int64_t i = 0; i < W; ++i) {
-          const Vec16 right = load(w[i] + k, n);
+          const Vec right = load(w[i] + k, n);
           if (R == 1) __builtin_prefetch(w[i] + k + LANES * inputs);
           for (int64_t r = 0; r < R; ++r) dots[r * W + i] += left[r] * right;
         }
@@ -115,7 +115,7 @@ class LinearMap {
       int64_t k = 0;
       for (; k + LANES <= inputs; k += LANES) add(k, LANES);
       if (k < inputs) add(k, inputs - k);
-      const Vec16 found = sums_of(dots);
+      const Vec found = sums_of(dots);
       for (int64_t r = 0; r < R; ++r) std::memcpy(sums[r] + first, (const float*)&found + r * W, W * sizeof(float));
     }
   }

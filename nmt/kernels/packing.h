@@ -17,16 +17,16 @@ namespace nmt {
 
 // Transposes a block of BLOCK x BLOCK sums.
 inline void transpose_block(float* sums) {
-  UInt32x16 square[EDGE];
+  UIntVec square[EDGE];
   const auto read = [&](int64_t i, int64_t j) {
-    for (int64_t r = 0; r < EDGE; ++r) square[r] = (UInt32x16)load(sums + (i + r) * BLOCK + j);
-    transpose16(square);
+    for (int64_t r = 0; r < EDGE; ++r) square[r] = (UIntVec)load(sums + (i + r) * BLOCK + j);
+    transpose(square);
   };
-  const auto write = [&](int64_t i, int64_t j, const UInt32x16* rows) {
-    for (int64_t r = 0; r < EDGE; ++r) store(sums + (i + r) * BLOCK + j, (Vec16)rows[r]);
+  const auto write = [&](int64_t i, int64_t j, const UIntVec* rows) {
+    for (int64_t r = 0; r < EDGE; ++r) store(sums + (i + r) * BLOCK + j, (Vec)rows[r]);
   };
   read(0, EDGE);
-  UInt32x16 upper[EDGE];
+  UIntVec upper[EDGE];
   std::copy(square, square + EDGE, upper);
   read(EDGE, 0);
   write(0, EDGE, square);
@@ -38,28 +38,28 @@ inline void transpose_block(float* sums) {
 }
 
 // 16 numbers as bits of bfloat16; zeros beyond the first `count`.
-inline UInt16x16 load_bfloat16(const float* p, int64_t count) { return to_bfloat16(load(p, count)); }
+inline HalfVec load_bfloat16(const float* p, int64_t count) { return to_bfloat16(load(p, count)); }
 
-inline UInt16x16 load_bfloat16(const at::BFloat16* p, int64_t count) {
-  return (UInt16x16)_mm256_maskz_loadu_epi16(count >= LANES ? 0xffff : first_lanes(count), p);
+inline HalfVec load_bfloat16(const at::BFloat16* p, int64_t count) {
+  return (HalfVec)_mm256_maskz_loadu_epi16(count >= LANES ? 0xffff : first_lanes(count), p);
 }
 
 // Elements c .. c + 15 of rows r and r + 1, the two of a column in one word; zeros beyond the matrix.
 template <typename T>
-inline UInt32x16 paired_rows(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
-  if (r >= rows || c >= cols) return UInt32x16{};
-  const UInt32x16 upper = zero_extend(load_bfloat16(in + r * ld + c, cols - c));
+inline UIntVec paired_rows(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
+  if (r >= rows || c >= cols) return UIntVec{};
+  const UIntVec upper = zero_extend(load_bfloat16(in + r * ld + c, cols - c));
   if (r + 1 >= rows) return upper;
   return upper | zero_extend(load_bfloat16(in + (r + 1) * ld + c, cols - c)) << 16;
 }
 
 // Elements c .. c + 31 of row r, two neighbours in one word; zeros beyond the matrix.
 template <typename T>
-inline UInt32x16 row_words(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
-  UInt16x16 parts[2] = {};
+inline UIntVec row_words(const T* in, int64_t ld, int64_t rows, int64_t cols, int64_t r, int64_t c) {
+  HalfVec parts[2] = {};
   if (r < rows && c < cols) parts[0] = load_bfloat16(in + r * ld + c, cols - c);
   if (r < rows && c + LANES < cols) parts[1] = load_bfloat16(in + r * ld + c + LANES, cols - c - LANES);
-  UInt32x16 words;
+  UIntVec words;
   std::memcpy(&words, parts, sizeof(words));
   return words;
 }
@@ -106,14 +106,14 @@ template <bool PAIRED, InnerAxis INNER, typename T>
 void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const PackedMatrix& packed, int64_t first,
                int64_t last) {
   constexpr bool down = INNER == InnerAxis::rows;
-  UInt32x16 tile[EDGE];
+  UIntVec tile[EDGE];
   for (int64_t d = first; d < last; ++d) {
     for (int64_t e = 0; e < 2 * packed.panels; ++e) {
       for (int64_t i = 0; i < EDGE; ++i) {
         tile[i] = down ? paired_rows(in, ld, rows, cols, d * DEPTH + 2 * i, e * EDGE)
                        : row_words(in, ld, rows, cols, e * EDGE + i, d * DEPTH);
       }
-      if (PAIRED != down) transpose16(tile);
+      if (PAIRED != down) transpose(tile);
       std::memcpy(packed.tile(e / 2, d, e % 2), tile, sizeof(tile));
     }
   }

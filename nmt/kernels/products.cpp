@@ -41,14 +41,14 @@ Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
       float* e = buffer.data();
       for (int64_t m = begin; m < end; ++m) {
         T* row = all_logits + m * vocabulary;
-        Vec16 highest = broadcast(-INFINITE), total = {}, sum = {};
+        Vec highest = broadcast(-INFINITE), total = {}, sum = {};
         for (int64_t i = 0; i < vocabulary; i += LANES) {
           highest = maximum(highest, load(row + i, vocabulary - i, -INFINITE));
           total += load(row + i, vocabulary - i);
         }
         const float top = horizontal_max(highest), target = float(row[wanted[m]]);
         for (int64_t i = 0; i < vocabulary; i += LANES) {
-          const Vec16 x = exp_nonpositive(load(row + i, vocabulary - i, -INFINITE) - top);
+          const Vec x = exp_nonpositive(load(row + i, vocabulary - i, -INFINITE) - top);
           sum += x;
           store(e + i, x);
         }
@@ -67,7 +67,7 @@ Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
 
 #ifdef NMT_TILES
 
-constexpr auto identity = [](int64_t, int64_t, Vec16 sum, int64_t) { return sum; };
+constexpr auto identity = [](int64_t, int64_t, Vec sum, int64_t) { return sum; };
 
 // x (M, K) weight^T + bias, bfloat16 (M, N), for x bfloat16, weight (N, K) and bias (N,) float32; with a `rate`
 // dropout(relu(x weight^T + bias)).
@@ -84,8 +84,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const PackedMatrix right = pack<true, InnerAxis::columns>(w, inner, cols, inner);
   if (rate) {
     const Dropout drop(*rate, seed);
-    multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
-      return maximum(Vec16{}, map(r, c, sum, n)) * drop.factors(uint32_t(r * cols + c));
+    multiply(in, rows, inner, right, o, cols, [=](int64_t r, int64_t c, Vec sum, int64_t n) {
+      return maximum(Vec{}, map(r, c, sum, n)) * drop.factors(uint32_t(r * cols + c));
     });
   } else {
     multiply(in, rows, inner, right, o, cols, map);
@@ -135,7 +135,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
     const PackedMatrix right = pack<true, InnerAxis::rows>(w, inner, cols, inner);
     if (rate) {
       const ReluDropoutGradient gradient(*rate);
-      multiply(g, rows, cols, right, o, inner, [=](int64_t r, int64_t c, Vec16 sum, int64_t n) {
+      multiply(g, rows, cols, right, o, inner, [=](int64_t r, int64_t c, Vec sum, int64_t n) {
         return gradient(sum, load(in + r * inner + c, n));
       });
     } else {

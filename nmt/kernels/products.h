@@ -43,8 +43,8 @@ class BlockWriter {
     T* out = out_ + (top + row_) * cols + side;
     for (int64_t r = row_; r < end; ++r, sums += BLOCK, out += cols) {
       if (whole_) {
-        const Vec16 left = finish(top + r, side, load(sums), LANES);
-        const Vec16 right = finish(top + r, side + LANES, load(sums + LANES), LANES);
+        const Vec left = finish(top + r, side, load(sums), LANES);
+        const Vec right = finish(top + r, side + LANES, load(sums + LANES), LANES);
         store(out, left);
         store(out + LANES, right);
       } else {
@@ -80,7 +80,7 @@ struct Prefetcher {
 
 // A `finish` for multiply: the sums plus a bias (cols), unless the bias is null.
 inline auto add_bias(const float* bias) {
-  return [bias](int64_t, int64_t c, Vec16 sum, int64_t n) { return bias == nullptr ? sum : sum + load(bias + c, n); };
+  return [bias](int64_t, int64_t c, Vec sum, int64_t n) { return bias == nullptr ? sum : sum + load(bias + c, n); };
 }
 
 // out (rows, cols) = finish(left right), for left (rows, inner) and right (inner, cols). finish(row, col, sums, count)
@@ -187,7 +187,7 @@ inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFlo
             for (int64_t j = 0; j < std::min(BLOCK, cols - side); j += LANES) {
               float* o = out + (top + i) * cols + side + j;
               const int64_t n = cols - side - j;
-              const Vec16 sum = load(sums + i * BLOCK + j);
+              const Vec sum = load(sums + i * BLOCK + j);
               store(o, adds ? load(o, n) + sum : sum, n);
             }
           }

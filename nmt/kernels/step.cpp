@@ -27,6 +27,7 @@ using namespace nmt;
 using at::Tensor;
 
 constexpr int64_t ROWS_AT_ONCE = 4;   // rows for which starting a thread pays
+constexpr int64_t SOURCE_UNIT = 16;   // positions of a multiple of which there are keys
 constexpr int64_t MOST_TOGETHER = 8;  // hypotheses of a sentence for which its keys and values are read once
 
 // ---- parts of a layer
@@ -56,17 +57,17 @@ class Norm {
 
  private:
   void row(const float* x, float* out) const {
-    Vec16 sum = {}, squares = {};
+    Vec sum = {}, squares = {};
     for (int64_t i = 0; i < D_ && !rms_; i += LANES) sum += load(x + i, D_ - i);
     const float mean = rms_ ? 0.0f : horizontal_sum(sum) / D_;
     for (int64_t i = 0; i < D_; i += LANES) {
-      const Vec16 d = load(x + i, D_ - i, mean) - mean;
+      const Vec d = load(x + i, D_ - i, mean) - mean;
       squares += d * d;
     }
     const float scale = 1.0f / std::sqrt(horizontal_sum(squares) / D_ + float(eps_));
     for (int64_t i = 0; i < D_; i += LANES) {
       const int64_t n = D_ - i;
-      const Vec16 y = (load(x + i, n) - mean) * scale * load(weight_ + i, n);
+      const Vec y = (load(x + i, n) - mean) * scale * load(weight_ + i, n);
       store(out + i, bias_ == nullptr ? y : y + load(bias_ + i, n), n);
     }
   }
@@ -112,9 +113,9 @@ Tensor activated(const Tensor& inner, const std::string& name) {
 bool is_gated(const std::string& name) { return name.size() > 2 && name.ends_with("glu"); }
 
 // 1 / (1 + exp(-x)), of an exponential that is never above 1.
-Vec16 sigmoid(Vec16 x) {
-  const Vec16 small = exp_nonpositive(x < Vec16{} ? x : -x), one = broadcast(1.0f);
-  return (x < Vec16{} ? small : one) / (one + small);
+Vec sigmoid(Vec x) {
+  const Vec small = exp_nonpositive(x < Vec{} ? x : -x), one = broadcast(1.0f);
+  return (x < Vec{} ? small : one) / (one + small);
 }
 
 // ---- attention
@@ -132,27 +133,25 @@ struct Heads {
 template <int64_t K, typename Values>
 inline void add_values(const float* weights, int64_t ld, int64_t T, int64_t E, const Values& values, float* sums,
                        int64_t step) {
-  constexpr int64_t TOGETHER = 4;  // vectors of a row, whose chains of additions do not wait for one another
-  for (int64_t e = 0; e < E; e += TOGETHER * LANES) {
-    const int64_t count = std::min(TOGETHER, ceil_div(E - e, LANES));
-    const auto add = [&](auto vectors) {
-      Vec16 total[K][vectors] = {};
+  int64_t e = 0;
+  const auto add = [&](auto vectors) {  // of a row at once, whose chains of additions do not wait for one another
+    for (; E - e > (vectors - 1) * LANES; e += vectors * LANES) {
+      Vec total[K][vectors] = {};
       for (int64_t t = 0; t < T; ++t) {
         const auto* row = values(t) + e;
         for (int64_t i = 0; i < vectors; ++i) {
-          const Vec16 value = load(row + i * LANES, E - e - i * LANES);
+          const Vec value = load(row + i * LANES, E - e - i * LANES);
           for (int64_t k = 0; k < K; ++k) total[k][i] += weights[k * ld + t] * value;
         }
       }
       for (int64_t k = 0; k < K; ++k) {
         for (int64_t i = 0; i < vectors; ++i) store(sums + k * step + e + i * LANES, total[k][i], E - e - i * LANES);
       }
-    };
-    if (count == 4) add(std::integral_constant<int64_t, 4>{});
-    if (count == 3) add(std::integral_constant<int64_t, 3>{});
-    if (count == 2) add(std::integral_constant<int64_t, 2>{});
-    if (count == 1) add(std::integral_constant<int64_t, 1>{});
-  }
+    }
+  };
+  add(std::integral_constant<int64_t, std::min<int64_t>(4, (REGISTERS - 4) / K)>{});
+  add(std::integral_constant<int64_t, 2>{});
+  add(std::integral_constant<int64_t, 1>{});
 }
 
 // Earlier columns of one layer: keys and values side by side, in chunks (R, P, H * C + H * E).
@@ -195,7 +194,7 @@ void attend_to_past(const Heads& heads, const Past<T>& past) {
       for (int64_t h = 0; h < H; ++h) {
         const float* query = heads.queries + (n * H + h) * C;
         for (int64_t first = 0; first < S; first += LANES) {
-          Vec16 dots[LANES] = {};
+          Vec dots[LANES] = {};
           for (int64_t i = 0; i < std::min(LANES, S - first); ++i) {
             const T* key = columns[first + i] + h * C;
             for (int64_t c = 0; c < C; c += LANES) dots[i] += load(query + c, C - c) * load(key + c, C - c);
@@ -224,7 +223,8 @@ struct Source {
 // Attention to the source: adjacent hypotheses of one sentence read its keys and values together.
 template <typename T>
 void attend_to_source(const Heads& heads, const Source<T>& source) {
-  const int64_t H = heads.H, C = heads.C, E = heads.E, S = source.S, ld = padded(S);
+  const int64_t H = heads.H, C = heads.C, E = heads.E, S = source.S;
+  const int64_t ld = padded(S, SOURCE_UNIT);
   const float scale = heads.scale();
   const auto attend = [&](auto count, int64_t n, float* scores) {
     constexpr int64_t K = decltype(count)::value;
@@ -237,9 +237,9 @@ void attend_to_source(const Heads& heads, const Source<T>& source) {
       const float* query = heads.queries + (n * H + h) * C;
       const T* keys = source.keys + (b * H + h) * C * ld;
       for (int64_t s = 0; s < length; s += LANES) {
-        Vec16 sums[K][CHAINS] = {};
+        Vec sums[K][CHAINS] = {};
         const auto add = [&](int64_t c, int64_t chain) {
-          const Vec16 key = load(keys + c * ld + s);
+          const Vec key = load(keys + c * ld + s);
           for (int64_t k = 0; k < K; ++k) sums[k][chain] += query[k * H * C + c] * key;
         };
         int64_t c = 0;
@@ -316,7 +316,7 @@ template <typename F>
 void residual(float* x, Weights weights, size_t place, const Shared& shared, const F& sublayer) {
   const auto [N, D, H, C, E] = shared.sizes;
   const Norm norm(weights[place], weights[place + 1], D, shared.eps, shared.rms_norm);
-  const auto add = [x, D](int64_t r, int64_t c, Vec16 sum, int64_t n) { return sum + load(x + r * D + c, n); };
+  const auto add = [x, D](int64_t r, int64_t c, Vec sum, int64_t n) { return sum + load(x + r * D + c, n); };
   if (shared.pre_norm) {
     const auto normed = room(N * D);
     norm(x, N, normed.get());
@@ -362,10 +362,10 @@ void ssru(float* x, Weights weights, size_t place, const Shared& shared, const f
         const float *const gates = products.get() + n * 2 * D, *const values = gates + D;
         for (int64_t i = 0; i < D; i += LANES) {
           const int64_t left = D - i;
-          const Vec16 value = load(values + i, left);
-          const Vec16 cell = value + sigmoid(load(gates + i, left)) * (load(before + n * stride + i, left) - value);
+          const Vec value = load(values + i, left);
+          const Vec cell = value + sigmoid(load(gates + i, left)) * (load(before + n * stride + i, left) - value);
           store(cells + n * stride + i, cell, left);
-          store(x + n * D + i, finish(n, i, maximum(Vec16{}, cell), left), left);
+          store(x + n * D + i, finish(n, i, maximum(Vec{}, cell), left), left);
         }
       }
     });
@@ -392,7 +392,7 @@ void feed_forward(float* x, Weights weights, size_t place, const Shared& shared,
     Tensor hidden = at::empty({N, width}, at::kFloat);
     if (shared.activation == "relu") {
       inner(in, N, hidden.data_ptr<float>(),
-            [](int64_t, int64_t, Vec16 sum, int64_t) { return maximum(Vec16{}, sum); });
+            [](int64_t, int64_t, Vec sum, int64_t) { return maximum(Vec{}, sum); });
     } else {
       inner(in, N, hidden.data_ptr<float>());
       hidden = activated(hidden, shared.activation);
@@ -461,7 +461,7 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
       self_attention(x, weights, place, shared, past, newest);
     }
     if (reads_source) {
-      source.keys = data_of<T>("source_keys", source_keys[l], {B, H * C, padded(source.S)});
+      source.keys = data_of<T>("source_keys", source_keys[l], {B, H * C, padded(source.S, SOURCE_UNIT)});
       source.values = data_of<T>("source_values", source_values[l], {B, source.S, H * E});
       cross_attention(x, weights, place + own, shared, source);
     }

@@ -76,7 +76,7 @@ Tensor relu_dropout(const Tensor& x, double rate, int64_t seed) {
     const T* a = data_of<T>("x", x, x.sizes());
     T* o = out.data_ptr<T>();
     for_each_vector(x.numel(), [=](int64_t i, int64_t n) {
-      store(o + i, maximum(Vec16{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
+      store(o + i, maximum(Vec{}, load(a + i, n)) * drop.factors(uint32_t(i)), n);
     });
   });
   return out;
@@ -119,11 +119,11 @@ Tensor normed(const Tensor& x, const float* weight, const float* bias, double ep
       at::parallel_for(0, rows, GRAIN / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t m = begin; m < end; ++m) {
           const auto* row = in + m * width;
-          Vec16 sum = {}, squares = {};
+          Vec sum = {}, squares = {};
           for (int64_t i = 0; CENTERS && i < width; i += LANES) sum += load(row + i, width - i);
           const float center = CENTERS ? horizontal_sum(sum) / float(width) : 0.0f;
           for (int64_t i = 0; i < width; i += LANES) {
-            const Vec16 d = load(row + i, width - i, center) - center;
+            const Vec d = load(row + i, width - i, center) - center;
             squares += d * d;
           }
           const float s = 1.0f / std::sqrt(horizontal_sum(squares) / float(width) + float(eps));
@@ -131,7 +131,7 @@ Tensor normed(const Tensor& x, const float* weight, const float* bias, double ep
           scales[m] = s;
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Vec16 y = (load(row + i, n) - center) * s * load(weight + i, n);
+            const Vec y = (load(row + i, n) - center) * s * load(weight + i, n);
             store(o + m * width + i, CENTERS ? y + load(bias + i, n) : y, n);
           }
         }
@@ -165,13 +165,13 @@ std::tuple<Tensor, Tensor, Tensor> normed_backward(const Tensor& grad, const Ten
           const float center = CENTERS ? means[m] : 0.0f, s = scales[m];
           const auto* g_row = g + m * width;
           const T* row = in + m * width;
-          Vec16 sums = {}, dots = {};
+          Vec sums = {}, dots = {};
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Vec16 unit = (load(row + i, n) - center) * s, gi = load(g_row + i, n);
+            const Vec unit = (load(row + i, n) - center) * s, gi = load(g_row + i, n);
             store(gw + i, load(gw + i, n) + gi * unit, n);
             if (CENTERS) store(gb + i, load(gb + i, n) + gi, n);
-            const Vec16 weighted = gi * load(w + i, n);
+            const Vec weighted = gi * load(w + i, n);
             sums += weighted;
             dots += weighted * unit;
           }
@@ -179,7 +179,7 @@ std::tuple<Tensor, Tensor, Tensor> normed_backward(const Tensor& grad, const Ten
           const float dot = horizontal_sum(dots) / float(width);
           for (int64_t i = 0; i < width; i += LANES) {
             const int64_t n = width - i;
-            const Vec16 unit = (load(row + i, n) - center) * s;
+            const Vec unit = (load(row + i, n) - center) * s;
             store(gx + m * width + i, s * (load(g_row + i, n) * load(w + i, n) - sum - unit * dot), n);
           }
         }

@@ -33,8 +33,8 @@ from nmt.models.stack import FeedForwardSublayer, SelfAttentionLayer, SummarySub
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-LANES = 16
-"""Source positions that the kernel reads at once."""
+SOURCE_UNIT = 16
+"""The kernel wants keys of a multiple of so many source positions."""
 BLOCKS = (MultiHeadAttention, Ssru, FeedForward)
 """Blocks of sublayers that the kernel knows; one derived from them may do something else."""
 
@@ -103,7 +103,7 @@ class FusedCache(KeyValueCache):
         B, S = src_mask.shape
         for parts in memories:
             (_, H, _, C), (*_, E) = (x.shape for x in parts[0])
-            columns = torch.zeros(B, H, C, S + -S % LANES, dtype=self.layers.dtype)
+            columns = torch.zeros(B, H, C, S + -S % SOURCE_UNIT, dtype=self.layers.dtype)
             rows = torch.zeros(B, S, H, E, dtype=self.layers.dtype)
             first = 0
             for keys, values in parts:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nmt.layers.choices import Activation
 
-SIZES = (0, 1, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 65)
-"""Around the numbers of elements that are handled at once: 16, and 32 on tiles."""
+SIZES = (0, 1, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 65)
+"""Around the numbers of elements that are handled at once: 8, 16, and 32 on tiles."""
 FLOATS = (torch.float32, torch.bfloat16)
 Arguments = list[Any]
 
@@ -290,7 +290,7 @@ ON_TILES: dict[str, Callable[[Draw], Arguments]] = {
 }
 """Those of machines with AMX."""
 IN_8_BITS: dict[str, Callable[[Draw], Arguments]] = {"pack_int8": _pack_int8}
-"""Those of machines with VNNI."""
+"""Those of machines with AVX2 or VNNI."""
 
 
 def _misplaced(x: Tensor) -> Tensor:

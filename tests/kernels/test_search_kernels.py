@@ -37,7 +37,7 @@ needs_tiles = pytest.mark.skipif(
     not (kernels.load() and torch.ops.nmt.has_tiles()), reason="this machine has no AMX"
 )
 needs_int8 = pytest.mark.skipif(
-    not (kernels.load() and torch.ops.nmt.has_int8()), reason="this machine has no VNNI"
+    not (kernels.load() and torch.ops.nmt.has_int8()), reason="this machine has no kernel for 8 bits"
 )
 IN_KERNELS = [
     Precision.fp32,
