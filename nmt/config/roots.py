@@ -108,6 +108,7 @@ class RecipeConfig:
         if self.metrics == _auto_metrics():
             self.metrics = default_metrics(self.task)
         require_metrics(self.metrics)
+        self.sets = self.sets or {}  # sets=null takes back those of an experiment
         if isinstance(self.data, DataConfig):
             set_configs(self.sets, self.data)
         if self.task is Task.classification:

@@ -74,6 +74,12 @@ def stored(path: Path, **changes: Any) -> Path:
     return file
 
 
+def test_null_takes_back_the_sets_of_an_experiment(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(to_plain(config("sets=null"))), encoding="utf-8")
+    assert load_config(file).sets == {}
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
