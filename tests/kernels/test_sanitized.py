@@ -1,4 +1,8 @@
-"""The kernels in a library that watches memory and undefined behaviour, with many random shapes."""
+"""The kernels in a library that watches memory and undefined behaviour, with many random shapes.
+
+One of the libraries is that of a processor with AVX-512 and AMX, whose instructions `emulated.h` has in plain C++: every
+machine can test all of the code.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ SANITIZERS = (
     "-g1",
     "-O1",
 )
+EMULATED = Path(__file__).with_name("emulated.h")
 GCC = shutil.which("g++")
 
 
@@ -30,9 +35,13 @@ def _library(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(sys.platform != "linux" or not GCC, reason="needs g++ on Linux")
-@pytest.mark.parametrize("flags", ["", "-mno-avx512f"], ids=["this processor", "short vectors"])
+@pytest.mark.parametrize(
+    "flags",
+    ["", "-mno-avx512f", f"-march=x86-64-v3 -Wno-psabi -include '{EMULATED}'"],
+    ids=["this processor", "short vectors", "emulated AVX-512 and AMX"],
+)
 def test_the_kernels_under_sanitizers(flags: str, tmp_path: Path) -> None:
-    """Masked loads of AVX-512 are not watched, so there is a second library without them."""
+    """Masked loads of AVX-512 and loads of tiles are watched where they are emulated."""
     compiler = tmp_path / "c++"
     compiler.write_text(f'#!/bin/sh\nexec {GCC} "$@" {flags} {" ".join(SANITIZERS)}\n')
     compiler.chmod(0o755)
