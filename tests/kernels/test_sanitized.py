@@ -1,7 +1,7 @@
 """The kernels in a library that watches memory and undefined behaviour, with many random shapes.
 
-One of the libraries is that of a processor with AVX-512 and AMX, whose instructions `emulated.h` has in plain C++: every
-machine can test all of the code.
+One of the libraries is that of a processor with AVX-512 and AMX, whose instructions `emulated.h` has in plain
+C++: every machine can test all of the code.
 """
 
 from __future__ import annotations
