@@ -288,10 +288,8 @@ def _first_tokenizer(
     """Return the tokenizer of a run that has none yet: `inherited`, or one made as `tokenizer` says."""
     modify = [of_corpus.without_lexicon for of_corpus in Augmentation.of_corpora(cfg)]
     if inherited is None:
-        if not tokenizer.path:
-            log(f"training a {tokenizer.kind.value} tokenizer")
         made = train_tokenizer(
-            tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), modify=modify
+            tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), log=log, modify=modify
         )
     else:
         made = inherited_tokenizer(inherited, training, tags=cfg.symbols, seed=seed, modify=modify)
@@ -497,6 +495,7 @@ def train_tokenizer(
     tags: Sequence[str] = (),
     seed: int,
     cache: Path,
+    log: Log,
     modify: Sequence[Augmentation] = (),
 ) -> Tokenizer:
     """Train on `text`, or on a random sample of it, or load the cached tokenizer for the same input.
@@ -515,7 +514,9 @@ def train_tokenizer(
         sampling_key += (*modify, seed)
     entry = cache / entry_name("tokenizer", *versions, text.sha256, settings, sampling_key, *tags)
     if open_entry(entry) is not None:
+        log(f"a {cfg.kind.value} tokenizer, found in the cache")
         return Tokenizer.load(cfg, entry)
+    log(f"training a {cfg.kind.value} tokenizer")
     tokenizer = Tokenizer.train(cfg, _modified(text.samples(most, seed), modify, seed), tags)
     write_entry(entry, tokenizer.save)
     return tokenizer

@@ -26,6 +26,10 @@ class Hypothesis:
     """Log probability of the ids and EOS."""
 
 
+START = -2
+"""In a sequence to avoid: what is in front of the text of a translation."""
+
+
 @dataclass
 class Wish:
     """What the translation of one sentence must have, in ids in the order of the model."""
@@ -40,7 +44,7 @@ class Wish:
     word_parts: Sequence[int] = ()
     """Tokens that go on with a word: they follow no phrase of `must`."""
     avoid: list[list[int]] = field(default_factory=list)
-    """Sequences of tokens that must not appear."""
+    """Sequences of tokens that must not appear, with `START` in front of those that may not be the first."""
     num_given: int = 0
     """First tokens of `prefix` that are given, such as the tag of a language: they cost nothing."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmt.data.shortlist import PieceIds
 from nmt.data.special_ids import EOS_ID, PAD_ID
-from nmt.decoding.hypotheses import Hypothesis, Wish
+from nmt.decoding.hypotheses import START, Hypothesis, Wish
 from nmt.models.base import TranslationModel
 from nmt.models.narrowed import narrowed
 
@@ -70,6 +70,7 @@ def _asked_for(wish: Wish | None) -> list[int]:
 
 def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
     """Return a wish about numbers; what it avoids cannot appear where the vocabulary lacks a token of it."""
+    numbers = {**numbers, START: START}
 
     def of(ids: Iterable[int]) -> list[int]:
         return [numbers[token] for token in ids]

@@ -27,7 +27,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import SPACE
 from nmt.data.words import IN_WORD, is_in_word, is_without_spaces
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.hypotheses import Wish
+from nmt.decoding.hypotheses import START, Wish
 from nmt.errors import UserError, suggest
 
 MOST_SPELLINGS = 64
@@ -279,17 +279,23 @@ class Wishes:
         """Return the ids of a phrase, in the order of the model; none if the vocabulary cannot spell it."""
         ids = self._ids(phrase)
         if is_without_spaces(phrase.strip()):
-            ids = next((self._turned(found) for found in self._spellings_of(phrase, 1)), ids)
+            ids = next(map(self._turned, self.spellings.of(self._as_pieces(phrase), 1)), ids)
         return [] if UNK_ID in ids else ids
 
     def _all_spellings(self, phrase: str) -> Iterator[list[int]]:
-        return (self._turned(ids) for ids in self._spellings_of(phrase, MOST_SPELLINGS) if ids)
+        """Yield the ids of all spellings of a phrase, also of those that only the first words have."""
+        text = self._as_pieces(phrase)
+        if not text.strip(SPACE):
+            return
+        yield from map(self._turned, self.spellings.of(text, MOST_SPELLINGS))
+        if text.startswith(SPACE):  # which is not seen in front of a text
+            for ids in self.spellings.of(text.removeprefix(SPACE), MOST_SPELLINGS):
+                yield [*self._turned(ids), EOS_ID] if self.tokenizer.cfg.right_to_left else [START, *ids]
 
-    def _spellings_of(self, phrase: str, most: int) -> list[list[int]]:
+    def _as_pieces(self, phrase: str) -> str:
+        """Return a phrase as pieces spell it: with a space in front where spaces separate words."""
         text = "".join(self._spelt(phrase))
-        if is_without_spaces(phrase.strip()):
-            text = text.removeprefix(SPACE)
-        return self.spellings.of(text, most)
+        return text.removeprefix(SPACE) if is_without_spaces(phrase.strip()) else text
 
     def _beginning(self, prefix: str) -> tuple[list[int], list[dict[int, int]]]:
         """Return the ids of the finished words of a prefix, and the ways to spell what follows them."""

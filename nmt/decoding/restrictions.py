@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.special_ids import EOS_ID
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.hypotheses import Wish, fewest_tokens
+from nmt.decoding.hypotheses import START, Wish, fewest_tokens
 
 NOTHING = -1
 """No token: equals none, or stands in front of a sequence for any."""
@@ -38,6 +39,7 @@ class Restrictions:
         if cfg.has_minimum:
             self.fewest = torch.tensor(fewest_tokens(src_mask.sum(1).tolist(), cfg), device=device)
         self.avoided = _in_table([wish.avoid for wish in wishes], device)  # (B, A, L)
+        self.num_given = torch.tensor([wish.num_given for wish in wishes], device=device)  # (B,)
         self.beginnings = Beginnings(wishes, device) if any(wish.beginning for wish in wishes) else None
 
     @property
@@ -61,7 +63,7 @@ class Restrictions:
         if 0 < cfg.no_repeat_ngram_size <= length:
             _block_ngrams(log_probs, ids, cfg.no_repeat_ngram_size)
         if self.avoided is not None:
-            _block_ends(log_probs, ids, self.avoided[sentences])
+            _block_ends(log_probs, _from_start(ids, self.num_given[sentences]), self.avoided[sentences])
         if self.fewest is not None:
             too_short = self.fewest[sentences] > length
             log_probs[:, :, EOS_ID].masked_fill_(too_short[:, None], -torch.inf)
@@ -76,6 +78,13 @@ def _block_ngrams(log_probs: Tensor, ids: Tensor, n: int) -> None:
     last = ids[:, :, ids.shape[2] - n + 1 :]  # (B, K, n - 1)
     is_repeated = (windows[..., :-1] == last[:, :, None]).all(3)
     _forbid(log_probs, windows[..., -1], is_repeated)
+
+
+def _from_start(ids: Tensor, num_given: Tensor) -> Tensor:
+    """Return `ids` (B, K, t) with `START` before them and in place of the first `num_given` (B,)."""
+    padded = F.pad(ids, (1, 0))
+    places = torch.arange(padded.shape[2], device=ids.device)
+    return padded.masked_fill(places <= num_given[:, None, None], START)
 
 
 def _block_ends(log_probs: Tensor, ids: Tensor, sequences: Tensor) -> None:

@@ -48,7 +48,7 @@ def serve(run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfi
     with StopRequest(grace) as stop, stop.deferred(), listening(cfg) as listener:
         counters = asyncio.run(serve_at(listener, task, cfg, stop))
         assert stop.signal is not None
-        number, count = stop.signal, sum(counters.requests.values())
+        number, count = stop.signal, counters.requests.get(200, 0)
         raise Interrupted(number, f"stopped by {number.name}; requests answered: {count:,}")
 
 

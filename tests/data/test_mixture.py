@@ -323,10 +323,10 @@ def test_a_tokenizer_sees_the_shares_of_a_mixture(tmp_path: Path) -> None:
     assert drawn == {"c": 40, "z": 60}
     assert Counter(concatenated(mixed.samples(5000, seed=1)).tgt) == {"c": 900, "z": 100}
     cfg = TokenizerConfig(TokenizerKind.char, max_sentences=200)
-    tokenizer = train_tokenizer(cfg, mixed, seed=1, cache=tmp_path)
-    assert train_tokenizer(cfg, mixed, seed=1, cache=tmp_path).fingerprint == tokenizer.fingerprint
+    tokenizer = train_tokenizer(cfg, mixed, seed=1, cache=tmp_path, log=print)
+    assert train_tokenizer(cfg, mixed, seed=1, cache=tmp_path, log=print).fingerprint == tokenizer.fingerprint
     assert len(list(tmp_path.iterdir())) == 1
-    train_tokenizer(cfg, TrainingText(parts, [0.5, 0.5]), seed=1, cache=tmp_path)
+    train_tokenizer(cfg, TrainingText(parts, [0.5, 0.5]), seed=1, cache=tmp_path, log=print)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -336,11 +336,11 @@ def test_a_tokenizer_sees_each_corpus_as_its_pairs_are_modified(tmp_path: Path) 
     cfg = TokenizerConfig(TokenizerKind.char, joint=False)
     text = TrainingText(parts, [0.5, 0.5])
     modify = [Augmentation(upper, ("en", "tr")), Augmentation(upper, ("en", "de"))]
-    tokenizer = train_tokenizer(cfg, text, seed=1, cache=tmp_path, modify=modify)
+    tokenizer = train_tokenizer(cfg, text, seed=1, cache=tmp_path, log=print, modify=modify)
     both = [
         sum(UNK_ID in ids for ids in encode(["İ", "I"]))
         for encode in (tokenizer.encode_src, tokenizer.encode_tgt)
     ]
     assert both == [1, 0]  # no English capital has a dot
-    other = train_tokenizer(cfg, text, seed=1, cache=tmp_path, modify=modify[1:] * 2)
+    other = train_tokenizer(cfg, text, seed=1, cache=tmp_path, log=print, modify=modify[1:] * 2)
     assert UNK_ID in other.encode_tgt(["İ"])[0]

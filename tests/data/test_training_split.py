@@ -155,15 +155,19 @@ def test_a_tokenizer_is_trained_once_for_the_same_input(tmp_path: Path) -> None:
     source = Source(corpus())
     text = TrainingText({"only": scanned(source, tmp_path)}, [1.0])
     cfg = TokenizerConfig(vocab_size=28)
-    first = train_tokenizer(cfg, text, seed=1, cache=tmp_path)
+    first = train_tokenizer(cfg, text, seed=1, cache=tmp_path, log=print)
     reads = source.reads
-    again = train_tokenizer(TokenizerConfig(vocab_size=28, sampling_alpha=0.1), text, seed=2, cache=tmp_path)
+    again = train_tokenizer(
+        TokenizerConfig(vocab_size=28, sampling_alpha=0.1), text, seed=2, cache=tmp_path, log=print
+    )
     assert again.fingerprint == first.fingerprint
     assert source.reads == reads
-    train_tokenizer(TokenizerConfig(vocab_size=27), text, seed=1, cache=tmp_path)
+    train_tokenizer(TokenizerConfig(vocab_size=27), text, seed=1, cache=tmp_path, log=print)
     assert source.reads == reads + 1
     few = TokenizerConfig(vocab_size=28, max_sentences=60)
-    prints = [train_tokenizer(few, text, seed=seed, cache=tmp_path).fingerprint for seed in (1, 1, 2)]
+    prints = [
+        train_tokenizer(few, text, seed=seed, cache=tmp_path, log=print).fingerprint for seed in (1, 1, 2)
+    ]
     assert prints[0] == prints[1] != prints[2]
     assert source.reads == reads + 3
 

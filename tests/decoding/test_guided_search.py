@@ -18,7 +18,7 @@ from nmt.decoding.configs import BeamConfig, LengthPenalty, SamplingConfig
 from nmt.decoding.coverage import covered
 from nmt.decoding.diverse import merged
 from nmt.decoding.guided_search import search
-from nmt.decoding.hypotheses import Hypothesis, Wish
+from nmt.decoding.hypotheses import START, Hypothesis, Wish
 from nmt.decoding.sampling import sample
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -75,6 +75,7 @@ CASES: list[tuple[dict[str, Any], Wish, Fits]] = [
     ({"no_repeat_ngram_size": 2}, Wish(), lambda ids: not repeats(ids, 2)),
     ({"min_length": 3}, Wish(), lambda ids: len(ids) >= 3),
     ({}, Wish(avoid=[[A], [B, C]]), lambda ids: A not in ids and not has(ids, [B, C])),
+    ({}, Wish(avoid=[[START, A], [START, B, C]]), lambda ids: ids[:1] != (A,) and ids[:2] != (B, C)),
     ({}, Wish(prefix=[C, A]), lambda ids: ids[:2] == (C, A)),
     ({}, Wish(must=[[A, B]]), lambda ids: has(ids, [A, B])),
     ({}, Wish(must=[[A, B], [B, C]]), lambda ids: has(ids, [A, B]) and has(ids, [B, C])),
@@ -108,6 +109,19 @@ def test_the_best_text_that_fits_is_found(keys: dict[str, Any], wish: Wish, fits
         best = sorted(fitting, key=lambda ids: -fitting[ids])[:5]
         assert [tuple(h.ids) for h in hypotheses] == best
         assert [h.score for h in hypotheses] == pytest.approx([fitting[ids] for ids in best], abs=1e-4)
+
+
+def test_a_text_starts_behind_the_tokens_that_are_given() -> None:
+    model = TableModel(vocab_size=7, eos_bias=1.0)
+    src, src_mask = sentences(1, longest=4, vocab_size=7)
+    model.max_length = 5
+    wish = Wish(prefix=[C], avoid=[[START, A]], num_given=1)
+    (hypotheses,) = search(model, src, src_mask, replace(WIDE, n_best=30), [wish])
+    everything = texts_of(model, src[:, src_mask[0]])
+    fitting = [ids for ids in everything if ids[:1] == (C,) and ids[1:2] != (A,)]
+    best = sorted(fitting, key=lambda ids: -everything[ids])[:30]
+    assert [tuple(h.ids) for h in hypotheses] == best
+    assert any(A in h.ids for h in hypotheses)
 
 
 def test_a_repeated_token_counts_the_penalty_times() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from nmt.data.pairs import ParallelText
-from nmt.data.special_ids import UNK_ID
+from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.hypotheses import Wish
+from nmt.decoding.hypotheses import START, Wish
 from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
 from nmt.errors import UserError
 
@@ -89,10 +89,12 @@ def test_words_of_a_vocabulary_of_words_are_finished() -> None:
 
 
 def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:
-    avoided = Wishes(subwords, ["Hund"]).of(Request("", avoid=["über die"])).avoid
+    wishes = Wishes(subwords, ["Hund"])
+    avoided = wishes.of(Request("", avoid=["über die"])).avoid
     for ids in avoided:
-        assert subwords.decode(ids) in ("Hund", "über die")
+        assert subwords.decode([token for token in ids if token != START]) in ("Hund", "über die")
     assert subwords.encode_tgt(["Hund"])[0][:-1] in avoided
+    assert [START, *(wishes.spellings.ids[letter] for letter in "Hund")] in avoided  # without a space
     assert len({tuple(ids) for ids in avoided}) == len(avoided)
 
 
@@ -101,7 +103,8 @@ def test_phrases_of_a_model_from_right_to_left_are_turned_and_prefixes_refused()
     plain = Wishes(tokenizer(TokenizerKind.bpe))
     request = Request("", must=["im Schnee"], avoid=["Hund"])
     assert [ids[::-1] for ids in turned.of(request).must] == plain.of(request).must
-    assert [ids[::-1] for ids in turned.of(request).avoid] == plain.of(request).avoid
+    ends = [[START if token == EOS_ID else token for token in ids] for ids in turned.of(request).avoid]
+    assert [ids[::-1] for ids in ends] == plain.of(request).avoid
     with pytest.raises(UserError, match="the run predicts from right to left"):
         turned.of(Request("", prefix="ein"))
 
