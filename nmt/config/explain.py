@@ -171,7 +171,12 @@ def _owners(key: str) -> list[str]:
     """Return the choices of the part of `key` whose dataclass has a field of its name."""
     part, _, leaf = key.rpartition(".")
     table = VARIANTS[part][1] if part in VARIANTS else {}
-    return [name for name, cls in table.items() if leaf in {field.name for field in fields(cls)}]
+    return [name for name, cls in table.items() if leaf in _keys(cls)]
+
+
+def _keys(cls: type) -> set[str]:
+    """Return the names of the fields that are keys of a config."""
+    return {field.name for field in fields(cls) if not field.metadata.get("omegaconf_ignore")}
 
 
 def _chosen_otherwise(key: str, parent: Any) -> str:

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
-from nmt.config.starting import OptimizerUse, VocabularyUse
+from nmt.config.spelling import spelled
+from nmt.config.starting import InitConfig, OptimizerUse, VocabularyUse
 from nmt.data.pairs import Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, prepare_lines
@@ -33,6 +34,7 @@ def check(cfg: TrainConfig) -> None:
         [
             *_misfits_of_parts(cfg),
             *_misfits_of_training(cfg),
+            *_misfits_of_start(cfg),
             *_misfits_of_adaptation(cfg),
             *_misfits_of_metrics(cfg),
         ]
@@ -261,6 +263,18 @@ def _misfits_of_lengths(cfg: TrainConfig) -> Iterator[str]:
             yield (
                 f"{key}={text!r} counts passes over the training split, but data.streaming=true has none; "
                 "give a number of updates, or of tokens such as '10M tokens'"
+            )
+
+
+def _misfits_of_start(cfg: TrainConfig) -> Iterator[str]:
+    usual = InitConfig()
+    for field in dataclasses.fields(InitConfig) if cfg.init.run is None else ():
+        value = getattr(cfg.init, field.name)
+        if value != getattr(usual, field.name):
+            key = f"init.{field.name}"
+            yield (
+                f"{key}={spelled(value)} is about the model of another run, but there is none; name it with "
+                f"init=RUN, or leave {key} out"
             )
 
 

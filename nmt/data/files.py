@@ -115,6 +115,12 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     if (table := stream_table(cfg, split)) is not None:
         return table
+    if split is Split.train and cfg.document_columns and not any(is_table(cfg.place(x) or "") for x in Split):
+        raise UserError(
+            f"{cfg.key_prefix}.document_column={cfg.document_column} names the column of a table, but {key}="
+            f"{cfg.place(split)} is plain text, of which a line that is blank on both sides ends a document; "
+            "leave it out, or name a .tsv, .csv or .jsonl file"
+        )
     keys = [f"{cfg.key_prefix}.src", f"{cfg.key_prefix}.tgt"] if cfg.sides == (cfg.src, cfg.tgt) else []
     src, tgt = files_of_sides(place, key, cfg.sides, keys)
     if src.samefile(tgt):

@@ -343,6 +343,11 @@ def test_a_damaged_config_is_read_or_refused(
             "tokenizer.right_to_left=true is for task=translation; set it to false",
         ),
         (
+            ("init.optimizer=keep",),
+            "init.optimizer=keep is about the model of another run, but there is none; name it with "
+            "init=RUN, or leave init.optimizer out",
+        ),
+        (
             ("data=text", "data.train=x.txt"),
             "data=text has one language; add task=language_model, or choose data with two",
         ),

@@ -117,6 +117,16 @@ def test_a_column_tells_where_documents_end(tmp_path: Path, kind: str) -> None:
     assert sources.stream(cfg, Split.train).read().src == IN_CONTEXT
 
 
+def test_the_document_column_of_plain_text_is_refused_unless_another_split_is_a_table(tmp_path: Path) -> None:
+    place = write(tmp_path, "x.en", "a\n").removesuffix(".en")
+    write(tmp_path, "x.de", "A\n")
+    cfg = config(train=place, document_column="doc")
+    with pytest.raises(UserError, match=r"data\.document_column=doc names .* data\.train=.*x is plain text"):
+        sources.stream(cfg, Split.train)
+    beside = config(train=place, document_column="doc", validation=tables(tmp_path)["tsv"])
+    assert sources.stream(beside, Split.train).read().src == ["a"]
+
+
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
 def test_a_document_column_that_is_missing_is_refused_by_its_key(tmp_path: Path, kind: str) -> None:
     cfg = config(train=tables(tmp_path)[kind], document_column="dok")
