@@ -578,9 +578,11 @@ def evaluation_text(
 def require_trusted(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> None:
     """Raise `UserError` if the pairs of `split` are where only the config of the run says."""
     all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
-    if unnamed := sorted(data.origins & {place for one in all_own for place in one.origins}):
+    if unnamed := data.origins & {place for one in all_own for place in one.origins}:
+        place = data.place(split)
         raise UserError(
-            f"{run.path} has no copy of these {split.value} pairs; its config names {unnamed[0]}, which is "
+            f"{run.path} has no copy of these {split.value} pairs; its config names "
+            f"{place if place in unnamed else min(unnamed)}, which is "
             "not read or downloaded only because a run says so: add read_corpus=true if you trust the run, "
             f"or name a corpus with data={data.name} and its keys"
         )

@@ -221,7 +221,7 @@ def test_a_corpus_is_not_read_because_a_run_says_so(nmt: Command, run: Path, tmp
     own, end = config.index("data:\n"), config.index("tokenizer:\n")
     for keys, origin in (
         ("  name: hub\n  src: en\n  tgt: fr\n  dataset: stranger/corpus\n", "stranger/corpus"),
-        (f"  name: files\n  src: en\n  tgt: fr\n  validation: {corpus}\n", str(corpus)),
+        (f"  name: files\n  src: en\n  tgt: fr\n  validation: {corpus}\n  test: /another\n", str(corpus)),
     ):
         stored = f"data:\n{keys}  scored_split: validation\n  max_tokens: 32\n"
         (run / "config.yaml").write_text(config[:own] + stored + config[end:])
