@@ -58,7 +58,7 @@ def best_candidates(
 def _read_by_kernel(output: object, hidden: Tensor) -> tuple[Tensor, Tensor | None, int] | None:
     """Return weight, bias and V of the output, where a kernel multiplies fastest; None where torch does."""
     if isinstance(output, LowPrecisionLinear):
-        return (output.weight, output.bias, output.num_outputs) if output.is_packed else None
+        return (output.weight, output.bias, output.out_features) if output.is_packed else None
     if not isinstance(output, Linear) or not is_plain(output, Linear) or len(hidden) > FEW_ROWS:
         return None
     return (output.weight, output.bias, output.out_features) if kernels.usable(hidden) else None

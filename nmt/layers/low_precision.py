@@ -47,7 +47,7 @@ class LowPrecisionLinear(nn.Module):
         self.precision = precision
         self.relu = False
         """Whether ReLU is applied to the result, in the same pass."""
-        self.num_outputs = linear.out_features
+        self.in_features, self.out_features = linear.in_features, linear.out_features
         self._source = (linear,)  # in a tuple, so that it is no part of this module
         self.bias: Tensor | None = linear.bias
         weight: Tensor = linear.weight.detach()
@@ -70,11 +70,11 @@ class LowPrecisionLinear(nn.Module):
         """Return (..., O) of x (..., I)."""
         rows = x.flatten(0, -2)
         if self.is_packed:
-            y = torch.ops.nmt.linear_map(rows, self.weight, self.bias, self.num_outputs, self.relu)
+            y = torch.ops.nmt.linear_map(rows, self.weight, self.bias, self.out_features, self.relu)
         else:
             y = self._in_8_bits(rows) if self.precision is Precision.int8 else self._in_16_bits(rows)
             y = F.relu(y) if self.relu else y
-        return y.view(*x.shape[:-1], self.num_outputs)
+        return y.view(*x.shape[:-1], self.out_features)
 
     def of_rows(self, rows: Tensor) -> LowPrecisionLinear:
         """Return the map to the outputs `rows` (O',) alone."""
@@ -91,7 +91,7 @@ class LowPrecisionLinear(nn.Module):
         largest = LARGEST_INT8 if processor_has(*VNNI) else LARGEST_INT8 // 2
         units = rows.abs().amax(1, keepdim=True).clamp_min(SMALLEST_SCALE) / largest  # (M, 1)
         shifted = (rows / units).round_().add_(largest + 1).to(torch.uint8)
-        shifts = torch.zeros(self.num_outputs, dtype=torch.int32)
+        shifts = torch.zeros(self.out_features, dtype=torch.int32)
         output: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
         arguments = (1.0, largest + 1, self.weight, self.scales, shifts, None, *output)
         y = torch.ops.onednn.qlinear_pointwise(shifted, *arguments) * units

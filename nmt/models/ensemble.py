@@ -94,8 +94,10 @@ class Ensemble(TranslationModel):
                 log_probs = log_probs + math.log(weight)
                 total = log_probs if total is None else torch.logaddexp(total, log_probs)
             else:
-                log_probs = log_probs * weight
-                total = log_probs if total is None else total + log_probs
+                weighted = log_probs * weight
+                if weight <= 0.0:  # what one part forbids stays forbidden
+                    weighted.masked_fill_(log_probs == -torch.inf, -torch.inf)
+                total = weighted if total is None else total + weighted
         assert total is not None
         return total if self.mean is Mean.probabilities else total.log_softmax(dim=-1)
 

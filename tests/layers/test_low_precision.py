@@ -20,6 +20,7 @@ from nmt.layers.choices import Activation
 from nmt.layers.low_precision import VNNI, LowPrecisionLinear, in_low_precision
 from nmt.models.configs import EnsembleConfig
 from nmt.models.ensemble import Ensemble
+from nmt.models.narrowed import narrowed
 from nmt.runtime import processor_has, search_precision
 from nmt.runtime_config import Precision, RuntimeConfig
 from tests.models.test_contract import build, every_family
@@ -140,6 +141,8 @@ def test_every_family_and_their_ensemble_search_in_8_bits(has_kernels: bool) -> 
                 rough.project(rough(src, src_mask, tgt_in)).log_softmax(-1), logits, atol=0.2, rtol=0.1
             )
             assert len(decode(rough, src, src_mask, BeamConfig(beam_size=2))) == 3
+            few = narrowed(rough, torch.arange(10), torch.ones(3, 10, dtype=torch.bool))
+            assert len(decode(few, src, src_mask, BeamConfig(beam_size=2))) == 3
             assert isinstance(models[0].output, nn.Linear)
     finally:
         kernels.enable(True)

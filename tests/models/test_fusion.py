@@ -10,6 +10,7 @@ from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.decoding import decode
 from nmt.decoding.configs import BeamConfig
 from nmt.models.fusion import Fusion, WithoutSource
+from nmt.models.narrowed import narrowed
 from tests.models.test_contract import build, decoder_only, transformer
 
 SRC = torch.tensor([[5, 6, 7, EOS_ID], [9, EOS_ID, 0, 0]])
@@ -26,6 +27,19 @@ def test_the_distribution_is_the_normalised_product(weight: float) -> None:
         text = torch.cat([TGT[:, :1], torch.full((2, 1), EOS_ID), TGT[:, 1:]], dim=1)
         of_lm = lm.project(lm(SRC[:, :0], MASK[:, :0], text)[:, 1:]).log_softmax(-1)
         assert_close(fused.project(fused(SRC, MASK, TGT)), (own + weight * of_lm).log_softmax(-1))
+
+
+@pytest.mark.parametrize("weight", [0.4, 0.0, -0.2])
+def test_forbidden_tokens_stay_forbidden(weight: float) -> None:
+    fused = Fusion(build(transformer()).eval(), build(decoder_only()).eval(), weight).eval()
+    ids = torch.tensor([0, 1, 2, 3, 7, 8, 9])
+    allowed = torch.ones(len(SRC), len(ids), dtype=torch.bool)
+    allowed[1, -1] = False
+    few = narrowed(fused, ids, allowed)
+    with torch.inference_mode():
+        log_probs = few.step(torch.full((2,), BOS_ID), few.start(SRC, MASK))
+    assert (log_probs == -torch.inf).tolist() == (~allowed).tolist()
+    assert_close(log_probs.exp().sum(-1), torch.ones(2))
 
 
 def test_a_step_equals_the_full_pass_and_beams_keep_their_text() -> None:
