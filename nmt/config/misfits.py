@@ -19,6 +19,7 @@ from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, prepare_lines
 from nmt.decoding.metrics import METRICS, names_of_metrics
 from nmt.errors import Problems, suggest
+from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.lengths import are_counted, in_steps
@@ -155,6 +156,11 @@ def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"objective={cfg.objective.name} keeps the weights of an attention, which "
             "trainer.gradient_checkpointing=true drops; set it to false, and lower trainer.batch_tokens"
+        )
+    if cfg.objective.needs_attention and isinstance(cfg.model, TransformerConfig) and cfg.model.layer_drop:
+        yield (
+            f"objective={cfg.objective.name} teaches a layer in every update, but model.layer_drop="
+            f"{cfg.model.layer_drop:g} leaves layers out; set it to 0"
         )
     if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
         yield (

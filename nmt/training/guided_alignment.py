@@ -14,6 +14,7 @@ from nmt.data.batching import Batch
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, Recorder
 from nmt.models.base import TranslationModel
+from nmt.models.transformer import Transformer
 from nmt.training.objective import LossModule, Objective, Places, cut
 
 LEAST = 1e-9
@@ -27,8 +28,8 @@ class GuidedAlignment(Objective):
         """Return the loss, the plain `nll`, the loss `alignment` and the number `aligned` of its tokens."""
         assert self.of_text is not None, "an objective that needs text has functions of it"
         places = self.of_text.links(batch)
-        attention = chosen(module.model, self.cfg.layer)
-        hidden, weights = module.attended(cut(batch, self.cfg.word_dropout), attention)
+        attention, number = chosen(module.model, self.cfg.layer)
+        hidden, weights = module.attended(cut(batch, self.cfg.word_dropout), attention, number)
         alignment, aligned = alignment_loss(self._heads(weights), places)
         loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
         named = {"nll": nll, "alignment": alignment.detach(), "aligned": aligned}
@@ -46,8 +47,10 @@ class GuidedAlignment(Objective):
         return weights[:, head - 1]
 
 
-def chosen(model: TranslationModel, layer: int | None) -> Recorder:
-    """Return the cross-attention of a layer, counted from 1; of the last for None.
+def chosen(model: TranslationModel, layer: int | None) -> tuple[Recorder, int]:
+    """Return the cross-attention of a layer, counted from 1, or of the last for None.
+
+    The second result is the number, from 0, of that layer among those that share its weights.
 
     Raises:
         UserError: the model has no such layer.
@@ -58,11 +61,13 @@ def chosen(model: TranslationModel, layer: int | None) -> Recorder:
             "objective=guided_alignment teaches cross-attention, but the model has none; "
             "set objective=cross_entropy, or model=transformer_base"
         )
-    if layer is not None and layer > len(found):
+    order = model.decoder_order if isinstance(model, Transformer) else list(range(len(found)))
+    if layer is not None and layer > len(order):
         raise UserError(
-            f"objective.layer must be at most {len(found)}, the layers with cross-attention, but is {layer}"
+            f"objective.layer must be at most {len(order)}, the layers with cross-attention, but is {layer}"
         )
-    return found[-1 if layer is None else layer - 1]
+    *before, place = order[:layer]
+    return found[place], before.count(place)
 
 
 def alignment_loss(weights: Tensor, places: Places) -> tuple[Tensor, Tensor]:

@@ -114,11 +114,14 @@ class LossModule(nn.Module):
         """Run the model forward and return its hidden states (M, D) of the real target tokens of `batch`."""
         return self._real_hidden(batch.src, batch.src_mask, batch.tgt_in, batch.rows)
 
-    def attended(self, batch: Batch, attention: Recorder) -> tuple[Tensor, Tensor]:
-        """Return what `hidden` returns, and the weights (B, H, T, S) of one attention, with gradients."""
+    def attended(self, batch: Batch, attention: Recorder, number: int) -> tuple[Tensor, Tensor]:
+        """Return what `hidden` returns, and the weights (B, H, T, S) of one attention, with gradients.
+
+        `number` is that of its use, from 0: layers may share an attention.
+        """
         with recorded_with_gradients(attention) as recorded:
             hidden = self._hidden(batch.src, batch.src_mask, batch.tgt_in, batch.rows)
-        return hidden, recorded[0]
+        return hidden, recorded[number]
 
     def log_probs(self, batch: Batch) -> Tensor:
         """Return the log probability (B,) of each target of `batch`; few logits exist at a time."""

@@ -343,6 +343,11 @@ def test_a_damaged_config_is_read_or_refused(
             "tokenizer.right_to_left=true is for task=translation; set it to false",
         ),
         (
+            ("objective=guided_alignment", "model.layer_drop=0.2"),
+            "objective=guided_alignment teaches a layer in every update, but model.layer_drop=0.2 leaves "
+            "layers out; set it to 0",
+        ),
+        (
             ("init.optimizer=keep",),
             "init.optimizer=keep is about the model of another run, but there is none; name it with "
             "init=RUN, or leave init.optimizer out",

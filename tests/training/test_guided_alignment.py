@@ -14,6 +14,7 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.training import build_objective
+from nmt.training.guided_alignment import chosen
 from nmt.training.objective import LossModule, OfText, Places
 from nmt.training.objective_configs import CrossEntropyConfig, GuidedAlignmentConfig
 from tests.training.test_objective import no_other_model
@@ -60,6 +61,17 @@ def test_loss_and_gradients_are_those_of_the_formula(
     assert_close(gradients, torch.autograd.grad(expected, parameters), rtol=1e-4, atol=1e-5)
     assert attention.recorded is None
     assert not attention.records_gradients
+
+
+def test_layers_that_share_weights_are_told_apart(
+    pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
+) -> None:
+    model, batch = tiny_model(decoder_layers=3, decoder_sharing=[1, 2, 1]).eval(), collate(pairs, range(8))
+    maps = model.attention(batch.src, batch.src_mask, batch.tgt_in).cross
+    module = LossModule(model, build_objective(CrossEntropyConfig(), no_other_model), compiled=False)
+    for layer, place in ((1, 0), (2, 1), (3, 2), (None, 2)):
+        _, weights = module.attended(batch, *chosen(model, layer))
+        assert_close(weights.detach(), maps[place])
 
 
 def test_a_layer_or_head_that_is_not_there(
