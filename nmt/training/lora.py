@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.kernels import fused
+from nmt.layers.blocks import Dropout
 from nmt.models.base import TranslationModel
 from nmt.training.adaptation import Adaptation
 from nmt.training.adaptation_table import LoraConfig
@@ -34,6 +35,7 @@ class LowRankUpdate(nn.Linear):
     """(maps * R, I), random at first."""
     lora_up: nn.Parameter
     """(O, R), zero at first."""
+    lora_dropout: Dropout
     lora_cfg: LoraConfig
     lora_sizes: Sequence[int]
 
@@ -55,7 +57,7 @@ class LowRankUpdate(nn.Linear):
         """Return (..., O) of x (..., I)."""
         if not self.training:
             return super().forward(x)
-        hidden = F.linear(fused.dropout(x, self.lora_cfg.dropout), self.lora_down)
+        hidden = F.linear(self.lora_dropout(x), self.lora_down)
         parts = zip(
             hidden.chunk(len(self.lora_sizes), -1), self.lora_up.split(list(self.lora_sizes)), strict=True
         )
@@ -112,13 +114,14 @@ def _update(module: nn.Linear, cfg: LoraConfig) -> None:
     module.register_parameter("lora_up", nn.Parameter(up))
     module.__class__ = _updated(type(module))  # type: ignore[arg-type]  # classes can be hashed
     updated = cast(LowRankUpdate, module)
+    updated.lora_dropout = Dropout(cfg.dropout)
     updated.lora_cfg, updated.lora_sizes = cfg, sizes
 
 
 @torch.no_grad()
 def _merge(module: LowRankUpdate) -> None:
     merged = module.weight
-    del module.lora_down, module.lora_up, module.lora_cfg, module.lora_sizes
+    del module.lora_down, module.lora_up, module.lora_dropout, module.lora_cfg, module.lora_sizes
     module.__class__ = type(module).__bases__[1]
     own = module._parameters.get("weight")
     if own is None:

@@ -13,7 +13,9 @@ from nmt.errors import UserError
 from nmt.kernels import fused
 from nmt.layers.blocks import Dropout
 from nmt.models.base import TranslationModel
+from nmt.training.adaptation_table import LoraConfig
 from nmt.training.changes import Changes
+from nmt.training.lora import Lora
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import TrainerConfig
 from tests.training.test_trainer import fit, resumed, weights
@@ -91,6 +93,17 @@ def test_kernels_and_compiled_code_see_the_rate(
         assert float((call(x) == 0).float().mean()) == pytest.approx(rate, abs=0.03)
         summed = fused.add_dropout(torch.zeros_like(x), x, module.current_rate)
         assert float((summed == 0).float().mean()) == pytest.approx(rate, abs=0.03)
+
+
+def test_the_dropout_of_lora_follows(tiny_model: Callable[..., TranslationModel]) -> None:
+    model = tiny_model(dropout=0.2).train()
+    Lora(LoraConfig(dropout=0.4)).insert(model)
+    changes = Changes(TrainerConfig(**CHANGES), model)
+    rates = {name: one.rate for name, one in model.named_modules() if isinstance(one, Dropout)}
+    changes.make(4, print)
+    halved = {name: one.rate for name, one in model.named_modules() if isinstance(one, Dropout)}
+    assert halved == {name: rate / 2 for name, rate in rates.items()}
+    assert {0.4, 0.2} <= set(rates.values())
 
 
 @pytest.mark.parametrize(
