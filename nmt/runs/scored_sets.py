@@ -64,13 +64,15 @@ class SetEvaluations:
         found = scored_sets(run, trained.cfg, trained.cfg.sets, split)
         self._parts = {one.name: Evaluation(on_set(trained, one.data), one.text, log) for one in found}
 
-    def scores(self, decoding: DecodingConfig, metrics: Sequence[str], where: str) -> dict[str, Scores]:
-        """Return the scores of each corpus; write its translations to hypotheses/NAME/`where`.LANGUAGE."""
-        found = {name: part.scores(decoding, metrics) for name, part in self._parts.items()}
+    def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> dict[str, Scores]:
+        """Return the scores of each corpus; all processes must call this."""
+        return {name: part.scores(decoding, metrics) for name, part in self._parts.items()}
+
+    def write(self, found: Mapping[str, Scores], where: str) -> None:
+        """Write the translations of each corpus to hypotheses/NAME/`where`.LANGUAGE, in the main process."""
         for name, scores in found.items() if self.is_main else ():
             tgt = self._parts[name].trained.cfg.data.tgt
             write_lines(self.run.hypotheses / name / f"{where}.{tgt}", scores.hypotheses)
-        return found
 
 
 def on_set(trained: TrainedModel, data: DataConfig) -> Any:

@@ -233,8 +233,9 @@ def _found_batch_tokens(
 
     That is tried with a model and a trainer made for it, so that the training begins like any other.
     """
-    smallest = with_batch_tokens(cfg, cfg.data.max_tokens)
-    trainer = build_trainer(_trained_model(smallest, data, device, world), data, run, lambda step: {})
+    trained = _trained_model(with_batch_tokens(cfg, cfg.data.max_tokens), data, device, world)
+    freeze(trained.model, cfg.trainer.freeze)
+    trainer = build_trainer(trained, data, run, lambda step: {})
     with closed(data.pairs_of_epoch):
         found = trainer.find_batch_tokens(log)
     del trainer
@@ -326,12 +327,12 @@ def validator(
                 file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
                 write_lines(file, scores.hypotheses)
             TASKS[cfg.task].show(trained, text, scores, tracker, step)
-        of_sets = {"": scores}
+        of_sets = sets.scores(cfg.decoding, cfg.metrics)
         with tracker.spared("hypotheses"):
-            of_sets |= sets.scores(cfg.decoding, cfg.metrics, f"validation/step_{step:08d}")
+            sets.write(of_sets, f"validation/step_{step:08d}")
         return {
             f"valid/{name}{'/' if name else ''}{metric}": value
-            for name, found in of_sets.items()
+            for name, found in {"": scores, **of_sets}.items()
             for metric, value in found.values.items()
         }
 
@@ -380,7 +381,9 @@ def _scored_sets(trained: TrainedModel, run: RunDirectory, log: Log) -> dict[str
     cfg, found = trained.cfg, dict[str, dict[str, Any]]()
     for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
         sets = SetEvaluations(trained, run, split, log)
-        for name, scores in sets.scores(cfg.decoding, cfg.metrics, split.value).items():
+        of_sets = sets.scores(cfg.decoding, cfg.metrics)
+        sets.write(of_sets, split.value)
+        for name, scores in of_sets.items():
             found.setdefault(name, {})[split.value] = scores.values
             found[name]["signatures"] = scores.signatures
     return found

@@ -392,7 +392,11 @@ class Tracker:
 
     @contextmanager
     def spared(self, name: str) -> Iterator[None]:
-        """Go on where the block cannot write the report `name`, which training does not need; warn once."""
+        """Go on where the block cannot write the report `name`, which training does not need; warn once.
+
+        The block writes and no more: any error of the system ends it, and another process may be waiting for
+        what comes after one.
+        """
         try:
             yield
         except BrokenPipeError:  # the reader of stderr has left

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from nmt import open_run
 from nmt.cli import main
 from nmt.data.augmented import USUAL
+from nmt.decoding.evaluate import Scores
 from nmt.files import written_lines
+from nmt.runs.scored_sets import SetEvaluations
 
 TOY = [
     *("experiment=none", "data=toy", "tokenizer=char", "model=transformer_tiny", "model.d_model=16"),
@@ -86,6 +90,28 @@ def test_augmented_sets_are_scored_beside_the_plain_ones(
         assert stored["scores"] == results["sets"][name]["test"]
         assert stored["data"]["augment"][0]["rate"] == 1.0
     assert "\ntest-upper  chrF " in capsys.readouterr().out
+
+
+def test_scores_of_sets_outlive_a_disk_without_room_for_their_translations(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = SetEvaluations.write
+
+    def full(self: SetEvaluations, found: Mapping[str, Scores], where: str) -> None:
+        if "/" in where:  # of a validation, which training can do without
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, found, where)
+
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(SetEvaluations, "write", full)
+    assert main(["train", f"run={tmp_path / 'run'}", *TOY, SETS, "trainer.max_steps=4"]) == 0
+    warning = "hypotheses cannot be written: No space left on device; training goes on"
+    assert warning in capsys.readouterr().err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    validation = next(line for line in lines if "valid/chrf" in line)
+    results = json.loads((run / "results.json").read_text())
+    for name in USUAL:
+        assert validation[f"valid/{name}/chrf"] == results["sets"][name]["validation"]["chrf"]
 
 
 def test_a_run_without_sets_is_scored_on_augmented_ones_of_its_own_copies(
