@@ -238,12 +238,19 @@ class MixedPrecisionStep:
     def step(self, learning_rate: float, unusable: Tensor) -> None:
         """Update the weights, except where `unusable` (a scalar) is 1.0, and clear the gradients.
 
-        The host does not wait for a GPU, which reads `unusable` by itself.
+        The host does not wait for a GPU, which reads `unusable` by itself, where the optimizer is fused.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("rate", 1.0)
         step_unless(self.optimizer, unusable)
         self.scaler.update()  # by what `unscale_` has found
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def forget(self) -> None:
+        """Forget an update that has failed between `clip` and the end of `step`."""
+        state = self.scaler.state_dict()
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
+        self.scaler.load_state_dict(state)
         self.optimizer.zero_grad(set_to_none=True)
 
     def require_loss_scale(self) -> None:

@@ -92,7 +92,7 @@ class Gradients:
 
     def _forget(self, tensors: dict[str, Tensor]) -> None:
         """Drop what `add` has added; `tensors` are those that the objective had before."""
-        self.amp_step.optimizer.zero_grad(set_to_none=True)
+        self.amp_step.forget()
         self.statistics.forget_batches()
         self.parallel_model.objective.tensors = tensors
 

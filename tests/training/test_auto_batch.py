@@ -12,6 +12,7 @@ import torch
 from nmt.data.batching import Batch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.errors import UserError
+from nmt.runtime_config import Precision
 from nmt.training import auto_batch
 from nmt.training import gradients as gradients_module
 from nmt.training.auto_batch import Found, Room, Trial, available, search
@@ -108,6 +109,29 @@ def test_a_trainer_finds_what_fits(trainer: Factory, monkeypatch: pytest.MonkeyP
     made = trainer(objective=Limited(2000), batch_tokens=found, max_steps=1)
     made.pairs_of_epoch = lambda epoch, stage: many_pairs()
     made.gradients.try_largest(many_pairs(), made.plan(many_pairs()), 1)
+
+
+def test_an_optimizer_that_does_not_fit_ends_no_search_in_fp16(
+    trainer: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients_module, "TIMED_SECONDS", 0)
+    made = trainer(precision=Precision.fp16, batch_tokens="auto", auto_batch_tokens=16)
+    step, sizes = made.gradients.amp_step, list[int]()
+
+    def out_of_memory(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def trial(size: int) -> bool:
+        sizes.append(size)
+        return made.gradients.trial(many_pairs(), made.plan(many_pairs()), size, None).fits
+
+    scale = step.scaler.get_scale()
+    with monkeypatch.context() as patched:
+        patched.setattr(step.optimizer, "step", out_of_memory)
+        assert not trial(64)
+        assert not trial(32)
+    assert trial(32)
+    assert step.scaler.get_scale() == scale
 
 
 def test_a_small_corpus_ends_the_search(trainer: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
