@@ -42,7 +42,7 @@ def narrow_search(search: Search, allowed: Sequence[PieceIds]) -> Search:
     ) -> list[list[Hypothesis]]:
         asked: Sequence[Wish | None] = wishes or [None] * len(allowed)
         sets = [
-            np.union1d(own, np.array(_asked_for(wish), np.int64))
+            np.union1d(own, np.array(_asked_for(wish, own), np.int64))
             for own, wish in zip(allowed, asked, strict=True)
         ]
         ids = np.unique(np.concatenate([np.arange(EOS_ID + 1), *sets]))
@@ -61,15 +61,21 @@ def narrow_search(search: Search, allowed: Sequence[PieceIds]) -> Search:
     return found
 
 
-def _asked_for(wish: Wish | None) -> list[int]:
-    """Return the tokens that a translation needs to be as it is wished for."""
+def _asked_for(wish: Wish | None, allowed: PieceIds) -> list[int]:
+    """Return the tokens that a translation needs, beside those `allowed`, to be as it is wished for."""
     if wish is None:
         return []
-    return [*wish.prefix, *itertools.chain.from_iterable(wish.rest), *itertools.chain(*wish.must)]
+    asked = [*wish.prefix, *itertools.chain(*wish.must)]
+    if len(wish.rest) == 1 and wish.rest[0].keys() & {*allowed.tolist(), *asked}:
+        return asked  # one character is to come, perhaps the space that begins half of all tokens: it can
+    return [*asked, *itertools.chain.from_iterable(wish.rest)]
 
 
 def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
-    """Return a wish about numbers; what it avoids cannot appear where the vocabulary lacks a token of it."""
+    """Return a wish about numbers; what it avoids cannot appear where the vocabulary lacks a token of it.
+
+    Nor can it be spelt with such a token.
+    """
     numbers = {**numbers, START: START}
 
     def of(ids: Iterable[int]) -> list[int]:
@@ -78,7 +84,9 @@ def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
     return replace(
         wish,
         prefix=of(wish.prefix),
-        rest=[{numbers[token]: spelt for token, spelt in row.items()} for row in wish.rest],
+        rest=[
+            {numbers[token]: spelt for token, spelt in row.items() if token in numbers} for row in wish.rest
+        ],
         must=[of(phrase) for phrase in wish.must],
         word_parts=[numbers[token] for token in wish.word_parts if token in numbers],
         avoid=[of(ids) for ids in wish.avoid if all(token in numbers for token in ids)],

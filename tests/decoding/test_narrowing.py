@@ -115,5 +115,17 @@ def test_what_is_wished_for_joins_the_tokens() -> None:
     assert third[1] in (15, 16)
 
 
+def test_an_ended_word_brings_no_tokens_where_one_that_goes_on_is_allowed() -> None:
+    """A space is to come, which begins half of all tokens."""
+    allowed = set(OWN[0].tolist())
+    inside, outside = min(allowed - {0, 1, 2, 3}), max(set(range(17)) - allowed)
+    wish = Wish(prefix=[inside], rest=[{inside: 1, outside: 1}])
+    (best, *_) = ids_of_best([wish, Wish(), Wish()])
+    assert all(one.ids[1] == inside and outside not in one.ids for one in best)
+    wish = Wish(prefix=[inside], rest=[{outside: 1}])
+    (best, *_) = ids_of_best([wish, Wish(), Wish()])
+    assert all(one.ids[1] == outside for one in best)
+
+
 def ids_of_best(wishes: list[Wish]) -> list[list[Hypothesis]]:
     return found(model(), BeamConfig(beam_size=6, **SHORT), OWN, wishes)
