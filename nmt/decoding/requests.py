@@ -60,20 +60,30 @@ class Request:
     """Translations of terms found in the source, which `Translation.unmet` names where they are lacking."""
 
     def __post_init__(self) -> None:
-        for name in ("must", "avoid"):
-            if not all(map(str.strip, getattr(self, name))):
-                raise UserError(f"{name}: one of the words or phrases is blank")
+        for key in ("src", "prefix", "document"):
+            _require(isinstance(getattr(self, key), str), key, "a text", getattr(self, key))
+        for key, kind in (("must", "words or phrases"), ("avoid", "words or phrases"), ("context", "texts")):
+            value: object = getattr(self, key)
+            _require(isinstance(value, list) and _are_texts(value), key, f"a list of {kind}", value)
+        of_terms: object = self.terms
+        are_terms = isinstance(of_terms, dict) and _are_texts([*of_terms, *of_terms.values()])
+        _require(are_terms, "terms", 'an object of texts, such as {"dog": "Hund"}', of_terms)
+        for key in ("must", "avoid"):
+            if not all(map(str.strip, getattr(self, key))):
+                raise UserError(f"{key}: one of the words or phrases is blank")
         if not all(term.strip() and variants(targets) for term, targets in self.terms.items()):
             raise UserError("terms: one of the terms or translations is blank")
-        of_terms = (*self.terms, *self.terms.values())
-        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.context, *of_terms):
-            if HALF.search(text):
-                raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
+        terms = (*self.terms, *self.terms.values())
+        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.context, *terms):
+            require_characters(text)
 
     @classmethod
     def of(cls, line: str | Request) -> Request:
-        """Return a line as a request."""
-        return cls(line) if isinstance(line, str) else line
+        """Return a line as a request; raise `UserError` for what is neither text nor a request."""
+        other: object = line
+        if not isinstance(other, str | Request):
+            raise UserError(f"a line must be a text or a request, but is {other!r:.80}")
+        return cls(other) if isinstance(other, str) else other
 
     @classmethod
     def from_pair(cls, line: str, name: str) -> Request:
@@ -95,35 +105,29 @@ class Request:
         if not isinstance(values, dict) or not isinstance(values.get("src"), str):
             raise UserError(f'{name} is no object with a text "src", such as {{"src": "A dog."}}')
         known = [one.name for one in fields(cls) if "internal" not in one.metadata]
-        for key, value in values.items():
+        for key in values:
             if key not in known:
                 raise UserError(f"{name} has the unknown key {key!r}{suggest(key, known)}; there are {known}")
-            is_text = isinstance(value, str)
-            if key in ("src", "prefix", "document") and not is_text:
-                raise UserError(f"{name}: {key} must be a text, but is {json.dumps(value)[:80]}")
-            if key == "context" and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
-                raise UserError(f"{name}: context must be a list of texts, but is {json.dumps(value)[:80]}")
-            if key in ("must", "avoid") and not _are_phrases(value):
-                raise UserError(
-                    f"{name}: {key} must be a list of words or phrases, but is {json.dumps(value)[:80]}"
-                )
-            if key == "terms" and not _are_terms(value):
-                raise UserError(
-                    f'{name}: terms must be an object of texts, such as {{"dog": "Hund"}}, but is '
-                    f"{json.dumps(value)[:80]}"
-                )
         try:
             return cls(**values)
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
 
 
-def _are_phrases(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(one, str) for one in values)
 
 
-def _are_terms(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+def _require(is_right: bool, key: str, what: str, value: object) -> None:
+    """Raise `UserError` unless the value of a field is `what` it must be."""
+    if not is_right:
+        raise UserError(f"{key} must be {what}, but is {json.dumps(value, default=repr)[:80]}")
+
+
+def require_characters(text: str) -> None:
+    """Raise `UserError` for text that is no Unicode, such as that of a file name which cannot be decoded."""
+    if HALF.search(text):
+        raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
 
 
 class Glossary:

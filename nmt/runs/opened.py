@@ -29,7 +29,7 @@ from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import labelled_scores, require_metrics
-from nmt.decoding.requests import Glossary, Request
+from nmt.decoding.requests import Glossary, Request, require_characters
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
 from nmt.decoding.translate import (
@@ -287,7 +287,7 @@ class Run(TrainedModel):
 
     def score(
         self,
-        pairs: Sequence[tuple[str, str]],
+        pairs: Iterable[tuple[str, str]],
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
         *,
@@ -301,13 +301,16 @@ class Run(TrainedModel):
         """
         if self.cfg.task is Task.classification:
             self.require_task(Task.translation)
+        pairs = list(pairs)
         pair: Any  # from a caller who may have passed anything
         for number, pair in enumerate(pairs):
-            if isinstance(pair, str) or len(pair) != 2:
+            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
                 raise UserError(
                     f"run.score takes pairs (source, translation), but pairs[{number}] is {pair!r}; "
                     'write run.score([("a source", "its translation")])'
                 )
+            for side in pair:
+                require_characters(side)
         search, sources = decoding or self.cfg.decoding, None
         if self.cfg.task is Task.translation:
             sources = list(self.asking_for(tgt, [src for src, _ in pairs]))
@@ -317,8 +320,8 @@ class Run(TrainedModel):
 
     def evaluate(
         self,
-        src: Sequence[str] | None = None,
-        refs: Sequence[str] | None = None,
+        src: Iterable[str] | None = None,
+        refs: Iterable[str] | None = None,
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
         *,
@@ -344,10 +347,11 @@ class Run(TrainedModel):
             text = evaluation_text(self.directory, self.cfg, self.cfg.data, chosen, named=False)
         elif isinstance(src, str) or isinstance(refs, str):
             raise UserError("run.evaluate takes lists of lines; put brackets around the one line")
-        elif src is None or refs is None or split is not None or len(src) != len(refs):
-            raise UserError("run.evaluate takes as many sources as references, or a split and neither")
         else:
-            text = ParallelText(list(self.asking_for(tgt, src)), list(refs))
+            sources, targets = list(() if src is None else src), list(() if refs is None else refs)
+            if split is not None or not sources or len(sources) != len(targets):
+                raise UserError("run.evaluate takes as many sources as references, or a split and neither")
+            text = ParallelText(list(self.asking_for(tgt, sources)), targets)
         search = search_with(decoding or self.cfg.decoding, settings)
         return Evaluation(self, text, warn).scores(search, metrics)
 
@@ -542,6 +546,8 @@ def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
         UserError: the runs have other vocabularies, languages or tasks, or `cfg` another number of weights;
             or the mean of the weights is asked for of models that differ in their names and shapes.
     """
+    if not runs:
+        raise UserError("an ensemble needs at least one run, but there is none")
     cfg, named = cfg or EnsembleConfig(), [(run.directory.path, run) for run in runs]
     require_agreement(named)
     models = [run.model for run in runs]

@@ -143,7 +143,7 @@ def test_scripts_without_spaces_have_no_ends_of_words() -> None:
         ('{"src": "a", "prefx": "b"}', r"line 3 has the unknown key 'prefx'.*prefix"),
         ('{"src": "a", "prefix": 1}', "line 3: prefix must be a text, but is 1"),
         ('{"src": "a", "must": "b"}', 'line 3: must must be a list of words or phrases, but is "b"'),
-        ('{"src": "a", "avoid": ["b", " "]}', "line 3: avoid must be a list of words or phrases"),
+        ('{"src": "a", "avoid": ["b", " "]}', "line 3: avoid: one of the words or phrases is blank"),
     ],
 )
 def test_a_line_of_json_that_is_no_request_is_refused(line: str, message: str) -> None:
@@ -252,6 +252,13 @@ def test_a_glossary_that_is_none_is_refused(tmp_path: Path, text: str, message: 
     [
         ({"must": ["a", " "]}, "must: one of the words or phrases is blank"),
         ({"avoid": [""]}, "avoid: one of the words or phrases is blank"),
+        ({"must": "Hund"}, 'must must be a list of words or phrases, but is "Hund"'),
+        ({"must": [5]}, r"must must be a list of words or phrases, but is \[5\]"),
+        ({"prefix": None}, "prefix must be a text, but is null"),
+        (
+            {"terms": {"dog": 5}},
+            'terms must be an object of texts, such as {"dog": "Hund"}, but is {"dog": 5}',
+        ),
         ({"prefix": "a\ud83d"}, "'a.ud83d' has half of a surrogate pair, which is no character"),
     ],
 )

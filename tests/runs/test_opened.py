@@ -16,7 +16,7 @@ from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import TransformerConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run, ensemble_of, open_run
 from nmt.runtime_config import Precision, RuntimeConfig
 from tests.runs.untrained import RNN, TRANSFORMER, WORDS, untrained
 
@@ -136,6 +136,15 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
             {},
             "run.score takes pairs (source, translation), but pairs[0] is 'a b'; write",
         ),
+        (
+            "score",
+            ([("a", None)],),
+            {},
+            "run.score takes pairs (source, translation), but pairs[0] is ('a', None); write",
+        ),
+        ("score", ([("a \ud800", "b")],), {}, "'a \\ud800' has half of a surrogate pair"),
+        ("translate", ([None],), {}, "a line must be a text or a request, but is None"),
+        ("evaluate", ([], []), {}, "run.evaluate takes as many sources as references"),
         ("evaluate", ("a b", "c d"), {}, "run.evaluate takes lists of lines; put brackets around"),
         ("evaluate", (["a"], ["b", "c"]), {}, "run.evaluate takes as many sources as references"),
         ("evaluate", (), {"split": "tset"}, "split must be one of train, validation, test, but is 'tset'"),
@@ -146,7 +155,15 @@ def test_arguments_of_another_shape_are_one_readable_error(
     run: Run, method: str, arguments: tuple[Any, ...], settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        getattr(run, method)(*arguments, **settings)
+        list(getattr(run, method)(*arguments, **settings))
+
+
+def test_lines_come_from_any_iterable(run: Run) -> None:
+    lines = ["ab", "b a"]
+    assert run.score(zip(lines, lines, strict=True)) == run.score([("ab", "ab"), ("b a", "b a")])
+    assert run.evaluate(iter(lines), iter(lines)).values == run.evaluate(lines, lines).values
+    with pytest.raises(UserError, match="an ensemble needs at least one run"):
+        ensemble_of([])
 
 
 def test_a_run_that_is_not_there_gets_the_nearest_one(run: Run) -> None:
