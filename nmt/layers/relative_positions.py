@@ -140,7 +140,7 @@ class BucketPositions(RelativePositions):
         furthest = self.max_distance
         clipped = offsets(queries.shape[2], num_keys, queries.device).clamp(-furthest, furthest)
         biases: Tensor = self.table(self.bucket_of[clipped + furthest])
-        return biases.permute(2, 0, 1)[None]
+        return biases.permute(2, 0, 1)[None].contiguous()  # as the fused attention of GPUs wants a mask
 
 
 class ClippedPositions(RelativePositions):

@@ -158,6 +158,17 @@ def test_t5_bias_looks_up_the_bucket_of_each_offset(bidirectional: bool) -> None
             assert torch.equal(bias[0, :, t, s], positions.table.weight[bucket])
 
 
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 1, 9, 20, dtype=torch.bool), torch.zeros(2, 1, 1, 20)])
+@pytest.mark.parametrize("kind", ["t5", "alibi"])
+def test_a_bias_has_the_layout_that_fused_attention_of_gpus_takes(kind: str, mask: Tensor | None) -> None:
+    """Otherwise torch computes all scores in plain operations there, and says nothing."""
+    t5 = BucketPositions(16, 3, num_buckets=8, max_distance=6, bidirectional=True)
+    positions = t5 if kind == "t5" else AlibiPositions(3)
+    bias = positions.masked_bias(torch.randn(2, 3, 9, 4), 20, mask)
+    assert bias is not None
+    assert bias.stride(-1) == 1
+
+
 def test_clipped_vectors_have_no_rows_for_what_a_causal_mask_hides() -> None:
     for bidirectional, rows in ((True, 7), (False, 4)):
         positions = ClippedPositions(4, 6, max_distance=3, bidirectional=bidirectional)
