@@ -29,6 +29,7 @@ from nmt.distributed import ALONE, World
 from nmt.kernels.fused import Linear
 from nmt.runtime import resolve_precision
 from nmt.runtime_config import Precision, RuntimeConfig
+from nmt.training.lora import LowRankUpdate
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x^3 and x^5 in the polynomial of one iteration: steep at 0, flat around 1."""
@@ -68,7 +69,12 @@ def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
                     gate = module.hidden_size if isinstance(module, nn.RNNBase) else len(parameter)
                     matrices[parameter] = [gate] * (len(parameter) // gate)
     for module in model.modules():
-        if isinstance(module, Linear) and module.weight in matrices:
+        if isinstance(module, LowRankUpdate):  # whose own `weight` is computed
+            if module.lora_up in matrices:
+                matrices[module.lora_up] = list(module.lora_sizes)
+            if module.lora_down in matrices:
+                matrices[module.lora_down] = [module.lora_cfg.rank] * len(module.lora_sizes)
+        elif isinstance(module, Linear) and module.weight in matrices:
             matrices[module.weight] = module.sizes
     return matrices
 

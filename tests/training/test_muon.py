@@ -16,6 +16,8 @@ from nmt.models.configs import Cell, ModelConfig, RnnConfig, Tying
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
 from nmt.training import muon
+from nmt.training.adaptation_table import LoraConfig
+from nmt.training.lora import Lora, LowRankUpdate
 from nmt.training.muon import COEFFICIENTS, Muon, dealt, orthogonalised, packed_matrices
 from nmt.training.optimizer import build_optimizer
 from nmt.training.optimizer_configs import MuonConfig
@@ -175,6 +177,19 @@ def test_the_gates_of_a_cell_are_matrices_of_their_own(cell: Cell, num_gates: in
     assert cells
     assert {len(rows or []) for rows in cells.values()} == {num_gates}
     assert [name for name in packed if name.endswith("score.weight") and packed[name]] == []  # to one number
+
+
+def test_the_updates_of_packed_maps_are_matrices_of_their_own(
+    tiny_model: Callable[..., TranslationModel],
+) -> None:
+    model = tiny_model()
+    Lora(LoraConfig(rank=2)).insert(model)
+    for name, module in model.named_modules():
+        if isinstance(module, LowRankUpdate):
+            packed = packed_matrices(module)
+            maps = 2 if name.endswith("key_value") else 1
+            assert packed[module.lora_down] == [2] * maps
+            assert packed[module.lora_up] == [16] * maps
 
 
 def test_a_parameter_without_a_gradient_stays(tiny_model: Callable[..., TranslationModel]) -> None:
