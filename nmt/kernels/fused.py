@@ -175,10 +175,12 @@ def feed_forward(
     """Return outer(dropout(activation(inner(x)))) of x (..., D)."""
     if activation is not F.relu:
         return outer(dropout(activation(inner(x)), rate))
-    if isinstance(inner, Linear) and isinstance(outer, Linear):
-        weights = (inner.weight, inner.bias, outer.weight, outer.bias)
-        if all(is_plain(layer, Linear) and _can_multiply(x, layer.weight) for layer in (inner, outer)):
-            return _FeedForward.apply(x, *weights, rate)
+    if (
+        isinstance(inner, Linear)
+        and isinstance(outer, Linear)
+        and all(is_plain(layer, Linear) and _can_multiply(x, layer.weight) for layer in (inner, outer))
+    ):
+        return _FeedForward.apply(x, inner.weight, inner.bias, outer.weight, outer.bias, rate)
     return outer(relu_dropout(inner(x), rate))
 
 

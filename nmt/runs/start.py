@@ -28,6 +28,7 @@ from nmt.models.vocabulary import TokenEmbedding
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, open_run
+from nmt.runtime_config import Precision
 from nmt.training.checkpoint import AVERAGE, Checkpoint
 from nmt.training.freezing import matching
 from nmt.training.lengths import are_counted
@@ -160,7 +161,8 @@ def opened_start(cfg: TrainConfig) -> Start | None:
         warn(f"init={init.run} {turned}; swap data.src and data.tgt unless that is meant")
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
-    run = open_run(init.run, checkpoint, dataclasses.replace(cfg.runtime, device="cpu"), init.layers)
+    on_cpu = dataclasses.replace(cfg.runtime, device="cpu", precision=Precision.fp32)
+    run = open_run(init.run, checkpoint, on_cpu, init.layers)
     return Start(cfg, run, checkpoint, sha256)
 
 
