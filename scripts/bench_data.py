@@ -122,7 +122,7 @@ def prepared(kind: str, folder: Path, facts: dict[str, Any]) -> PairsOfEpoch:
     with measured(facts, "scan"):
         text = TrainingText({"": scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache)}, [1.0])
     with measured(facts, "tokenizer"):
-        tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache)
+        tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache, log=lambda line: None)
     with measured(facts, "encoding"):
         pairs_of_epoch = SentencePairs(cfg, 1).epochs(text, tokenizer, lambda line: None)
     facts["pairs"] = len(text)
@@ -187,7 +187,7 @@ def train(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
     runtime.prepare(cfg.runtime)
     cfg.trainer.max_steps, cfg.trainer.keep_best = 4, 0
     text = demo_text()
-    tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache_dir())
+    tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache_dir(), log=lambda line: None)
     model = initial_model(cfg, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder) / "run")

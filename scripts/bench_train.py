@@ -109,7 +109,7 @@ def dump(cfg: TrainConfig, path: Path, num_batches: int) -> tuple[Tokenizer, lis
     """Write the batches of the work; return the tokenizer and the target tokens of each batch."""
     examples = TASKS[cfg.task].examples(cfg)
     text = training_text(cfg.data, examples.filter, {}, warn, cfg.trainer.max_steps)
-    tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir())
+    tokenizer = train_tokenizer(cfg.tokenizer, text, seed=cfg.seed, cache=cache_dir(), log=warn)
     pairs = examples.epochs(text, tokenizer, warn)(1, 0).part(0)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     plan = first_batches(num_batches, *lengths, seed=cfg.seed, max_tokens=cfg.trainer.tokens_per_batch)
