@@ -20,6 +20,7 @@ from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
+from nmt.decoding.forcing import ROWS_AT_ONCE
 from nmt.decoding.metrics import METRICS, ScoredText, require_computable
 from nmt.decoding.requests import Request
 from nmt.decoding.segments import translated_behind_context
@@ -27,9 +28,6 @@ from nmt.decoding.translate import Translation, evaluating, translate
 from nmt.distributed import ALONE, World
 from nmt.errors import UserError, warn
 from nmt.models.base import TranslationModel
-
-ROWS_AT_ONCE = 512
-"""Target tokens whose logits exist at a time."""
 
 
 @dataclass

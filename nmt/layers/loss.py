@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from nmt.kernels import fused
 
-LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_CPU = 1 << 26, 1 << 23
+LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_CPU = 1 << 26, fused.LOGITS_AT_ONCE
 """Most logits of one matrix product, so that a large vocabulary does not limit the batch."""
 VOCABULARY_MULTIPLE = {"cuda": 64}
 """Numbers of logits that matrix products like: where there are fewer, logits of -inf are added for them."""

@@ -44,6 +44,7 @@ PAGE = Path(__file__).with_name("page.html")
 CLIENT_LEFT = 499
 """Status, in the counts alone, of a request whose client did not wait for the answer."""
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+"""Hosts that this machine alone reaches."""
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 

@@ -13,7 +13,7 @@ import uvicorn
 from nmt.decoding import DecodingConfig
 from nmt.errors import Interrupted, UserError, warn
 from nmt.runs.opened import Run
-from nmt.serving.app import Service, make_app
+from nmt.serving.app import LOOPBACK, Service, make_app
 from nmt.serving.batcher import Batcher
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
@@ -23,7 +23,6 @@ from nmt.signals import StopRequest
 
 POLL_SECONDS = 0.1
 """Longest delay of the answer to a signal."""
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class _Server(uvicorn.Server):
