@@ -173,6 +173,11 @@ class Trainer:
                     if self.finished() or self.train_state.batch == 0:
                         break
             self._complete(tracker)
+        if self._is_impatient() and self.share_done() < 1.0:
+            self.log(
+                f"trainer.patience={self.cfg.patience} ends the training at step {self.train_state.step}: "
+                f"its last validations are no better by {self.cfg.best_metric}; with 0, or more, it goes on"
+            )
         return self.train_state
 
     def _groups(self, plan: Plan) -> Iterator[Sequence[Indices]]:
@@ -204,7 +209,10 @@ class Trainer:
         if train_state.part >= self._epoch.num_parts:
             done = f"part {train_state.part} of {self._epoch.num_parts}"
             raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
-        return self._epoch.part(train_state.part)
+        pairs = self._epoch.part(train_state.part)
+        if self._epoch.num_parts == 1 and pairs.weights is not None and not pairs.weights.any():
+            raise UserError("the weight of each training pair is 0, so that none is learnt; see data.weights")
+        return pairs
 
     def _lacks_score(self) -> bool:
         """Return whether this step is to be validated, and is not yet."""
@@ -256,8 +264,10 @@ class Trainer:
 
     def finished(self) -> bool:
         """Return whether a limit is reached or the patience is exhausted."""
-        impatient = 0 < self.cfg.patience <= self.train_state.validations_without_gain
-        return impatient or self.share_done() >= 1.0
+        return self._is_impatient() or self.share_done() >= 1.0
+
+    def _is_impatient(self) -> bool:
+        return 0 < self.cfg.patience <= self.train_state.validations_without_gain
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of update `step`."""

@@ -117,11 +117,20 @@ def test_the_last_step_is_validated_and_saved(trainer: Factory) -> None:
     assert done.store.steps()[-1] == 5
 
 
-def test_patience_ends_the_training(trainer: Factory) -> None:
+def test_a_training_without_weights_is_refused(trainer: Factory, pairs: EncodedPairs) -> None:
+    made = trainer(max_steps=1)
+    nothing = EncodedPairs(pairs.src, pairs.tgt, weights=np.zeros(len(pairs), np.float32))
+    made.pairs_of_epoch = lambda epoch, *stage: nothing
+    with pytest.raises(UserError, match="the weight of each training pair is 0"):
+        fit(made)
+
+
+def test_patience_ends_the_training(trainer: Factory, capsys: pytest.CaptureFixture[str]) -> None:
     """Best at the second validation, then two without gain: an equal score is none."""
     train_state = fit(trainer(scores=[1, 3, 3, 2, 9], max_steps=100, eval_every_steps=2, patience=2))
     assert train_state.step == 8
     assert train_state.best_steps() == [4, 6, 8, 2]
+    assert "trainer.patience=2 ends the training at step 8: its last validations" in capsys.readouterr().err
 
 
 def test_a_lower_loss_is_better(trainer: Factory) -> None:
