@@ -23,7 +23,7 @@ from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.lengths import are_counted, in_steps
-from nmt.training.objective_configs import WEIGHING
+from nmt.training.objective_configs import WEIGHING, GuidedAlignmentConfig
 from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig
 from nmt.training.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.trainer_config import AUTO
@@ -161,6 +161,12 @@ def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"objective={cfg.objective.name} teaches a layer in every update, but model.layer_drop="
             f"{cfg.model.layer_drop:g} leaves layers out; set it to 0"
+        )
+    if isinstance(cfg.objective, GuidedAlignmentConfig) and cfg.objective.alignments and cfg.data.context:
+        yield (
+            "objective.alignments counts the words of each pair alone, but data.context="
+            f"{cfg.data.context} puts sentences before them; leave out one of the two, or set "
+            "objective.alignments=null to estimate alignments"
         )
     if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
         yield (

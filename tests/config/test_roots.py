@@ -348,6 +348,11 @@ def test_a_damaged_config_is_read_or_refused(
             "layers out; set it to 0",
         ),
         (
+            (*map(quoted, FILES), "objective=guided_alignment", "objective.alignments=x", "data.context=2"),
+            "objective.alignments counts the words of each pair alone, but data.context=2 puts sentences "
+            "before them; leave out one of the two, or set objective.alignments=null to estimate alignments",
+        ),
+        (
             ("init.optimizer=keep",),
             "init.optimizer=keep is about the model of another run, but there is none; name it with "
             "init=RUN, or leave init.optimizer out",
