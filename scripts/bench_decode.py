@@ -61,7 +61,8 @@ from nmt.files import write_lines
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.positions import sinusoids
 from nmt.models.configs import TransformerConfig, Tying
-from nmt.runs.opened import Run, evaluation_text, open_run, open_runs
+from nmt.runs.evaluation_text import evaluation_text
+from nmt.runs.opened import Run, open_run, open_runs
 from nmt.verbs import VERBS
 
 OURS = "nmt"

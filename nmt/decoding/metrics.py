@@ -239,3 +239,8 @@ def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
     labels = {name: metric.label for name, metric in METRICS.items()}
     labels |= {"perplexity": "perplexity", "token_accuracy": "token accuracy"}
     return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]
+
+
+def score_line(name: str, values: Mapping[str, float | str]) -> str:
+    """Return one line with the scores of one split."""
+    return f"{name:<11} {'  '.join(labelled_scores(values))}"

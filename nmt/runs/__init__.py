@@ -14,7 +14,8 @@ Knows files and models together; refuses to know the command line. The modules i
     shown               A run as a table for a notebook.
     markup              Inline tags taken out of lines, and put into their translations.
     checkpoint_names    Checkpoints by their names: final, best, last, average or a step.
-    opened              Opening a finished run: its model, and the texts to score it on.
+    evaluation_text     The pairs that a run is scored on.
+    opened              Opening a finished run, and what may be asked of its model.
     pair_classifier     The probability of a label of pairs under a classifier, for a filter.
     requirements        What a training needs, asked for before anything is prepared.
     start               The start of a training from the model of another run.

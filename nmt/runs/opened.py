@@ -1,4 +1,4 @@
-"""Opening a finished run: its model, and the texts to score it on.
+"""Opening a finished run, and what may be asked of its model.
 
 Every component gets its own part of the config; no component sees the whole.
 """
@@ -17,8 +17,6 @@ from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import RunConfig, Task, TrainConfig, search_with
 from nmt.config.stored import load_run
-from nmt.data import sources
-from nmt.data.augmented import AugmentedData
 from nmt.data.documents import composed, current_of_each
 from nmt.data.mixture import tagged, untagged
 from nmt.data.modifiers import TERM_MARKS
@@ -28,7 +26,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.metrics import labelled_scores, require_metrics
+from nmt.decoding.metrics import require_metrics
 from nmt.decoding.requests import Glossary, Request, require_characters
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
@@ -49,11 +47,12 @@ from nmt.models.vocabulary import add_factors
 from nmt.runs.agreement import require_agreement, require_equal_shapes
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory
+from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.language_model import continued, sampled_lines
 from nmt.runs.markup import Markup, Part
 from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
-from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runs.tasks import Evaluation
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.training.adaptation import adapt, merge
 
@@ -304,7 +303,9 @@ class Run(TrainedModel):
         pairs = list(pairs)
         pair: Any  # from a caller who may have passed anything
         for number, pair in enumerate(pairs):
-            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
+            if not (
+                isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(x, str) for x in pair)
+            ):
                 raise UserError(
                     f"run.score takes pairs (source, translation), but pairs[{number}] is {pair!r}; "
                     'write run.score([("a source", "its translation")])'
@@ -335,7 +336,7 @@ class Run(TrainedModel):
         those of the run; `decoding`, `tgt` and `settings` are as in `translate`. Nothing is written.
 
         Raises:
-            UserError: the sides differ in length, or the run has no copy of the split.
+            UserError: the sides are empty or differ in length, or the run has no copy of the split.
         """
         metrics = [metrics] if isinstance(metrics, str) else metrics or self.cfg.metrics
         require_metrics(metrics)
@@ -555,54 +556,3 @@ def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
         return dataclasses.replace(runs[0], model=Ensemble(models, cfg).eval())
     require_equal_shapes(named)
     return dataclasses.replace(runs[0], model=mean_of_weights(models, cfg.normalised(len(runs))).eval())
-
-
-def evaluation_text(
-    run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split, *, named: bool = True, name: str = ""
-) -> ParallelText:
-    """Return the pairs of `split`: the copy in the run if `data` is the config of its training.
-
-    With a `name` they are those of `sets`, and `data` is the config of that corpus.
-
-    `named` tells whether the user has chosen the corpus, or trusts the run, whose config names it else.
-
-    Raises:
-        UserError: the pairs would be read from where only the config of the run, perhaps a stranger's, says.
-    """
-    own = sources.set_configs(cfg.sets, cfg.data).get(name) if name else cfg.data
-    if own and dataclasses.replace(data, scored_split=own.scored_split) == own and split is not Split.train:
-        kept = run.kept_text(split, data, name)
-        if kept is not None:
-            return kept
-    if isinstance(data, AugmentedData):
-        return sources.modified(evaluation_text(run, cfg, data.of, split, named=named), data)
-    if not named:
-        require_trusted(run, cfg, data, split)
-    return TASKS[cfg.task].examples(cfg).view(sources.load(data, split))
-
-
-def require_trusted(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split: Split) -> None:
-    """Raise `UserError` if the pairs of `split` are where only the config of the run says."""
-    all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
-    if unnamed := data.origins & {place for one in all_own for place in one.origins}:
-        place = data.place(split)
-        raise UserError(
-            f"{run.path} has no copy of these {split.value} pairs; its config names "
-            f"{place if place in unnamed else min(unnamed)}, which is "
-            "not read or downloaded only because a run says so: add read_corpus=true if you trust the run, "
-            f"or name a corpus with data={data.name} and its keys"
-        )
-
-
-def score_line(name: str, values: dict[str, float]) -> str:
-    """Return one line with the scores of one split."""
-    return f"{name:<11} {'  '.join(labelled_scores(values))}"
-
-
-def output_lines(number: int, translation: Translation, n_best: int, scores: bool = False) -> Iterator[str]:
-    """Yield the translation, or the lines of an n-best list in the format of Moses; `number` is from 0."""
-    if n_best == 1 and not scores:
-        yield translation.text
-        return
-    for candidate in (translation, *translation.alternatives):
-        yield f"{number} ||| {candidate.text} ||| {candidate.score:.4f}"

@@ -15,7 +15,7 @@ from nmt.decoding.evaluate import Scores
 from nmt.errors import Log
 from nmt.files import write_lines
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import evaluation_text
+from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 

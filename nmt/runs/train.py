@@ -28,7 +28,7 @@ from nmt.data.training_split import Examples, TrainingData
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import higher_is_better
+from nmt.decoding.metrics import higher_is_better, score_line
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
@@ -36,8 +36,9 @@ from nmt.memory import release
 from nmt.models.base import TranslationModel
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
+from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.objective_text import functions_of_text
-from nmt.runs.opened import evaluation_text, initial_model, open_run, score_line
+from nmt.runs.opened import initial_model, open_run
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import opened_start, require_unchanged

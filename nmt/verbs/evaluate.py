@@ -25,13 +25,14 @@ from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import agreement
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import sentence_chrf
+from nmt.decoding.metrics import score_line, sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import digest_of_lines, write_json, write_lines
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
-from nmt.runs.opened import Run, evaluation_text, open_runs, score_line
+from nmt.runs.evaluation_text import evaluation_text
+from nmt.runs.opened import Run, open_runs
 from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest

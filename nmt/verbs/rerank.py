@@ -25,13 +25,15 @@ from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.evaluate import Scores, score_text
+from nmt.decoding.metrics import score_line
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
 from nmt.files import read_json, write_json, write_lines
 from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import evaluation_text, open_run, open_runs, score_line
+from nmt.runs.evaluation_text import evaluation_text
+from nmt.runs.opened import open_run, open_runs
 from nmt.runs.reranker import VERSION, Reranker
 from nmt.verbs.configs import RerankConfig
 from nmt.verbs.evaluate import changed_settings, scored_fields

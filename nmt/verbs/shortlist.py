@@ -17,7 +17,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.progress import told
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import require_trusted
+from nmt.runs.evaluation_text import require_trusted
 from nmt.verbs.configs import ShortlistConfig
 
 

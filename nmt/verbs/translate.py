@@ -17,10 +17,11 @@ from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
+from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import Run, open_runs, output_lines
+from nmt.runs.opened import Run, open_runs
 from nmt.verbs.file_job import Answers, Reader, Work, answer, answer_file
 
 SPEED = ("batch_tokens", "cuda_graphs")
@@ -62,6 +63,15 @@ def _translated(
             yield json.dumps(translation.as_json(), ensure_ascii=False, allow_nan=False)
         else:
             yield from output_lines(number, translation, cfg.decoding.n_best, cfg.scores)
+
+
+def output_lines(number: int, translation: Translation, n_best: int, scores: bool = False) -> Iterator[str]:
+    """Yield the translation, or the lines of an n-best list in the format of Moses; `number` is from 0."""
+    if n_best == 1 and not scores:
+        yield translation.text
+        return
+    for candidate in (translation, *translation.alternatives):
+        yield f"{number} ||| {candidate.text} ||| {candidate.score:.4f}"
 
 
 def _request(cfg: TranslateConfig, line: str, number: int) -> Request:

@@ -23,9 +23,10 @@ from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import publish
 from nmt.runs import synthetic
-from nmt.runs.opened import open_runs, output_lines
+from nmt.runs.opened import open_runs
 from nmt.verbs import VERBS, distil
 from nmt.verbs.configs import DistilConfig
+from nmt.verbs.translate import output_lines
 from tests.integration.conftest import Command
 
 STUDENT = [

@@ -142,6 +142,7 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
             {},
             "run.score takes pairs (source, translation), but pairs[0] is ('a', None); write",
         ),
+        ("score", ([5],), {}, "run.score takes pairs (source, translation), but pairs[0] is 5; write"),
         ("score", ([("a \ud800", "b")],), {}, "'a \\ud800' has half of a surrogate pair"),
         ("translate", ([None],), {}, "a line must be a text or a request, but is None"),
         ("evaluate", ([], []), {}, "run.evaluate takes as many sources as references"),

@@ -29,13 +29,13 @@ from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_run, output_lines
+from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import file_job
 from nmt.verbs.file_job import Job, LineCounter, answer, answer_file, worker_settings, write_part
-from nmt.verbs.translate import TRANSLATION
+from nmt.verbs.translate import TRANSLATION, output_lines
 from tests.runs.untrained import untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
