@@ -64,7 +64,7 @@ class Request:
             _require(isinstance(getattr(self, key), str), key, "a text", getattr(self, key))
         for key, kind in (("must", "words or phrases"), ("avoid", "words or phrases"), ("context", "texts")):
             value: object = getattr(self, key)
-            _require(isinstance(value, list) and _are_texts(value), key, f"a list of {kind}", value)
+            _require(isinstance(value, list | tuple) and _are_texts(value), key, f"a list of {kind}", value)
         of_terms: object = self.terms
         are_terms = isinstance(of_terms, dict) and _are_texts([*of_terms, *of_terms.values()])
         _require(are_terms, "terms", 'an object of texts, such as {"dog": "Hund"}', of_terms)

@@ -88,6 +88,11 @@ def test_words_of_a_vocabulary_of_words_are_finished() -> None:
     assert Wishes(words).of(Request("", prefix="zwei Katz")).prefix == [ids[0], UNK_ID]
 
 
+def test_phrases_may_be_a_tuple(bpe: Tokenizer) -> None:
+    lists, tuples = Request("", must=["Hund"]), Request("", must=("Hund",))  # type: ignore[arg-type]
+    assert Wishes(bpe).of(lists) == Wishes(bpe).of(tuples)
+
+
 def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:
     wishes = Wishes(subwords, ["Hund"])
     avoided = wishes.of(Request("", avoid=["über die"])).avoid
