@@ -221,7 +221,7 @@ def _best(validations: dict[int, dict[str, float]], metric: str) -> tuple[int | 
     scored = {step: value for step, value in scored.items() if not math.isnan(value)}
     if not scored:
         return None, {}
-    step = max(scored, key=lambda step: scored[step])
+    step = max(scored, key=lambda step: (scored[step], -validations[step].get("loss", math.inf)))
     return step, validations[step]
 
 

@@ -414,7 +414,7 @@ def _averaged(
     scores = _scored(trained, run, Split.validation, log)
     value, sign = scores.values[name], 1 if higher_is_better(name) else -1
     compared = {"compared": {"average": value, "best": sign * known}}
-    if sign * value >= known:
+    if (sign * value, -scores.values["loss"]) >= train_state.rank(best):
         return {"step": steps[-1], "averaged_steps": steps, **compared}, scores
     with world.main_first():
         if world.is_main:

@@ -5,6 +5,7 @@ Knows neither batches nor models, and no files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_type_hints
@@ -35,6 +36,8 @@ class TrainState:
     """Wall-clock time of the updates alone."""
     scores: dict[str, float] = field(default_factory=dict)
     """Validation score by step, larger is better."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """Validation loss by step; earlier versions kept none."""
     validations_without_gain: int = 0
     lowest_loss: float | None = None
     """Lowest validation loss."""
@@ -86,12 +89,14 @@ class TrainState:
         return {"progress": asdict(self)}
 
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
-        """Return the validated steps, the highest score first, the earlier of equals first."""
-        steps = list(map(int, self.scores))
+        """Return the validated steps, the highest `rank` first, the earlier of equals first."""
+        steps = sorted(map(int, self.scores))
         wanted = set(steps if among is None else among)
-        return sorted(
-            (step for step in steps if step in wanted), key=lambda step: (-self.scores[str(step)], step)
-        )
+        return sorted((step for step in steps if step in wanted), key=self.rank, reverse=True)
+
+    def rank(self, step: int) -> tuple[float, float]:
+        """Return the score of a validated step and, for equal scores, the negative of its loss."""
+        return self.scores[str(step)], -self.losses.get(str(step), math.inf)
 
     def is_regular(self, step: int, save_every_steps: int, keep_best: int) -> bool:
         """Return whether an uninterrupted run saves a checkpoint of `step`.

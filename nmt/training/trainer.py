@@ -533,10 +533,10 @@ class Trainer:
             return
         self._agree()
         tracker.log(train_state.step, values)
-        score = self.sign * values[self.score_name]
-        gained = score > max(train_state.scores.values(), default=-math.inf)
+        train_state.scores[str(train_state.step)] = self.sign * values[self.score_name]
+        train_state.losses[str(train_state.step)] = values["valid/loss"]
+        gained = train_state.best_steps()[0] == train_state.step
         tracker.message(validation_line(train_state.step, values, gained))
-        train_state.scores[str(train_state.step)] = score
         train_state.validations_without_gain = 0 if gained else train_state.validations_without_gain + 1
         if train_state.lowest_loss is None or values["valid/loss"] < train_state.lowest_loss:
             train_state.lowest_loss = values["valid/loss"]

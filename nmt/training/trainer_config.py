@@ -124,7 +124,8 @@ class TrainerConfig:
     """Validation score that picks the best checkpoint and drives early stopping: loss, or one of `metrics`;
     auto: the first of `metrics` whose higher values are better, else loss."""
     patience: int = 10
-    """Stop after this many validations without a better `best_metric`; 0: never."""
+    """Stop after this many validations without a better `best_metric` or, where it is the same, a lower loss;
+    0: never."""
     average: int = 0
     """Average the weights of this many checkpoints at the end, and score the mean unless the best checkpoint
     validates better; 0: score the best one."""

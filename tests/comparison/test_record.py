@@ -64,6 +64,13 @@ def test_the_loss_is_best_where_it_is_lowest(tmp_path: Path) -> None:
     assert read_run(run).scored_step == 20
 
 
+def test_of_equal_scores_the_one_with_the_lower_loss_is_best(tmp_path: Path) -> None:
+    losses = ((10, 3.0), (20, 1.0), (30, 2.0))
+    records = [{"step": step, "valid/bleu": 0.0, "valid/loss": loss} for step, loss in losses]
+    run = made_run(tmp_path / "run", finished=False, records=records)
+    assert read_run(run).scored_step == 20
+
+
 @pytest.mark.parametrize(
     ("told", "state"),
     [

@@ -133,6 +133,29 @@ def test_patience_ends_the_training(trainer: Factory, capsys: pytest.CaptureFixt
     assert "trainer.patience=2 ends the training at step 8: its last validations" in capsys.readouterr().err
 
 
+def test_of_equal_scores_the_lower_loss_is_better(trainer: Factory) -> None:
+    """Also across an interruption; a version that kept no losses left equal scores in their order."""
+    losses = {2: 9.0, 4: 8.0, 6: 5.0, 8: 7.0, 10: 6.0}
+
+    def made(max_steps: int) -> Trainer:
+        found = trainer(max_steps=max_steps, eval_every_steps=2, save_every_steps=2, patience=2)
+        found.validate = lambda step: {"valid/bleu": 0.0, "valid/loss": losses[step]}
+        return found
+
+    fit(made(8))
+    then = resumed(made(100))
+    assert then.train_state.validations_without_gain == 1
+    assert fit(then).step == 10
+    assert then.train_state.best_steps() == [6, 10, 8, 4, 2]
+    assert 6 in then.store.steps()
+    checkpoint = then.store.load(8)
+    del checkpoint.state["progress"]["losses"]
+    old = made(10)
+    old.resume(checkpoint)
+    assert old.train_state.best_steps() == [2, 4, 6, 8]
+    assert fit(old).best_steps()[0] == 10
+
+
 def test_a_lower_loss_is_better(trainer: Factory) -> None:
     cfg = {"best_metric": "loss", "max_steps": 6, "eval_every_steps": 2}
     assert fit(trainer(scores=[5, 9, 7], **cfg)).best_steps()[0] == 4
