@@ -154,13 +154,27 @@ def contradictions(
     if cfg["task"] != stored["task"] and model:
         yield f"task={cfg['task']}, but {stored['task']} there"
     if model:
-        free = [key for key in stored["model"] if any(fnmatch(key, pattern) for pattern in FREE)]
-        yield from _differences("model", cfg["model"], stored["model"], without=free)
+        yield from _differences("model", cfg["model"], stored["model"], without=_free(stored["model"]))
         if not _merges(stored):
             yield from _differences("adapt", cfg["adapt"], stored["adapt"], without=["train"])
     if tokenizer:
         others = [key for key in stored["tokenizer"] if key not in OF_TEXT]
         yield from _differences("tokenizer", cfg["tokenizer"], stored["tokenizer"], without=others)
+
+
+def other_shapes(cfg: dict[str, Any], stored: dict[str, Any]) -> list[str]:
+    """Return a line for each key of both models that shapes weights, where the two plain configs differ."""
+    shared = [key for key in stored["model"] if key in cfg["model"] and key != "name"]
+    found = list[str]()
+    for part, keys in (("model", shared), ("tokenizer", ["source_factors"])):
+        new, old = ({key: of[part][key] for key in keys} for of in (cfg, stored))
+        found += _differences(part, new, old, without=_free(new))
+    return found
+
+
+def _free(model: dict[str, Any]) -> list[str]:
+    """Return the keys of a plain model that neither name nor shape a weight, nor say what is computed."""
+    return [key for key in model if any(fnmatch(key, pattern) for pattern in FREE)]
 
 
 def _differences(
@@ -183,6 +197,8 @@ def refuse_contradictions(init: InitConfig, plain: dict[str, Any], stored: dict[
     found = list(contradictions(plain, stored, model=init.is_whole, tokenizer=keeps))
     if found:
         lines = "\n  ".join([f"init={init.run} has a model that this training contradicts:", *found])
-        remap = "; init.vocabulary=remap takes a new tokenizer" if "tokenizer." in lines else ""
+        of_weights = "tokenizer.source_factors=" if init.is_whole else "model."
+        of_pieces = any(line.startswith("tokenizer.") and not line.startswith(of_weights) for line in found)
+        remap = "; init.vocabulary=remap takes a new tokenizer" if of_pieces else ""
         part = "; init.weights=[encoder.*] takes a part into another model" if "model." in lines else ""
         raise UserError(f"{lines}\nleave these keys out, then they follow the run{part}{remap}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.config.roots import Task, TrainConfig
-from nmt.config.starting import OptimizerUse, VocabularyUse, kept, refuse_contradictions
+from nmt.config.starting import OptimizerUse, VocabularyUse, kept, other_shapes, refuse_contradictions
 from nmt.config.stored import load_config, to_plain
 from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
 from nmt.data.pairs import Split, directions
@@ -24,6 +24,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.errors import Log, UserError, first_of, warn
 from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel
+from nmt.models.configs import TransformerConfig
 from nmt.models.vocabulary import TokenEmbedding
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
@@ -73,7 +74,7 @@ class Start:
         """
         rows = _Rows(model, self.run.tokenizer, tokenizer)
         log(f"starting from {self.run.directory.path}, {self.place} (sha256 {self.sha256[:16]})")
-        new = _load(model, self._chosen(), rows, self._what)
+        new = _load(model, self._chosen(), rows, self._misfit)
         sizes = {name: x.numel() for name, x in model.named_parameters()}
         fresh = [name for name in new if name in sizes]
         total = sum(sizes.values())
@@ -103,9 +104,27 @@ class Start:
         """The checkpoint in words."""
         return "the average of its checkpoints" if self.checkpoint == AVERAGE else f"step {self.checkpoint}"
 
-    @property
-    def _what(self) -> str:
-        return f"the weights of init={self.run.directory.path} ({self.place})"
+    def _misfit(self, wrong: Mapping[str, str]) -> UserError:
+        """Return the error about weights that do not fit the model, each by its name with why."""
+        listed = list(wrong.values())
+        more = [f"and {len(listed) - MOST_LISTED:,} more"] if len(listed) > MOST_LISTED else []
+        keys = other_shapes(to_plain(self.cfg), to_plain(self.run.cfg))
+        what = f"the weights of init={self.run.directory.path} ({self.place}) do not fit:"
+        lines = "\n  ".join([what, *listed[:MOST_LISTED], *more, *keys])
+        ways = [*(["set these keys as they are there"] if keys else []), *self._fewer_layers()]
+        tops = {name: name.partition(".")[0] for name in self._chosen()}
+        unfit = {tops[name] for name in wrong}
+        fit = ",".join(f"{top}.*" for top in dict.fromkeys(tops.values()) if top not in unfit)
+        return UserError(f"{lines}\n{', or '.join([*ways, f'take what fits: init.weights=[{fit}]'])}")
+
+    def _fewer_layers(self) -> Iterator[str]:
+        """Yield how to take as many layers as the model has, for each stack in which the run has more."""
+        if isinstance(self.run.cfg.model, TransformerConfig):
+            for key in ("encoder_layers", "decoder_layers"):
+                depth = getattr(self.cfg.model, key, None)
+                if depth is not None and depth < getattr(self.run.cfg.model, key):
+                    first = ",".join(map(str, range(1, depth + 1)))
+                    yield f"take fewer layers, such as init.{key}=[{first}]"
 
     def _chosen(self) -> dict[str, Tensor]:
         weights = self.run.model.state_dict()
@@ -234,27 +253,27 @@ def require_unchanged(run: RunDirectory, cfg: TrainConfig) -> None:
         )
 
 
-def _load(model: TranslationModel, weights: Mapping[str, Tensor], rows: _Rows, what: str) -> list[str]:
+def _load(
+    model: TranslationModel,
+    weights: Mapping[str, Tensor],
+    rows: _Rows,
+    misfit: Callable[[Mapping[str, str]], UserError],
+) -> list[str]:
     """Load weights, their rows moved, and return the names of the tensors that stay as they were.
 
     Raises:
-        UserError: one of them has no place in the model, or another shape.
+        UserError: one of them has no place in the model, or another shape; `misfit` makes the error.
     """
     own = model.state_dict()
     moved = {name: rows.moved(name, x) for name, x in weights.items()}
-    wrong = [
-        f"{name} is {list(x.shape)}, but {list(own[name].shape)} in this model"
+    wrong = {
+        name: f"{name} is {list(x.shape)}, but {list(own[name].shape)} in this model"
         for name, x in moved.items()
         if name in own and x.shape != own[name].shape
-    ]
-    wrong += [f"{name} has no place in this model" for name in moved if name not in own]
+    }
+    wrong |= {name: f"{name} has no place in this model" for name in moved if name not in own}
     if wrong:
-        more = [f"and {len(wrong) - MOST_LISTED:,} more"] if len(wrong) > MOST_LISTED else []
-        lines = "\n  ".join([f"{what} do not fit:", *wrong[:MOST_LISTED], *more])
-        raise UserError(
-            f"{lines}\nleave out model=... and model.KEY=..., so that the model follows the run, or take "
-            "what fits, such as init.weights=[encoder.*]"
-        )
+        raise misfit(wrong)
     model.load_state_dict(own | moved)
     return [name for name in own if name not in moved]
 

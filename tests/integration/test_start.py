@@ -303,7 +303,9 @@ REFUSED = {
             "do not fit:",
             "decoder.1.self_attention.residual.norm.weight has no place in this model",
             "decoder.0.feed_forward.block.inner.weight is [8, 8], but [16, 8] in this model",
-            "or take what fits, such as init.weights=[encoder.*]",
+            "model.d_ff=16, but 8 there",
+            "set these keys as they are there, or take fewer layers, such as init.decoder_layers=[1], or "
+            "take what fits: init.weights=[]",
         ],
     ),
     "nothing_left_to_train": (

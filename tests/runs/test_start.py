@@ -9,9 +9,12 @@ import torch
 
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
+from nmt.data.tokenizer import Tokenizer
+from nmt.errors import UserError
+from nmt.runs.opened import initial_model
 from nmt.runs.start import _Rows, opened_start
 from nmt.verbs import VERBS
-from tests.runs.untrained import untrained
+from tests.runs.untrained import CLASSIFIER, untrained
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,58 @@ def test_a_start_in_the_other_direction_is_warned_of(
     (composed,) = compose(VERBS["train"], ["data=toy", f"init={run}", *arguments])
     assert opened_start(composed.to_config(TrainConfig)) is not None
     assert capsys.readouterr().err == told.replace("RUN", str(run))
+
+
+LABELS = ["task=classification", "data=labels", *(f"data.{x}=x.tsv" for x in ("train", "validation", "test"))]
+FROM_ENCODER = "init.weights=[encoder.*,src_embedding.*]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "tokenizer.source_factors=[case]",
+            ["data=toy", "init.vocabulary=remap", "tokenizer=char"],
+            "  src_embedding.tokens.factors.0.weight has no place in this model\n"
+            '  tokenizer.source_factors=[], but ["case"] there\n'
+            "set these keys as they are there, or take what fits: init.weights=[",
+        ),
+        (
+            "model.encoder_layers=3",
+            [*LABELS, *CLASSIFIER, "model.positions=sinusoidal", "model.encoder_layers=2", FROM_ENCODER],
+            "  and 2 more\n"
+            "  model.encoder_layers=2, but 3 there\n"
+            "set these keys as they are there, or take fewer layers, such as init.encoder_layers=[1,2], or "
+            "take what fits: init.weights=[src_embedding.*]",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_told_with_the_keys_that_differ(
+    old: str, new: list[str], told: str, tmp_path: Path
+) -> None:
+    run = untrained(tmp_path / "run", old)
+    (composed,) = compose(VERBS["train"], [f"init={run}", *new])
+    cfg = composed.to_config(TrainConfig)
+    start = opened_start(cfg)
+    assert start is not None
+    tokenizer = Tokenizer(cfg.tokenizer, start.run.tokenizer.src_model, start.run.tokenizer.tgt_model)
+    with pytest.raises(UserError) as error:
+        start.begin(initial_model(cfg, tokenizer), tokenizer, None, print)
+    assert told in str(error.value)
+
+
+def test_a_new_tokenizer_is_no_way_out_of_other_source_factors(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", "tokenizer.source_factors=[case]")
+    given = ["data=toy", f"init={run}", "tokenizer.source_factors=[]"]
+    for more, is_offered in (
+        (["tokenizer.lowercase=true"], True),
+        (["init.weights=[encoder.*]"], True),
+        ([], False),
+    ):
+        (composed,) = compose(VERBS["train"], [*given, *more])
+        with pytest.raises(UserError, match="leave these keys out, then they follow the run") as error:
+            opened_start(composed.to_config(TrainConfig))
+        assert ("init.vocabulary=remap takes a new tokenizer" in str(error.value)) is is_offered
 
 
 def test_what_an_optimizer_keeps_of_columns_has_no_rows_of_a_vocabulary() -> None:
