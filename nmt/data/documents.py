@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from nmt.data.pairs import CONTEXT_SEPARATOR, DataConfig, PairStream, ParallelText, Split
 
@@ -25,6 +26,8 @@ BYTES_PER_TOKEN = 3
 in most texts, so that a pair is hardly ever dropped as too long for its context."""
 ESCAPED = CONTEXT_SEPARATOR.replace("<", "< ")
 """What stands for a separator that is part of the text itself."""
+
+Text = TypeVar("Text", bound=ParallelText)
 
 
 def without_separators(line: str) -> str:
@@ -40,6 +43,11 @@ def current(line: str) -> str:
 def current_of_each(lines: list[str]) -> list[str]:
     """Return the sentences themselves; the list as it is where none has context."""
     return [current(line) for line in lines] if any(CONTEXT_SEPARATOR in line for line in lines) else lines
+
+
+def without_context(text: Text) -> Text:
+    """Return pairs whose sides are the sentences themselves."""
+    return replace(text, src=current_of_each(text.src), tgt=current_of_each(text.tgt))
 
 
 def in_context(sentence: str, context: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import filter_table
-from nmt.data.documents import current_of_each
+from nmt.data.documents import without_context
 from nmt.data.filter_table import FILTERS, FilterConfig, ModelFilterConfig, OpusCleanerConfig
 from nmt.data.filters import Filter, FilterReport
 from nmt.data.lines import require_file
@@ -88,9 +88,8 @@ class Chain:
     def bare(self, text: ParallelText, numbers: NDArray[np.int64]) -> NumberedText:
         """Return pairs as filters see them."""
         src = [line.removeprefix(self.tag) for line in text.src] if self.tag else text.src
-        if not self.has_context:
-            return NumberedText(src, text.tgt, numbers=numbers)
-        return NumberedText(current_of_each(src), current_of_each(text.tgt), numbers=numbers)
+        found = NumberedText(src, text.tgt, numbers=numbers)
+        return without_context(found) if self.has_context else found
 
 
 def chains(
@@ -119,9 +118,8 @@ def _bare(text: ParallelText, cfg: DataConfig) -> ParallelText:
     """Return pairs to score on as filters see pairs: without the tags of languages, and without context."""
     fronts = [f"{tag} " for tag in cfg.tags.values()]
     src = [functools.reduce(str.removeprefix, fronts, line) for line in text.src] if fronts else text.src
-    if not cfg.context:
-        return ParallelText(src, text.tgt)
-    return ParallelText(current_of_each(src), current_of_each(text.tgt))
+    found = ParallelText(src, text.tgt)
+    return without_context(found) if cfg.context else found
 
 
 def judged_alone(

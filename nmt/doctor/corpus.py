@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
+from nmt.data.documents import without_context
 from nmt.data.filter_table import ModelFilterConfig
 from nmt.data.filtering import chains, tried
 from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_pairs
@@ -228,7 +229,8 @@ class Examination:
         self.read = 0
 
     def add(self, text: ParallelText, wanted: list[_Wanted]) -> None:
-        """Look at the pairs of a chunk, and for those of other splits among them."""
+        """Look at the pairs of a chunk, without their context, and for those of other splits among them."""
+        text = without_context(text) if self.cfg.has_documents else text
         if self.split is Split.train and self.cfg.has_source:
             self.filtered += filter_pairs(text, self.cfg)[1]
         for start in range(0, len(text), BLOCK_LINES):

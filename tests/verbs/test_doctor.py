@@ -129,6 +129,24 @@ def test_duplicates_but_for_case_cost_quality_from_one_in_a_hundred_on(
     assert found["severity"] == severity
 
 
+def test_sentences_are_judged_without_their_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "languages_of", lambda lines, name: language.Languages(name))
+    good = sentences(60)
+    train = [*good[:30], ("", ""), *good[30:], good[4], ("a <b> tag", "gat <b> a")]
+    arguments = written(tmp_path, train=train, test=[*sentences(5, seed=1), good[7]])
+    context = ["data.context=2", "data.context_target=true", "data.context_short=0"]
+    (known, looked_at) = (
+        next(one for one in examined(tmp_path, [*arguments, *more])["splits"] if one["name"] == "train")
+        for more in ([], context)
+    )
+    assert (known["findings"].pop("empty"), known["dropped_by_the_filter"].pop("empty")) == (1, 1)
+    assert (looked_at["findings"].pop("empty"), looked_at["dropped_by_the_filter"].pop("empty")) == (0, 0)
+    for key in ("findings", "repeated", "overlaps", "dropped_by_the_filter"):
+        assert looked_at[key] == known[key], key
+    assert [side["words"] for side in looked_at["sides"]] == [side["words"] for side in known["sides"]]
+    assert (known["pairs"], looked_at["pairs"]) == (63, 62)
+
+
 def test_a_split_that_is_not_scored_is_not_missing(tmp_path: Path) -> None:
     arguments = written(tmp_path, train=sentences(20), validation=sentences(5, seed=1))
     shown = ["doctor.sample=0", "doctor.examples=0"]
