@@ -42,8 +42,9 @@ from nmt.data.encode import FILES, opened
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.examples import SentencePairs
 from nmt.data.files import FilesData
+from nmt.data.filtering import chains
 from nmt.data.filters import filter_pairs
-from nmt.data.pairs import Split
+from nmt.data.pairs import DataConfig, Split
 from nmt.data.shards import write_starts
 from nmt.data.sources import DemoData, load, stream
 from nmt.data.tokenizer_training import TokenizerConfig
@@ -116,11 +117,17 @@ def opened_ids(folder: Path, facts: dict[str, Any]) -> PairsOfEpoch:
     return lambda epoch, stage: of_epoch(epoch)
 
 
+def scanned(cfg: DataConfig) -> TrainingText:
+    """Return the training text of a corpus."""
+    chain = chains(cfg, {}, None)[cfg.name]
+    return TrainingText({"": scan(stream(cfg, Split.train), cfg, filter_pairs, chain, cache_dir())}, [1.0])
+
+
 def prepared(kind: str, folder: Path, facts: dict[str, Any]) -> PairsOfEpoch:
     """Prepare a corpus as `nmt train` does, and return the pairs of each epoch."""
     cfg, cache = FilesData(train=str(folder / "train")), cache_dir()
     with measured(facts, "scan"):
-        text = TrainingText({"": scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache)}, [1.0])
+        text = scanned(cfg)
     with measured(facts, "tokenizer"):
         tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache, log=lambda line: None)
     with measured(facts, "encoding"):
@@ -186,7 +193,7 @@ def train(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
     cfg = composed.to_config(TrainConfig)
     runtime.prepare(cfg.runtime)
     cfg.trainer.max_steps, cfg.trainer.keep_best = 4, 0
-    text = demo_text()
+    text = scanned(DemoData())
     tokenizer = train_tokenizer(TOKENIZER, text, seed=1, cache=cache_dir(), log=lambda line: None)
     model = initial_model(cfg, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
@@ -204,13 +211,6 @@ def train(pairs_of_epoch: PairsOfEpoch, facts: dict[str, Any]) -> None:
         with measured(facts, "updates"), Tracker(TrackedRun(run.path), TrackingConfig(sinks=[])) as tracker:
             done = trainer.fit(tracker, StopRequest())
     assert (done.step, done.epoch, done.part, done.batch) == (4, 2, 0, 2), done
-
-
-def demo_text() -> TrainingText:
-    """Return the text of the bundled demo."""
-    cfg = DemoData()
-    text = scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache_dir())
-    return TrainingText({"": text}, [1.0])
 
 
 def run(kind: str, folder: Path) -> None:

@@ -46,8 +46,8 @@ from nmt.files import write_lines, written_lines
 from nmt.progress import told
 from nmt.temporary import remove_abandoned
 
-FORMAT_VERSION = 3
-"""Increased when the format of a cache entry changes."""
+FORMAT_VERSION = 4
+"""Increased when the format of a cache entry, or what it counts, changes."""
 MAX_COPIES = 0.2
 """Largest share of pairs with the same text on both sides that is nothing to warn of."""
 MOST_TRIED = 1000
@@ -338,10 +338,7 @@ def training_text(
         shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log, max_steps)
         log(f"training data: a stream, shuffled {cfg.buffer_pairs:,} pairs at a time")
         return streamed(list(streams.values()), shares, cfg, pair_filter, list(filters.values()))
-    parts = {
-        name: scan(part, cfg, pair_filter, scored_on, cache_dir(), filters[name])
-        for name, part in streams.items()
-    }
+    parts = {name: scan(part, cfg, pair_filter, filters[name], cache_dir()) for name, part in streams.items()}
     for name, part in parts.items():
         what = f"training data{f' of {name}' if len(parts) > 1 else ''}"
         for line in (str(part.report), *part.remarks()):
@@ -379,29 +376,23 @@ def streamed(
     return StreamedText(corpora, shares, hashlib.sha256(repr(depends_on).encode()).hexdigest())
 
 
-def scan(
-    source: PairStream,
-    cfg: DataConfig,
-    pair_filter: Filter,
-    scored_on: Mapping[str, ParallelText],
-    cache: Path,
-    filters: Chain | None = None,
-) -> CorpusText:
+def scan(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain, cache: Path) -> CorpusText:
     """Filter a stream, and report and hash the pairs, in one pass whose results are cached.
 
-    With `filters` the pairs are those that all of them keep.
+    The pairs are those that all filters of the chain keep. Copies, and pairs that are also scored on, are
+    counted as these filters see pairs: without tags and context.
     """
-    if filters:
-        left = filtered(source, cfg, pair_filter, filters, cache)
-        text = scan(left.source, cfg, pair_filter, scored_on, cache)
+    if chain:
+        left = filtered(source, cfg, pair_filter, chain, cache)
+        text = scan(left.source, cfg, pair_filter, dataclasses.replace(chain, rows=()), cache)
         return dataclasses.replace(text, report=left.report, account=left.remarks)
-    others = [(split, digest_of(text)) for split, text in scored_on.items()]
+    others = [(split, digest_of(text)) for split, text in chain.context.scored_on.items()]
     options = pair_filter.__name__, cfg.max_chars, cfg.max_ratio, others
     before = source.stamp()
     entry = cache / entry_name("text", FORMAT_VERSION, before, *options)
     metadata = open_entry(entry)
     if metadata is None:
-        metadata = made = _scan_once(source, cfg, pair_filter, scored_on)
+        metadata = made = _scan_once(source, cfg, pair_filter, chain)
         if source.stamp() != before:
             raise UserError("the training data has changed while it was read; run the same command again")
         write_entry(entry, lambda draft: made)
@@ -417,19 +408,18 @@ def digest_of(text: ParallelText) -> str:
     return digest.hexdigest()
 
 
-def _scan_once(
-    source: PairStream, cfg: DataConfig, pair_filter: Filter, scored_on: Mapping[str, ParallelText]
-) -> Metadata:
+def _scan_once(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain) -> Metadata:
     """Filter, count and hash all pairs; return the metadata of a cache entry."""
     total, digest, copies = FilterReport(0), _Digest(), 0
-    overlaps = {split: TrainTestOverlap(text) for split, text in scored_on.items()}
+    overlaps = {split: TrainTestOverlap(text) for split, text in chain.context.scored_on.items()}
     judged = judged_alone(source, cfg, pair_filter, None)
     for chunk, report in told(judged, "reading the training data", "pairs", lambda part: part[1].read):
         total += report
         digest.add(chunk)
-        copies += sum(src == tgt != "" for src, tgt in zip(chunk.src, chunk.tgt, strict=True))
+        bare = chain.bare(chunk, np.arange(len(chunk)))
+        copies += sum(src == tgt != "" for src, tgt in zip(bare.src, bare.tgt, strict=True))
         for overlap in overlaps.values():
-            overlap.add(chunk)
+            overlap.add(bare)
     if not total.kept:
         raise UserError(f"no training pair is left: {total}; see data.max_chars and data.max_ratio")
     shared = {split: overlap.count for split, overlap in overlaps.items()}

@@ -269,8 +269,8 @@ def _corpus(
         of_part = data.name if data is cfg.data else part[0]
         known = [one for one in (Split.validation, Split.test) if sources.has_split(cfg.data, one)]
         scored_on = scored_text(cfg.data, known)
-        filters = chains(cfg.data, scored_on, RunScorers(cfg.runtime))[of_part]
-        pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, {}, cache_dir(), filters)
+        chain = chains(cfg.data, scored_on, RunScorers(cfg.runtime))[of_part]
+        pairs = scan(sources.stream(data, Split.train), cfg.data, filter_pairs, chain, cache_dir())
         text, write = synthetic.stage_of_pairs(root, pairs), synthetic.write_pairs(pairs)
     groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]
     languages = data.src, data.tgt

@@ -42,7 +42,7 @@ def data(folder: Path, filters: list[Any], **more: Any) -> FilesData:
 
 def scanned(cfg: DataConfig, cache: Path) -> CorpusText:
     (chain,) = chains(cfg, {}, None).values()
-    return scan(stream(cfg, Split.train), cfg, filter_pairs, {}, cache, chain)
+    return scan(stream(cfg, Split.train), cfg, filter_pairs, chain, cache)
 
 
 def pairs(text: CorpusText) -> list[str]:
@@ -119,7 +119,7 @@ def test_filters_of_a_mixture_and_of_one_corpus_see_no_tags(tmp_path: Path) -> N
     }
     cfg = MixtureData(corpora={"a": own, "b": {"train": train}}, filters=[{"name": "duplicates"}])
     texts = {
-        name: scan(part, cfg, filter_pairs, {}, tmp_path / "cache", chains(cfg, {}, None)[name])
+        name: scan(part, cfg, filter_pairs, chains(cfg, {}, None)[name], tmp_path / "cache")
         for name, part in training_streams(cfg).items()
     }
     assert pairs(texts["a"]) == ["<bt> 1 dog\tHund"]
@@ -201,7 +201,7 @@ def test_scores_may_be_a_column_of_a_dataset(tmp_path: Path, monkeypatch: pytest
     assert left.report.dropped["duplicates"] == 3
     mixed = MixtureData(corpora={"a": {"path": str(tmp_path / "corpus"), "filters": [row]}})
     chain = chains(mixed, {}, None)["a"]
-    assert len(scan(training_streams(mixed)["a"], mixed, filter_pairs, {}, tmp_path / "cache", chain)) == 5
+    assert len(scan(training_streams(mixed)["a"], mixed, filter_pairs, chain, tmp_path / "cache")) == 5
 
 
 def test_a_column_that_has_no_scores_is_refused(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_pairs_that_are_scored_on_are_found_behind_the_tags_of_languages(tmp_pat
     cfg = MixtureData(corpora={"a": entry}, filters=[{"name": "overlap"}], target_tags=True)
     (chain,) = chains(cfg, {"validation": ParallelText(["<2de> 1 dog"], ["Hund"])}, None).values()
     (source,) = training_streams(cfg).values()
-    text = scan(source, cfg, filter_pairs, {}, tmp_path / "cache", chain)
+    text = scan(source, cfg, filter_pairs, chain, tmp_path / "cache")
     assert text.report.dropped["overlap"] == 2
     assert pairs(text)[0] == "<2de> <bt> 2 cats\tKatzen"
 
@@ -240,7 +240,7 @@ def test_filters_see_sentences_without_their_context(tmp_path: Path) -> None:
     scored = ParallelText(["else <brk> 1 dog"], ["Hund"])
     (chain,) = chains(cfg, {"validation": scored}, None).values()
     (source,) = training_streams(cfg).values()
-    text = scan(source, cfg, filter_pairs, {}, tmp_path / "cache", chain)
+    text = scan(source, cfg, filter_pairs, chain, tmp_path / "cache")
     assert {name: text.report.dropped[name] for name in ("length", "overlap")} == {"length": 2, "overlap": 2}
     assert pairs(text) == ["1 dog <brk> 2 cats\tKatzen", "2 cats <brk> 1 dog <brk> a house\tHaus"]
 

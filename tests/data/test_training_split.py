@@ -6,13 +6,16 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmt.data.files import FilesData
+from nmt.data.filtering import Chain, chains
 from nmt.data.filters import FilterReport, all_lines, filter_pairs
+from nmt.data.pair_filters import Context
 from nmt.data.pairs import PairStream, ParallelText, Split, concatenated
-from nmt.data.sources import DemoData, stream
+from nmt.data.sources import DemoData, MixtureData, stream, training_streams
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (
     CorpusText,
@@ -51,8 +54,13 @@ class Source:
             yield ParallelText(self.text.src[part], self.text.tgt[part])
 
 
+def chain(**scored_on: ParallelText) -> Chain:
+    """Return a chain without filters."""
+    return Chain((), Context(("en", "de"), scored_on))
+
+
 def scanned(source: Source, cache: Path) -> CorpusText:
-    return scan(source.stream, DemoData(), filter_pairs, {"validation": VALIDATION}, cache)
+    return scan(source.stream, DemoData(), filter_pairs, chain(validation=VALIDATION), cache)
 
 
 def test_what_is_known_is_read_once(tmp_path: Path) -> None:
@@ -82,14 +90,26 @@ def test_the_hash_tells_pairs_apart_and_not_chunks(tmp_path: Path) -> None:
 def test_facts_depend_on_the_options_and_on_what_is_scored(tmp_path: Path) -> None:
     source = Source(corpus())
     scanned(source, tmp_path)
-    other = scan(source.stream, DemoData(max_chars=9), filter_pairs, {"validation": VALIDATION}, tmp_path)
+    other = scan(source.stream, DemoData(max_chars=9), filter_pairs, chain(validation=VALIDATION), tmp_path)
     assert other.report.dropped["too long"] > 0
-    lines = scan(source.stream, DemoData(), all_lines, {"validation": VALIDATION}, tmp_path)
+    lines = scan(source.stream, DemoData(), all_lines, chain(validation=VALIDATION), tmp_path)
     assert lines.report == FilterReport(302)
     kept, _ = filter_pairs(source.text, DemoData())
-    assert scan(source.stream, DemoData(), filter_pairs, {"test": kept}, tmp_path).shared == {
+    assert scan(source.stream, DemoData(), filter_pairs, chain(test=kept), tmp_path).shared == {
         "test": len(kept)
     }
+
+
+@pytest.mark.parametrize("filters", [[], [{"name": "length", "max": 50}]])
+def test_pairs_are_compared_without_tags_and_context(tmp_path: Path, filters: list[Any]) -> None:
+    (tmp_path / "train.tsv").write_text("en\tde\na dog\tein Hund\nold\talt\nBerlin\tBerlin\n")
+    entry = {"train": str(tmp_path / "train.tsv"), "tag": "bt"}
+    cfg = MixtureData(corpora={"a": entry}, target_tags=True, context=2, context_short=0.0, filters=filters)
+    scored_on = {"test": ParallelText(["<2de> new <brk> old", "<2de> old"], ["alt", "neu"])}
+    (source,), (one,) = training_streams(cfg).values(), chains(cfg, scored_on, None).values()
+    text = scan(source, cfg, filter_pairs, one, tmp_path / "cache")
+    assert next(text.chunks()).src[1] == "<2de> <bt> a dog <brk> old"
+    assert (text.shared, text.copies) == ({"test": 1}, 1)
 
 
 def test_other_pairs_than_those_that_are_known_are_an_error(tmp_path: Path) -> None:
@@ -107,7 +127,7 @@ def test_data_that_changes_during_the_pass_is_not_remembered(tmp_path: Path) -> 
     stamps = iter("ab")
     changing = source.stream._replace(stamp=lambda: next(stamps))
     with pytest.raises(UserError, match="has changed while it was read"):
-        scan(changing, DemoData(), filter_pairs, {}, tmp_path)
+        scan(changing, DemoData(), filter_pairs, chain(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,7 +135,7 @@ def test_data_that_changes_during_the_pass_is_not_remembered(tmp_path: Path) -> 
 def test_a_filter_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
     source = Source(ParallelText(["a" * 50], ["b" * 50]))
     with pytest.raises(UserError) as caught:
-        scan(source.stream, DemoData(max_chars=9), filter_pairs, {}, tmp_path)
+        scan(source.stream, DemoData(max_chars=9), filter_pairs, chain(), tmp_path)
     assert str(caught.value) == (
         "no training pair is left: 1 pairs read, 0 kept (too long 1); see data.max_chars and data.max_ratio"
     )
@@ -134,7 +154,7 @@ def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
     counts = []
     for rows in (2, 3):
         (tmp_path / "train.tsv").write_text("en\tde\n" + "a dog\tein Hund\n" * rows, encoding="utf-8")
-        counts.append(len(scan(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")))
+        counts.append(len(scan(stream(cfg, Split.train), cfg, filter_pairs, chain(), tmp_path / "cache")))
     assert counts == [2, 3]
 
 
@@ -190,7 +210,7 @@ def test_copies_and_foreign_line_breaks_are_reported(tmp_path: Path) -> None:
         assert remark_on_breaks == (
             "inside of lines, where other programs may break them: CR 2, U+0085 1, U+2028 2"
         )
-    blank = scan(Source(ParallelText([""] * 9, [""] * 9)).stream, DemoData(), all_lines, {}, tmp_path)
+    blank = scan(Source(ParallelText([""] * 9, [""] * 9)).stream, DemoData(), all_lines, chain(), tmp_path)
     assert list(blank.remarks()) == []
 
 
@@ -214,7 +234,7 @@ def test_a_huge_line_is_dropped_and_counted_in_bounded_memory(tmp_path: Path) ->
     try:
         for name in ("a", "a.tsv", "a.jsonl"):
             cfg = FilesData(train=str(tmp_path / name))
-            text = scan(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")
+            text = scan(stream(cfg, Split.train), cfg, filter_pairs, chain(), tmp_path / "cache")
             assert text.report == FilterReport(54, {"empty": 1, "too long": 3, "uneven": 0})
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.data.files import FilesData
+from nmt.data.filtering import chains
 from nmt.data.filters import filter_pairs
 from nmt.data.hub import HubData
 from nmt.data.pairs import DataConfig, Split
@@ -34,7 +35,9 @@ def corpus(tmp_path: Path) -> CorpusText:
     lines(tmp_path / "train.en", *SRC, "")
     lines(tmp_path / "train.de", *TGT, "left over")
     cfg = FilesData(src="en", tgt="de", train=str(tmp_path / "train"))
-    return scan(stream(cfg, Split.train), cfg, filter_pairs, {}, tmp_path / "cache")
+    return scan(
+        stream(cfg, Split.train), cfg, filter_pairs, chains(cfg, {}, None)["files"], tmp_path / "cache"
+    )
 
 
 @pytest.fixture
