@@ -45,6 +45,11 @@ def current_of_each(lines: list[str]) -> list[str]:
     return [current(line) for line in lines] if any(CONTEXT_SEPARATOR in line for line in lines) else lines
 
 
+def ends_document(src: str, tgt: str) -> bool:
+    """Return whether a line of a corpus with documents is no pair, but the end of a document."""
+    return not (src.strip() or tgt.strip())
+
+
 def without_context(text: Text) -> Text:
     """Return pairs whose sides are the sentences themselves."""
     return replace(text, src=current_of_each(text.src), tgt=current_of_each(text.tgt))
@@ -91,18 +96,18 @@ def with_context(source: PairStream, cfg: DataConfig, split: Split) -> PairStrea
         for chunk in source.chunks():
             found = ParallelText()
             for *pair, weight in zip(chunk.src, chunk.tgt, chunk.all_weights, strict=True):
-                blank = [not side.strip() for side in pair]
-                if all(blank):
+                if ends_document(*pair):
                     history.clear()
                     continue
+                is_whole = all(map(str.strip, pair))
                 src, tgt = map(without_separators, pair)
                 wanted = _wanted(number, cfg.context, short)
                 number += 1
-                context = list(history)[max(0, len(history) - wanted) :] if not any(blank) else []
+                context = list(history)[max(0, len(history) - wanted) :] if is_whole else []
                 _add(found, src, tgt, context, cfg)
                 if chunk.weights:
                     found.weights.append(weight)
-                if not any(blank):
+                if is_whole:
                     history.append((src.strip(), tgt.strip()))
             yield found
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
 from nmt.data.compression import without_suffix
-from nmt.data.documents import DocumentEnds
+from nmt.data.documents import DocumentEnds, ends_document
 from nmt.data.lines import is_cut, read_lines, require_file
 from nmt.data.pairs import (
     MAX_LINE_CHARS,
     MAX_SHOWN_CHARS,
     MAX_SHOWN_COLUMNS,
+    ONE_FOR_EACH,
     ColumnsConfig,
     DataConfig,
     PairStream,
@@ -137,20 +138,25 @@ def _weighed(src: Path, tgt: Path, place: str, cfg: FilesData, key: str) -> Pair
 
     def chunks() -> Iterator[ParallelText]:
         values = enumerate(read_lines(file, own), start=1)
-        read = 0
         for chunk in _parallel_chunks(src, tgt, key):
-            read += len(chunk)
-            found = itertools.islice(values, len(chunk))
-            weights = [weight_of(value, f"{own}: {file}:{number}") for number, value in found]
+            weights = [
+                1.0
+                if cfg.has_documents and ends_document(*pair)
+                else weight_of(value, f"{own}: {file}:{number}")
+                for *pair, (number, value) in zip(chunk.src, chunk.tgt, values, strict=False)
+            ]
             if len(weights) < len(chunk):
-                raise UserError(
-                    f"{own}: {file} has fewer lines than {src}, the {read:,} of which have weights"
-                )
+                raise _miscounted(file, own, src, key)
             yield replace(chunk, weights=weights)
         if next(values, None) is not None:
-            raise UserError(f"{own}: {file} has more lines than {src}, which has {read:,}; one for each pair")
+            raise _miscounted(file, own, src, key)
 
     return PairStream(lambda: stamp_of_files([src, tgt, file], "weights"), chunks)
+
+
+def _miscounted(file: Path, own: str, text: Path, key: str) -> UserError:
+    weights, lines = (sum(1 for _ in read_lines(*one)) for one in ((file, own), (text, key)))
+    return UserError(f"{own}: {file} has {weights:,} lines, but {text} {lines:,}; {ONE_FOR_EACH}")
 
 
 def is_table(place: str) -> bool:

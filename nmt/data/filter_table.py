@@ -144,7 +144,7 @@ class DuplicatesConfig(FilterConfig):
     keep: Kept = Kept.first
     """Which of equal pairs stays: the first, or the one with the highest number in `scores`."""
     scores: str | None = None
-    """With keep=best: a file with a number for each pair of the corpus, as `file` of the filter `scores`."""
+    """With keep=best: a file with a number for each line of the corpus, as `file` of the filter `scores`."""
     column: str | None = None
     """Column of `scores` or, without, of a dataset, as of the filter `scores`."""
 
@@ -285,7 +285,7 @@ class ScoresConfig(FilterConfig):
     """Pairs that another program scored too low or too high: Bicleaner, LASER, COMET-QE."""
 
     file: str | None = None
-    """A file with one line for each pair of the corpus: a number, or with `column` a row; null: `column` is
+    """A file with one line for each line of the corpus: a number, or with `column` a row; null: `column` is
     one of the dataset that the corpus is read from."""
     column: str | None = None
     """Number of a column from 1 or, with a header, its name, in a file .tsv; a key in a file .jsonl; the name

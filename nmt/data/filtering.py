@@ -33,7 +33,7 @@ from nmt.files import write_lines
 from nmt.loading import loaded
 from nmt.progress import told
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Increased when the format of a cache entry, or what a filter means, changes."""
 NUM_EXAMPLES = 50
 """Dropped pairs that are written down for each filter."""

@@ -50,7 +50,7 @@ from nmt.data.filter_table import (
     WordLengthConfig,
 )
 from nmt.data.lines import read_lines, require_file
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.pairs import ONE_FOR_EACH, DataConfig, ParallelText, Split
 from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
 from nmt.errors import UserError
 from nmt.files import path_of
@@ -423,64 +423,66 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
 
 
 class _Scores:
-    """A number for each pair of a corpus, read once from the first to the last."""
+    """A number for each line of a corpus, read once from the first to the last."""
 
     def __init__(self, file: str | None, column: str | None, key: str, context: Context):
         """Read a file, which `key` names, or a column of it; without a file, a column of the corpus."""
-        self._key, self._next = key, 0
+        self._key, self._next, self._corpus, ends = key, 0, "the corpus", list[int]()
+        if context.corpus is not None:
+            self._corpus = f"{context.corpus.key(Split.train)}={context.corpus.place(Split.train)}"
+            ends = sources.ends_of_documents(context.corpus)
+        self._ends = np.asarray(ends, np.int64)
         if file is not None:
             require_file(path_of(file), key)
-            self._where = f"{key}: {file}"
-            values = self._read(path_of(file), column)
+            self._where, self._line = f"{key}: {file}", ":"
+            self._values = self._read(path_of(file), column)
         else:
             assert column is not None
             assert context.corpus is not None
             own = f"{key.rpartition('.')[0]}.column"
-            self._where = f"{own}={column}"
-            values = sources.numbers(context.corpus, column, own)
-        self._values = enumerate(values, start=1)
+            self._where, self._line = f"{own}={column}", ": row "
+            self._values = enumerate(sources.numbers(context.corpus, column, own), start=1)
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the numbers of pairs, whose numbers rise from call to call."""
         found = np.empty(len(rows))
-        for i, row in enumerate(rows.tolist()):
+        for i, row in enumerate((rows + np.searchsorted(self._ends, rows, "right")).tolist()):
             line = next(itertools.islice(self._values, row - self._next, None), None)
             if line is None:
                 raise UserError(
-                    f"{self._where} has fewer lines than the corpus has pairs; it needs one for each, "
-                    "in the same order"
+                    f"{self._where} has no score for row {row + 1:,} of {self._corpus}; {ONE_FOR_EACH}"
                 )
             self._next = row + 1
             found[i] = self._number(*line)
         return found
 
     def finish(self, pairs: int) -> None:
-        """Raise `UserError` unless there is one number for each of the pairs of the corpus."""
-        lines = self._next + sum(1 for _ in self._values)
-        if lines != pairs:
+        """Raise `UserError` unless there is one number for each line of the corpus."""
+        found, lines = self._next + sum(1 for _ in self._values), pairs + len(self._ends)
+        if found != lines:
             raise UserError(
-                f"{self._where} has {lines:,} lines, but the corpus {pairs:,} pairs; it needs one for each, "
-                "in the same order"
+                f"{self._where} has {found:,} lines of scores, but {self._corpus} {lines:,} rows; "
+                f"{ONE_FOR_EACH}"
             )
 
-    def _read(self, path: Path, column: str | None) -> Iterator[object]:
-        """Yield what should be a number in each line."""
-        lines = read_lines(path, self._key)
+    def _read(self, path: Path, column: str | None) -> Iterator[tuple[int, object]]:
+        """Yield the number of each line, and what should be a number in it."""
+        lines = enumerate(read_lines(path, self._key), start=1)
         name = path.name
         if column is None:
             return lines
         if ".jsonl" in name:
-            return (self._of_json(line, column) for line in lines)
+            return ((number, self._of_json(line, column)) for number, line in lines)
         if ".tsv" not in name:
             raise UserError(f"{self._where}: only .tsv and .jsonl files have columns; remove column")
         if column.isdecimal():
             place = int(column) - 1
         else:
-            header = next(lines).split("\t")
+            header = next(lines)[1].split("\t")
             if column not in header:
                 raise UserError(f"{self._where} has no column {column!r}, only {', '.join(header)[:200]}")
             place = header.index(column)
-        return ((line.split("\t")[place : place + 1] or [""])[0] for line in lines)
+        return ((number, (line.split("\t")[place : place + 1] or [""])[0]) for number, line in lines)
 
     def _of_json(self, line: str, column: str) -> object:
         try:
@@ -495,7 +497,8 @@ class _Scores:
         except ValueError:
             number = math.nan
         if math.isnan(number):
-            raise UserError(f"{self._where}: score {line:,} must be a number, but is {str(value)[:80]!r}")
+            where = f"{self._where}{self._line}{line}"
+            raise UserError(f"{where}: a score must be a number, but is {str(value)[:80]!r}")
         return number
 
 

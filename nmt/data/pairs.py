@@ -36,6 +36,8 @@ SEPARATOR = "<sep>"
 """The piece between the two texts of a pair to classify, which a TAB separates in text."""
 CONTEXT_SEPARATOR = "<brk>"
 """The piece between the sentences of a line with context: see `nmt.data.documents`."""
+ONE_FOR_EACH = "it needs one for each, in the same order, also where a blank line ends a document"
+"""What an error says of numbers beside the lines of a corpus, of which there are too few or too many."""
 MAX_SHOWN_COLUMNS, MAX_SHOWN_CHARS = 20, 30
 """Names of columns that an error lists, and characters of each."""
 

@@ -24,7 +24,15 @@ from nmt.data.augmented import AugmentedData
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import DatasetConfig, HubData
 from nmt.data.labels import HubLabelsData, LabelsData
-from nmt.data.pairs import MAX_LINE_CHARS, SEPARATOR, DataConfig, PairStream, ParallelText, Split
+from nmt.data.pairs import (
+    MAX_LINE_CHARS,
+    SEPARATOR,
+    ColumnsConfig,
+    DataConfig,
+    PairStream,
+    ParallelText,
+    Split,
+)
 from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
@@ -483,6 +491,21 @@ def numbers(cfg: DataConfig, column: str, key: str) -> Iterator[object]:
             f"name={cfg.name}; name a file, such as the .tsv or .jsonl file of the pairs, too"
         )
     return hub.values(cfg, Split.train, column, key)
+
+
+def ends_of_documents(cfg: DataConfig) -> list[int]:
+    """Return the number of training pairs before each line of a corpus that ends a document and is none."""
+    if not isinstance(cfg, ColumnsConfig) or not cfg.has_documents:
+        return []
+    lines = SOURCES[cfg.name][1](dataclasses.replace(cfg, document_column=None, weights=None), Split.train)
+    ends, read = list[int](), 0
+    for chunk in lines.chunks():
+        for pair in zip(chunk.src, chunk.tgt, strict=True):
+            if documents.ends_document(*pair):
+                ends.append(read)
+            else:
+                read += 1
+    return ends
 
 
 def training_streams(cfg: DataConfig) -> dict[str, PairStream]:

@@ -168,8 +168,8 @@ def test_filters_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
     ("scores", "message"),
     [
         (None, "there is no file .*scores"),
-        ("1\n1\n0\n", ".*scores has fewer lines than the corpus has pairs"),
-        ("1\n" * 9, ".*scores has 9 lines, but the corpus 7 pairs; it needs one for each, in the same order"),
+        ("1\n1\n0\n", ".*scores has no score for row 4 of data.train=.*train.tsv; it needs one for each"),
+        ("1\n" * 9, ".*scores has 9 lines of scores, but data.train=.*train.tsv 7 rows; it needs"),
     ],
 )
 def test_scores_of_another_corpus_are_refused(tmp_path: Path, scores: str | None, message: str) -> None:
@@ -204,6 +204,44 @@ def test_scores_may_be_a_column_of_a_dataset(tmp_path: Path, monkeypatch: pytest
     assert len(scan(training_streams(mixed)["a"], mixed, filter_pairs, chain, tmp_path / "cache")) == 5
 
 
+@pytest.mark.parametrize("end", ["0.9", "", "none"])
+@pytest.mark.parametrize("place", ["train", "train.tsv", "train.jsonl"])
+def test_scores_and_weights_are_those_of_lines_with_the_ends_of_documents(
+    tmp_path: Path, place: str, end: str
+) -> None:
+    numbers = ["1", "0", end, end, "0", "2", end]
+    lines = [("a", "x"), ("b", "y"), ("", ""), ("", ""), ("c", "z"), ("d", "w"), ("", "")]
+    (tmp_path / "numbers").write_text("".join(f"{number}\n" for number in numbers))
+    for side, name in enumerate(("en", "de")):
+        (tmp_path / f"train.{name}").write_text("".join(f"{line[side]}\n" for line in lines))
+    rows = [
+        f"{src}\t{tgt}\t{number}" if src else "" for (src, tgt), number in zip(lines, numbers, strict=True)
+    ]
+    (tmp_path / "train.tsv").write_text("\n".join(["en\tde\tscore", *rows, ""]))
+    records = [dict(zip(("en", "de", "score"), row.split("\t"), strict=False)) for row in rows]
+    (tmp_path / "train.jsonl").write_text(
+        "".join(f"{json.dumps(one) if one['en'] else ''}\n" for one in records)
+    )
+    train, file = str(tmp_path / place), str(tmp_path / "numbers")
+    row = {"name": "scores", "file": file, "min": 0.5}
+    own = {"name": "scores", "file": train, "column": "score", "min": 0.5}
+    for one in [row] if place == "train" else [row, own]:
+        cfg = FilesData(train=train, context=1, context_short=0.0, filters=[one])
+        assert pairs(scanned(cfg, tmp_path / "cache")) == ["a\tx", "c <brk> d\tw"]
+    cfg = FilesData(train=train, context=1, weights=file if place == "train" else "score")
+    assert stream(cfg, Split.train).read().weights == [1.0, 0.0, 0.0, 2.0]
+
+
+def test_scores_beside_blank_rows_of_a_dataset_are_no_scores(tmp_path: Path) -> None:
+    texts = [("a", "x", 1.0), ("", "", None), ("b", "y", 0.0), ("c", "z", 1.0)]
+    rows = [{"en": src, "de": tgt, "laser": score} for src, tgt, score in texts]
+    (tmp_path / "corpus").mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "corpus" / "train-00000-of-00001.parquet")
+    row = {"name": "scores", "column": "laser", "min": 0.5}
+    cfg = HubData(path=str(tmp_path / "corpus"), context=1, context_short=0.0, filters=[row])
+    assert pairs(scanned(cfg, tmp_path / "cache")) == ["a\tx", "b <brk> c\tz"]
+
+
 def test_a_column_that_has_no_scores_is_refused(tmp_path: Path) -> None:
     row = {"name": "scores", "column": "laser", "min": 0}
     cfg = dataset(tmp_path / "corpus", [1.0, None], filters=[row])
@@ -217,7 +255,7 @@ def test_a_column_that_has_no_scores_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         scanned(cfg, tmp_path / "cache")
     assert str(caught.value) == (
-        "data.filters[0].column=quality.laser: score 2 must be a number, but is 'None'"
+        "data.filters[0].column=quality.laser: row 2: a score must be a number, but is 'None'"
     )
     with pytest.raises(UserError, match=r"^data.filters\[0\].column=laser: only datasets \(data=hub\) have"):
         scanned(FilesData(train=data(tmp_path, []).train, filters=[row]), tmp_path / "cache")

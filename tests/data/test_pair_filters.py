@@ -105,8 +105,8 @@ def test_scores_are_those_of_the_line_of_a_pair(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("1\nhigh\n", r"score 2 must be a number, but is 'high'"),
-        ("1\n", "has fewer lines than the corpus has pairs; it needs one for each, in the same order"),
+        ("1\nhigh\n", r"scores:2: a score must be a number, but is 'high'"),
+        ("1\n", "scores has no score for row 2 of the corpus; it needs one for each, in the same order"),
     ],
 )
 def test_scores_that_fit_no_corpus_are_refused(tmp_path: Path, lines: str, message: str) -> None:

@@ -171,8 +171,8 @@ def test_weights_come_from_a_file_or_a_column_of_the_training_pairs(tmp_path: Pa
         ("1\n-1\n1\n", r"data.weights: .*/weights:2: a weight must be a number from 0, but is '-1'"),
         ("1\n1\nnan\n", r"/weights:3: a weight must be a number from 0, but is 'nan'"),
         ("1\n\n1\n", r"/weights:2: a weight must be a number from 0, but is ''"),
-        ("1\n1\n", r"data.weights: .*/weights has fewer lines than .*/train.en"),
-        ("1\n1\n1\n1\n", r"data.weights: .*/weights has more lines than .*/train.en, which has 3"),
+        ("1\n1\n", r"data.weights: .*/weights has 2 lines, but .*/train.en 3; it needs one for each"),
+        ("1\n1\n1\n1\n", r"data.weights: .*/weights has 4 lines, but .*/train.en 3; it needs one for each"),
     ],
 )
 def test_a_weight_that_is_none_is_refused_by_its_line(tmp_path: Path, weights: str, error: str) -> None:
