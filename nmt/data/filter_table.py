@@ -21,7 +21,7 @@ from nmt.loading import Code
 
 
 class Unit(Enum):
-    """What lengths count; words have spaces between."""
+    """What lengths count; `nmt.data.words.counted_words` says what counts as a word."""
 
     characters = "characters"
     words = "words"
@@ -122,7 +122,7 @@ class RatioConfig(FilterConfig):
 
 @dataclass(frozen=True)
 class WordLengthConfig(FilterConfig):
-    """Pairs with a word that is too long, such as text without spaces; not for languages without them."""
+    """Pairs with a word that is too long, such as text that has lost its spaces."""
 
     sides: Sides = Sides.both
     """The sides that are measured."""

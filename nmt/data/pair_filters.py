@@ -52,6 +52,7 @@ from nmt.data.filter_table import (
 from nmt.data.lines import read_lines, require_file
 from nmt.data.pairs import ONE_FOR_EACH, DataConfig, ParallelText, Split
 from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
+from nmt.data.words import counted_words
 from nmt.errors import UserError
 from nmt.files import path_of
 
@@ -149,7 +150,7 @@ def _numbers(values: Iterable[float], lines: Sequence[Any]) -> Values:
 def _sizes(unit: Unit) -> Callable[[list[str]], Values]:
     if unit is Unit.characters:
         return lambda lines: _numbers((len(line.strip()) for line in lines), lines)
-    return lambda lines: _numbers((len(line.split()) for line in lines), lines)
+    return lambda lines: _numbers((len(counted_words(line)) for line in lines), lines)
 
 
 def length(cfg: LengthConfig, context: Context) -> PairFilter:
@@ -173,7 +174,7 @@ def word_length(cfg: WordLengthConfig, context: Context) -> PairFilter:
     """Return the filter for the length of the longest word of a side."""
 
     def longest(lines: list[str]) -> Values:
-        return _numbers((max(map(len, line.split()), default=0) for line in lines), lines)
+        return _numbers((max(map(len, counted_words(line)), default=0) for line in lines), lines)
 
     return PairFilter(_of_sides(cfg.sides, longest), between(None, cfg.max))
 

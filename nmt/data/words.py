@@ -10,7 +10,9 @@ import re
 import unicodedata
 from itertools import groupby
 
-NO_SPACES = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_THAI_TO_KHMER = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
+_CHINESE_JAPANESE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+NO_SPACES = _THAI_TO_KHMER + _CHINESE_JAPANESE
 """Scripts that put no spaces between words (Chinese, Japanese, Thai, Khmer, ...), inside of a class."""
 JOINERS = "\u200c\u200d"
 """What keeps letters apart, or joins them, without a space."""
@@ -31,6 +33,9 @@ IN_WORD = rf"\w{MARKS}"
 """What words consist of, inside of a class of characters."""
 _RUN = rf"[^\W{NO_SPACES}]+(?:[{MARKS}]+[^\W{NO_SPACES}]*)*"
 _WITHOUT_SPACES, _IN_WORD = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{IN_WORD}]")
+_COUNTED = re.compile(
+    rf"[^\s{NO_SPACES}]+|(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{_THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
+)
 
 
 def words_and_signs(links: str) -> re.Pattern[str]:
@@ -39,6 +44,16 @@ def words_and_signs(links: str) -> re.Pattern[str]:
     A script without spaces gives its letters one by one.
     """
     return re.compile(rf"[{NO_SPACES}][{MARKS}]*|{_RUN}(?:[{links}]{_RUN})*|[^\w\s][{MARKS}]*")
+
+
+def counted_words(line: str) -> list[str]:
+    """Return what counts as the words of a line: what spaces part, and about as much where none do.
+
+    Each character of Chinese and Japanese is a word, and so are up to three letters, with their marks, of
+    Thai, Lao, Tibetan, Burmese and Khmer, in which a word has about as many.
+    """
+    has_spaces = line.isascii() or _WITHOUT_SPACES.search(line) is None
+    return line.split() if has_spaces else _COUNTED.findall(line)
 
 
 def is_in_word(character: str) -> bool:

@@ -15,6 +15,8 @@ from nmt.errors import UserError
 from nmt.loading import loaded
 
 Pairs = list[tuple[str, str]]
+CHINESE = ("The weather in the mountains was very good that day.", "那天山里的天气很好。")
+THAI = ("I would like to learn how to cook with my mother.", "ฉันอยากเรียนทำอาหารกับแม่ของฉัน")
 LONG_EN = "The weather in the mountains was very good on that day."
 LONG_DE = "Das Wetter in den Bergen war an diesem Tag sehr gut."
 
@@ -32,6 +34,9 @@ CASES: list[tuple[dict[str, Any], Pairs, list[int]]] = [
     ({"name": "length", "min": 2, "max": 3}, [("ab", "abc"), ("a", "ab"), ("ab", "abcd")], [0]),
     ({"name": "length", "unit": "words", "sides": "tgt", "max": 2}, [("a b c", "a b"), ("a", "a b c")], [0]),
     ({"name": "ratio", "max": 2, "short": 3}, [("a", "abc"), ("ab", "abcd"), ("a", "abcd")], [0, 1]),
+    ({"name": "length", "unit": "words", "min": 8, "max": 12}, [CHINESE, THAI, ("a b c", "我有书")], [0, 1]),
+    ({"name": "ratio", "unit": "words", "short": 0}, [CHINESE, THAI, (CHINESE[0], "天气")], [0, 1]),
+    ({"name": "word_length", "max": 9}, [CHINESE, THAI, ("a", "x" * 10)], [0, 1]),
     ({"name": "word_length", "max": 3}, [("abc ab", "abc"), ("abcd", "a")], [0]),
     ({"name": "characters"}, [("a dog", "ein Hund"), ("a dog", "--- 12"), ("a\x07dog", "Hund")], [0]),
     ({"name": "characters", "letters": 0, "digits": 0.5}, [("a1", "a1"), ("a", "a11")], [0]),

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from nmt.data.words import is_in_word, is_without_spaces, words_and_signs
+from nmt.data.words import counted_words, is_in_word, is_without_spaces, words_and_signs
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,21 @@ from nmt.data.words import is_in_word, is_without_spaces, words_and_signs
 )
 def test_marks_and_joiners_are_of_the_letter_before_them(text: str, expected: list[str]) -> None:
     assert words_and_signs("'-").findall(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("don't \u2013 well-known, été\u3000x\x1cy", ["don't", "\u2013", "well-known,", "été", "x", "y"]),
+        ("我有 iPhone手机。", ["我", "有", "iPhone", "手", "机", "。"]),
+        ("か\u3099 \u3000 本", ["か\u3099", "本"]),
+        ("ฉันอยากเรียน ABC", ["ฉันอ", "ยาก", "เรีย", "น", "ABC"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        (" ", []),
+    ],
+)
+def test_words_are_counted_also_where_no_spaces_part_them(line: str, expected: list[str]) -> None:
+    assert counted_words(line) == expected
 
 
 def test_what_words_consist_of() -> None:
