@@ -8,6 +8,7 @@ request asks for, and by bytes where the vocabulary spells one of the characters
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -83,7 +84,7 @@ def _read(path: Path, version: os.stat_result | None, tokenizer: Tokenizer) -> _
             raise UserError(f"{KEY}: line {number} of {path} has more than {MAX_LINE_CHARS:,} characters")
         if not (text := line.strip()):
             continue
-        own = wishes.phrase(text)
+        own = [*itertools.chain(*wishes.phrase(text))]
         ids.update(own)
         if not own:
             unspelt.append(number)

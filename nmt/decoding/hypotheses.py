@@ -26,8 +26,8 @@ class Hypothesis:
     """Log probability of the ids and EOS."""
 
 
-START = -2
-"""In a sequence to avoid: what is in front of the text of a translation."""
+EDGE = -2
+"""In a sequence to avoid: the start of a translation, or any token that does not end in a word."""
 
 
 @dataclass
@@ -39,12 +39,14 @@ class Wish:
     rest: list[dict[int, int]] = field(default_factory=list)
     """The text after `prefix`, which several tokenisations spell: for each number of characters spelt so far,
     the tokens that may follow, and how many are spelt then. No more than their number means the end."""
-    must: list[list[int]] = field(default_factory=list)
-    """Phrases that must appear, in any order."""
+    must: list[list[list[int]]] = field(default_factory=list)
+    """Phrases that must appear, in any order, each in one of its spellings."""
     word_parts: Sequence[int] = ()
-    """Tokens that go on with a word: they follow no phrase of `must`."""
+    """Tokens that go on with the word before them."""
+    word_ends: Sequence[int] = ()
+    """Tokens that end in a word, which may go on."""
     avoid: list[list[int]] = field(default_factory=list)
-    """Sequences of tokens that must not appear, with `START` in front of those that may not be the first."""
+    """Sequences of tokens that must not appear, with `EDGE` in front of those that must not follow a word."""
     num_given: int = 0
     """First tokens of `prefix` that are given, such as the tag of a language: they cost nothing."""
 
@@ -56,7 +58,7 @@ class Wish:
     @property
     def num_asked(self) -> int:
         """The most tokens that spell what must be there."""
-        return self.beginning + sum(map(len, self.must))
+        return self.beginning + sum(max(map(len, spellings)) for spellings in self.must)
 
 
 def length_limits(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmt.data.shortlist import PieceIds
 from nmt.data.special_ids import EOS_ID, PAD_ID
-from nmt.decoding.hypotheses import START, Hypothesis, Wish
+from nmt.decoding.hypotheses import EDGE, Hypothesis, Wish
 from nmt.models.base import TranslationModel
 from nmt.models.narrowed import narrowed
 
@@ -65,7 +65,7 @@ def _asked_for(wish: Wish | None, allowed: PieceIds) -> list[int]:
     """Return the tokens that a translation needs, beside those `allowed`, to be as it is wished for."""
     if wish is None:
         return []
-    asked = [*wish.prefix, *itertools.chain(*wish.must)]
+    asked = [*wish.prefix, *itertools.chain(*itertools.chain(*wish.must))]
     if len(wish.rest) == 1 and wish.rest[0].keys() & {*allowed.tolist(), *asked}:
         return asked  # one character is to come, perhaps the space that begins half of all tokens: it can
     return [*asked, *itertools.chain.from_iterable(wish.rest)]
@@ -76,7 +76,7 @@ def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
 
     Nor can it be spelt with such a token.
     """
-    numbers = {**numbers, START: START}
+    numbers = {**numbers, EDGE: EDGE}
 
     def of(ids: Iterable[int]) -> list[int]:
         return [numbers[token] for token in ids]
@@ -87,7 +87,8 @@ def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
         rest=[
             {numbers[token]: spelt for token, spelt in row.items() if token in numbers} for row in wish.rest
         ],
-        must=[of(phrase) for phrase in wish.must],
-        word_parts=[numbers[token] for token in wish.word_parts if token in numbers],
+        must=[[of(ids) for ids in spellings] for spellings in wish.must],
+        word_parts=of(token for token in wish.word_parts if token in numbers),
+        word_ends=of(token for token in wish.word_ends if token in numbers),
         avoid=[of(ids) for ids in wish.avoid if all(token in numbers for token in ids)],
     )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from nmt.data.casing import MARKS
 from nmt.data.lines import read_lines
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.special_ids import EOS_ID, UNK_ID
@@ -27,7 +28,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import SPACE
 from nmt.data.words import IN_WORD, is_in_word, is_without_spaces
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.hypotheses import START, Wish
+from nmt.decoding.hypotheses import EDGE, Wish
 from nmt.errors import UserError, suggest
 
 MOST_SPELLINGS = 64
@@ -219,7 +220,6 @@ class Wishes:
         """Hold phrases to `avoid` in every translation."""
         self.tokenizer, self.avoid = tokenizer, list(avoid)
         self.spellings = _spellings(tokenizer)
-        self.word_parts = self.spellings.word_parts
         self._avoided = [ids for phrase in self.avoid for ids in self._all_spellings(phrase)]
 
     def of(self, request: Request) -> Wish:
@@ -230,16 +230,12 @@ class Wishes:
         """
         start = self.tokenizer.tgt_start(request.src)
         prefix, rest = self._beginning(request.prefix)
-        must = [ids for ids in map(self.phrase, dict.fromkeys(request.must)) if ids]
+        must = [ways for ways in map(self.phrase, dict.fromkeys(request.must)) if ways]
         avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
-        return Wish(
-            [*start, *prefix],
-            rest,
-            must,
-            [] if self.tokenizer.cfg.right_to_left else self.word_parts,
-            avoided,
-            len(start),
-        )
+        wish = Wish([*start, *prefix], rest, must, avoid=avoided, num_given=len(start))
+        if self.tokenizer.cfg.right_to_left:
+            return wish
+        return replace(wish, word_parts=self.spellings.word_parts, word_ends=self.spellings.word_ends)
 
     def unmet(self, request: Request, text: str) -> list[str]:
         """Return the texts of a request that a translation lacks, or that it should not have."""
@@ -279,22 +275,34 @@ class Wishes:
     def _turned(self, ids: list[int]) -> list[int]:
         return ids[::-1] if self.tokenizer.cfg.right_to_left else ids
 
-    def phrase(self, phrase: str) -> list[int]:
-        """Return the ids of a phrase, in the order of the model; none if the vocabulary cannot spell it."""
-        ids = self._ids(phrase)
-        if is_without_spaces(phrase.strip()):
-            ids = next(map(self._turned, self.spellings.of(self._as_pieces(phrase), 1)), ids)
-        return [] if UNK_ID in ids else ids
+    def phrase(self, phrase: str) -> list[list[int]]:
+        """Return the spellings of a phrase, in the order of the model; none if the vocabulary has none.
+
+        A phrase that begins with a sign, such as "!", is spelt with a space in front and without.
+        """
+        text = self._as_pieces(phrase)
+        joined = [] if _begins_a_word(phrase) else self.spellings.of(text.removeprefix(SPACE), 1)
+        spellings = [*map(self._turned, joined)]
+        if text.startswith(SPACE) or not joined:
+            spellings.insert(0, self._ids(phrase))
+        return [ids for ids in spellings if ids and UNK_ID not in ids]
 
     def _all_spellings(self, phrase: str) -> Iterator[list[int]]:
-        """Yield the ids of all spellings of a phrase, also of those that only the first words have."""
-        text = self._as_pieces(phrase)
-        if not text.strip(SPACE):
+        """Yield the ids of all spellings of a phrase, with a space in front and without."""
+        text, is_word = self._as_pieces(phrase), _begins_a_word(phrase)
+        joined = text.removeprefix(SPACE)
+        if not joined:
             return
-        yield from map(self._turned, self.spellings.of(text, MOST_SPELLINGS))
-        if text.startswith(SPACE):  # which is not seen in front of a text
-            for ids in self.spellings.of(text.removeprefix(SPACE), MOST_SPELLINGS):
-                yield [*self._turned(ids), EOS_ID] if self.tokenizer.cfg.right_to_left else [START, *ids]
+        if joined != text:
+            yield from map(self._turned, self.spellings.of(text, MOST_SPELLINGS))
+        for ids in self.spellings.of(joined, MOST_SPELLINGS):
+            if is_word:
+                yield [*self._turned(ids), EOS_ID] if self.tokenizer.cfg.right_to_left else [EDGE, *ids]
+            else:
+                yield self._turned(ids)
+        for token in self.spellings.containing(joined, int(is_word)):
+            if token not in self.tokenizer.tgt_byte_ids:
+                yield [token]
 
     def _as_pieces(self, phrase: str) -> str:
         """Return a phrase as pieces spell it: with a space in front where spaces separate words."""
@@ -319,9 +327,9 @@ class Wishes:
         return (ids, []) if ways is None else (ids[:first], ways)
 
 
-def _goes_on(text: str) -> bool:
-    """Return whether a token goes on with the word before it, where words are separated."""
-    return _parts_words(text[:1])
+def _begins_a_word(phrase: str) -> bool:
+    """Return whether a phrase begins with a word, which is one behind a space or a sign only."""
+    return _parts_words(phrase.strip()[:1])
 
 
 class _Spelling(NamedTuple):
@@ -348,7 +356,8 @@ class Spellings:
         self.ids = {text: token for token, text in texts}
         self.texts = sorted(self.ids)
         self.longest = max(map(len, self.texts), default=0)
-        self.word_parts = [i for text, i in self.ids.items() if _goes_on(text)]
+        self.word_parts = [i for text, i in self.ids.items() if _parts_words(text[:1])]
+        self.word_ends = [i for text, i in self.ids.items() if _parts_words(text[-1:]) or text[-1:] in MARKS]
 
     def ways(self, text: str) -> list[dict[int, int]] | None:
         """Return, for each number of characters that are spelt, the next tokens and what they spell then.
@@ -377,6 +386,13 @@ class Spellings:
             ]
             best[end] = heapq.nsmallest(most, ways, key=lambda way: way.length)
         return [way.ids for way in best[-1]]
+
+    def containing(self, text: str, start: int) -> Iterator[int]:
+        """Yield the longer tokens that have a text as a whole word, from their character `start` on."""
+        pattern = re.compile(_whole(text))
+        for longer, token in self.ids.items():
+            if longer.removeprefix(SPACE) != text and pattern.search(longer, start):
+                yield token
 
     def _starting_with(self, text: str) -> Iterator[int]:
         place = bisect_left(self.texts, text)

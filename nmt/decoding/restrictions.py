@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from nmt.data.special_ids import EOS_ID
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.hypotheses import START, Wish, fewest_tokens
+from nmt.decoding.hypotheses import EDGE, Wish, fewest_tokens
 
 NOTHING = -1
 """No token: equals none, or stands in front of a sequence for any."""
@@ -39,6 +39,8 @@ class Restrictions:
         if cfg.has_minimum:
             self.fewest = torch.tensor(fewest_tokens(src_mask.sum(1).tolist(), cfg), device=device)
         self.avoided = _in_table([wish.avoid for wish in wishes], device)  # (B, A, L)
+        asking = next((wish for wish in wishes if wish.avoid), Wish())
+        self.word_ends = table_of(asking.word_ends, device)
         self.num_given = torch.tensor([wish.num_given for wish in wishes], device=device)  # (B,)
         self.beginnings = Beginnings(wishes, device) if any(wish.beginning for wish in wishes) else None
 
@@ -63,13 +65,22 @@ class Restrictions:
         if 0 < cfg.no_repeat_ngram_size <= length:
             _block_ngrams(log_probs, ids, cfg.no_repeat_ngram_size)
         if self.avoided is not None:
-            _block_ends(log_probs, _from_start(ids, self.num_given[sentences]), self.avoided[sentences])
+            _block_ends(log_probs, *self._with_edges(ids, sentences), self.avoided[sentences])
         if self.fewest is not None:
             too_short = self.fewest[sentences] > length
             log_probs[:, :, EOS_ID].masked_fill_(too_short[:, None], -torch.inf)
         if self.beginnings is not None and is_beginning:
             return self.beginnings(unruled, log_probs, ids, sentences)
         return log_probs
+
+    def _with_edges(self, ids: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `ids` (B, K, t) with `EDGE` in front and for given ones, and where a word may follow.
+
+        Both are (B, K, t + 1).
+        """
+        padded = F.pad(ids, (1, 0))
+        is_start = torch.arange(padded.shape[2], device=ids.device) <= self.num_given[sentences, None, None]
+        return padded.masked_fill(is_start, EDGE), is_start | ~are_in(self.word_ends, padded)
 
 
 def _block_ngrams(log_probs: Tensor, ids: Tensor, n: int) -> None:
@@ -80,21 +91,19 @@ def _block_ngrams(log_probs: Tensor, ids: Tensor, n: int) -> None:
     _forbid(log_probs, windows[..., -1], is_repeated)
 
 
-def _from_start(ids: Tensor, num_given: Tensor) -> Tensor:
-    """Return `ids` (B, K, t) with `START` before them and in place of the first `num_given` (B,)."""
-    padded = F.pad(ids, (1, 0))
-    places = torch.arange(padded.shape[2], device=ids.device)
-    return padded.masked_fill(places <= num_given[:, None, None], START)
+def _block_ends(log_probs: Tensor, ids: Tensor, are_edges: Tensor, sequences: Tensor) -> None:
+    """Forbid the last token of a sequence (B, A, L) where the tokens before it end `ids` (B, K, t).
 
-
-def _block_ends(log_probs: Tensor, ids: Tensor, sequences: Tensor) -> None:
-    """Forbid the last token of a sequence (B, A, L) where the tokens before it end `ids` (B, K, t)."""
+    An `EDGE` of a sequence is one of `are_edges` (B, K, t).
+    """
     before, last = sequences[..., :-1], sequences[..., -1]
     num = min(before.shape[2], ids.shape[2])
     recent = ids[:, :, None, ids.shape[2] - num :]  # (B, K, 1, num)
+    are_recent_edges = are_edges[:, :, None, ids.shape[2] - num :]
     wanted = before[:, None, :, before.shape[2] - num :]  # (B, 1, A, num)
     is_whole = (before[:, None, :, : before.shape[2] - num] == NOTHING).all(3)  # (B, 1, A)
-    matches = ((recent == wanted) | (wanted == NOTHING)).all(3) & is_whole & (last != NOTHING)[:, None]
+    agree = (recent == wanted) | (wanted == NOTHING) | ((wanted == EDGE) & are_recent_edges)
+    matches = agree.all(3) & is_whole & (last != NOTHING)[:, None]
     tokens = last.clamp(min=0)[:, None].expand(-1, ids.shape[1], -1)
     _forbid(log_probs, tokens, matches.expand_as(tokens))
 
@@ -179,3 +188,15 @@ def _in_table(sequences: Sequence[Sequence[Sequence[int]]], device: torch.device
         for several in sequences
     ]
     return torch.tensor(table, device=device)
+
+
+def table_of(tokens: Sequence[int], device: torch.device) -> Tensor:
+    """Return for each token, up to the one behind the last of `tokens`, whether it is one of them."""
+    table = torch.zeros(max(tokens, default=0) + 2, dtype=torch.bool, device=device)
+    table[torch.tensor(tokens, dtype=torch.long, device=device)] = True
+    return table
+
+
+def are_in(table: Tensor, ids: Tensor) -> Tensor:
+    """Return whether `ids` are tokens of a `table_of` some."""
+    return table[ids.clamp(max=len(table) - 1)]

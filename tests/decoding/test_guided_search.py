@@ -18,7 +18,7 @@ from nmt.decoding.configs import BeamConfig, LengthPenalty, SamplingConfig
 from nmt.decoding.coverage import covered
 from nmt.decoding.diverse import merged
 from nmt.decoding.guided_search import search
-from nmt.decoding.hypotheses import START, Hypothesis, Wish
+from nmt.decoding.hypotheses import EDGE, Hypothesis, Wish
 from nmt.decoding.sampling import sample
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -64,6 +64,10 @@ def has(ids: tuple[int, ...], phrase: list[int]) -> bool:
     return any(list(ids[i : i + len(phrase)]) == phrase for i in range(len(ids)))
 
 
+def is_whole_before_b(ids: tuple[int, ...], phrase: list[int]) -> bool:
+    return any(has(ids, [*phrase, other]) for other in (1, A, C)) or list(ids[-len(phrase) :]) == phrase
+
+
 def repeats(ids: tuple[int, ...], n: int) -> bool:
     ngrams = [ids[i : i + n] for i in range(len(ids) - n + 1)]
     return len(set(ngrams)) < len(ngrams)
@@ -75,13 +79,37 @@ CASES: list[tuple[dict[str, Any], Wish, Fits]] = [
     ({"no_repeat_ngram_size": 2}, Wish(), lambda ids: not repeats(ids, 2)),
     ({"min_length": 3}, Wish(), lambda ids: len(ids) >= 3),
     ({}, Wish(avoid=[[A], [B, C]]), lambda ids: A not in ids and not has(ids, [B, C])),
-    ({}, Wish(avoid=[[START, A], [START, B, C]]), lambda ids: ids[:1] != (A,) and ids[:2] != (B, C)),
+    (
+        {},
+        Wish(avoid=[[EDGE, A], [EDGE, B, C]], word_ends=range(7)),
+        lambda ids: ids[:1] != (A,) and ids[:2] != (B, C),
+    ),
+    (
+        {},
+        Wish(avoid=[[EDGE, A], [EDGE, B, C]], word_ends=[B]),
+        lambda ids: (
+            not any(has((1, *ids), [before, A]) or has((1, *ids), [before, B, C]) for before in (1, A, C))
+        ),
+    ),
     ({}, Wish(prefix=[C, A]), lambda ids: ids[:2] == (C, A)),
-    ({}, Wish(must=[[A, B]]), lambda ids: has(ids, [A, B])),
-    ({}, Wish(must=[[A, B], [B, C]]), lambda ids: has(ids, [A, B]) and has(ids, [B, C])),
+    ({}, Wish(must=[[[A, B]]]), lambda ids: has(ids, [A, B])),
+    ({}, Wish(must=[[[A, B]], [[B, C]]]), lambda ids: has(ids, [A, B]) and has(ids, [B, C])),
+    ({}, Wish(must=[[[A, B], [C, C]]]), lambda ids: has(ids, [A, B]) or has(ids, [C, C])),
+    (
+        {},
+        Wish(must=[[[A]], [[A, B]]], word_parts=[B], word_ends=[A, B]),
+        lambda ids: (
+            has(ids, [A, B]) and any(token == A and ids[i + 1 : i + 2] != (B,) for i, token in enumerate(ids))
+        ),
+    ),
+    (
+        {},
+        Wish(must=[[[A, B]], [[A, A]]]),
+        lambda ids: has(ids, [A, A]) and has(ids, [A, B]),
+    ),
     (
         {"min_length": 4, "no_repeat_ngram_size": 2},
-        Wish(prefix=[B], must=[[C]], avoid=[[A, A], [1]]),
+        Wish(prefix=[B], must=[[[C]]], avoid=[[A, A], [1]]),
         lambda ids: (
             len(ids) == 4
             and ids[0] == B
@@ -115,7 +143,7 @@ def test_a_text_starts_behind_the_tokens_that_are_given() -> None:
     model = TableModel(vocab_size=7, eos_bias=1.0)
     src, src_mask = sentences(1, longest=4, vocab_size=7)
     model.max_length = 5
-    wish = Wish(prefix=[C], avoid=[[START, A]], num_given=1)
+    wish = Wish(prefix=[C], avoid=[[EDGE, A]], word_ends=range(7), num_given=1)
     (hypotheses,) = search(model, src, src_mask, replace(WIDE, n_best=30), [wish])
     everything = texts_of(model, src[:, src_mask[0]])
     fitting = [ids for ids in everything if ids[:1] == (C,) and ids[1:2] != (A,)]
@@ -175,18 +203,28 @@ def test_a_limit_gives_way_to_what_must_fit_in() -> None:
 def test_what_cannot_be_met_is_a_translation_without_it() -> None:
     model = TableModel(vocab_size=7, max_length=3)
     src, src_mask = sentences(2, longest=4, vocab_size=7)
-    for [best] in search(model, src, src_mask, BeamConfig(), [Wish(must=[[A, B, C, A, B]])] * 2):
+    for [best] in search(model, src, src_mask, BeamConfig(), [Wish(must=[[[A, B, C, A, B]]])] * 2):
         assert len(best.ids) == 2
 
 
 def test_a_phrase_does_not_begin_a_longer_word() -> None:
     model = TableModel(vocab_size=7, eos_bias=-2.0)
     src, src_mask = sentences(8, longest=4, vocab_size=7)
-    wishes = [Wish(must=[[A]], word_parts=[B, C])] * 8
+    wishes = [Wish(must=[[[A]]], word_parts=[B, C], word_ends=[A])] * 8
     for [best] in search(model, src, src_mask, BeamConfig(beam_size=8), wishes):
         assert A in best.ids
         assert not has(tuple(best.ids), [A, B])
         assert not has(tuple(best.ids), [A, C])
+
+
+@pytest.mark.parametrize("beam_size", [2, 5, 20])
+def test_many_phrases_of_one_beginning_are_all_there(beam_size: int) -> None:
+    phrases = [[A, A, B, last] for last in range(7, 13)]
+    model = TableModel(vocab_size=13, eos_bias=1.0)
+    src, src_mask = sentences(8, longest=6, vocab_size=13)
+    wishes = [Wish(must=[[phrase] for phrase in phrases])] * 8
+    for [best] in search(model, src, src_mask, BeamConfig(beam_size=beam_size), wishes):
+        assert all(has(tuple(best.ids), phrase) for phrase in phrases)
 
 
 def tiny(cfg: ModelConfig, seed: int = 0) -> TranslationModel:
@@ -231,12 +269,13 @@ def one_by_one_and_together(
     return together
 
 
+WORDS: dict[str, Any] = {"word_parts": [20], "word_ends": [6, 8, 9, 19]}
 WISHES = [
-    Wish(must=[[7, 8], [9]], word_parts=[20]),
+    Wish(must=[[[7, 8]], [[9]]], **WORDS),
     Wish(),
     Wish(prefix=[10, 11], rest=[{12: 1, 13: 2}, {14: 2}]),
     Wish(avoid=[[5], [6, 7]]),
-    Wish(prefix=[9], must=[[4, 5, 6]], avoid=[[8]]),
+    Wish(prefix=[9], must=[[[4, 5, 6], [19]]], avoid=[[8]], **WORDS),
     Wish(),
 ]
 RULES: dict[str, Any] = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "min_length_ratio": 0.5}
@@ -253,7 +292,7 @@ def test_a_batch_gives_what_its_sentences_give_one_by_one(family: str) -> None:
         assert hypotheses
         for one in hypotheses:
             ids = tuple(one.ids)
-            assert all(has(ids, phrase) for phrase in wish.must)
+            assert all(any(has(ids, one) for one in spellings) for spellings in wish.must)
             assert not any(has(ids, phrase) for phrase in wish.avoid)
             assert not repeats(ids, 2)
             assert list(ids[: len(wish.prefix)]) == wish.prefix
@@ -343,7 +382,7 @@ def test_coverage_needs_attention() -> None:
 def test_phrases_that_must_appear_need_room(cfg: BeamConfig, message: str) -> None:
     src, src_mask = sentences(1)
     with pytest.raises(UserError, match=message):
-        search(TableModel(vocab_size=11), src, src_mask, cfg, [Wish(must=[[4]])])
+        search(TableModel(vocab_size=11), src, src_mask, cfg, [Wish(must=[[[4]]])])
 
 
 def test_samples_cannot_have_phrases() -> None:
@@ -351,7 +390,7 @@ def test_samples_cannot_have_phrases() -> None:
     with pytest.raises(
         UserError, match=r"need a beam, but decoding.strategy=sampling draws tokens at random"
     ):
-        sample(TableModel(vocab_size=11), src, src_mask, SamplingConfig(), [Wish(must=[[4]])])
+        sample(TableModel(vocab_size=11), src, src_mask, SamplingConfig(), [Wish(must=[[[4]]])])
 
 
 def test_graphs_and_kernels_are_for_searches_that_nothing_guides(monkeypatch: pytest.MonkeyPatch) -> None:

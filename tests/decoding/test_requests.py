@@ -14,7 +14,7 @@ from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.hypotheses import START, Wish
+from nmt.decoding.hypotheses import EDGE, Wish
 from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
 from nmt.errors import UserError
 
@@ -97,18 +97,46 @@ def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:
     wishes = Wishes(subwords, ["Hund"])
     avoided = wishes.of(Request("", avoid=["über die"])).avoid
     for ids in avoided:
-        assert subwords.decode([token for token in ids if token != START]) in ("Hund", "über die")
+        assert subwords.decode([token for token in ids if token != EDGE]) in ("Hund", "über die")
     assert subwords.encode_tgt(["Hund"])[0][:-1] in avoided
-    assert [START, *(wishes.spellings.ids[letter] for letter in "Hund")] in avoided  # without a space
+    assert [EDGE, *(wishes.spellings.ids[letter] for letter in "Hund")] in avoided  # without a space
     assert len({tuple(ids) for ids in avoided}) == len(avoided)
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_sign_is_spelt_with_a_space_and_without(*, is_turned: bool) -> None:
+    lines = ["Halt! Wer da?", "ein T-Shirt, zwei T-Shirts", "(Rom)"]
+    text = ParallelText(lines * 5, lines * 5)
+    cfg = TokenizerConfig(kind=TokenizerKind.char, vocab_size=60, right_to_left=is_turned)
+    wishes = Wishes(Tokenizer.train(cfg, text))
+    spelt = wishes.spellings.ids
+    sign, space, turn = spelt["!"], spelt["▁"], -1 if is_turned else 1
+    assert wishes.of(Request("", must=["!"])).must == [[[space, sign][::turn], [sign]]]
+    assert wishes.of(Request("", avoid=["!"])).avoid == [[space, sign][::turn], [sign]]
+    letters = [spelt[letter] for letter in "Shirt"][::turn]
+    assert wishes.of(Request("", must=["Shirt"])).must == [
+        [[space, *letters][::1] if turn == 1 else [*letters, space]]
+    ]
+    behind = [*letters, EOS_ID] if is_turned else [EDGE, *letters]
+    assert behind in wishes.of(Request("", avoid=["Shirt"])).avoid
+
+
+def test_longer_pieces_that_have_what_is_to_avoid_are_avoided() -> None:
+    words = ["Rom.", "T-Shirt", "Shirts", "s."]
+    text = ParallelText([" ".join(words)], [" ".join(words)])
+    wishes = Wishes(Tokenizer.train(TokenizerConfig(kind=TokenizerKind.word, vocab_size=20), text))
+    spelt = wishes.spellings.ids
+    assert [spelt["▁T-Shirt"]] in wishes.of(Request("", avoid=["Shirt"])).avoid
+    assert [spelt["▁Shirts"]] not in wishes.of(Request("", avoid=["Shirt"])).avoid
+    assert [[spelt["▁Rom."]], [spelt["▁s."]]] == wishes.of(Request("", avoid=["."])).avoid
 
 
 def test_phrases_of_a_model_from_right_to_left_are_turned_and_prefixes_refused() -> None:
     turned = Wishes(tokenizer(TokenizerKind.bpe, right_to_left=True))
     plain = Wishes(tokenizer(TokenizerKind.bpe))
     request = Request("", must=["im Schnee"], avoid=["Hund"])
-    assert [ids[::-1] for ids in turned.of(request).must] == plain.of(request).must
-    ends = [[START if token == EOS_ID else token for token in ids] for ids in turned.of(request).avoid]
+    assert [[ids[::-1]] for [ids] in turned.of(request).must] == plain.of(request).must
+    ends = [[EDGE if token == EOS_ID else token for token in ids] for ids in turned.of(request).avoid]
     assert [ids[::-1] for ids in ends] == plain.of(request).avoid
     with pytest.raises(UserError, match="the run predicts from right to left"):
         turned.of(Request("", prefix="ein"))
@@ -117,7 +145,7 @@ def test_phrases_of_a_model_from_right_to_left_are_turned_and_prefixes_refused()
 def test_what_a_translation_lacks_is_named(bpe: Tokenizer) -> None:
     wishes = Wishes(bpe, ["Rom"])
     request = Request("", prefix="ein Ma", must=["Pferd", "☃"], avoid=["Hund"])
-    assert [bpe.decode(ids) for ids in wishes.of(request).must] == ["Pferd"]  # the other cannot be spelt
+    assert [bpe.decode(ids) for [ids] in wishes.of(request).must] == ["Pferd"]  # the other cannot be spelt
     assert wishes.unmet(request, "ein Mann auf einem Pferd") == ["☃"]
     assert wishes.unmet(request, "ein Mann, Hunde und Pferde") == ["Pferd", "☃"]
     assert wishes.unmet(request, "Rom: (Hund) Pferd ☃") == ["ein Ma", "Rom", "Hund"]
@@ -132,7 +160,7 @@ def test_scripts_without_spaces_have_no_ends_of_words() -> None:
     wishes, request = Wishes(chars), Request("", must=["北京"], avoid=["很大"])
     wish = wishes.of(request)
     (ids,) = chars.encode_tgt(["我爱北京很大"])
-    assert wish.must == [ids[3:5]]  # without the space in front of a line
+    assert wish.must == [[ids[3:5]]]  # without the space in front of a line
     assert wish.avoid == [ids[5:7]]
     assert not wish.word_parts
     assert wishes.unmet(request, "我爱北京很大") == ["很大"]
