@@ -29,13 +29,13 @@ class ScoredSet(NamedTuple):
 
 
 def scored_sets(
-    run: RunDirectory, cfg: TrainConfig, sets: Mapping[str, Any], split: Split, *, named: bool = True
+    run: RunDirectory, cfg: TrainConfig, sets: Mapping[str, DataConfig], split: Split, *, named: bool = True
 ) -> Iterator[ScoredSet]:
     """Yield the corpora of `sets` that have `split`, from their copies in the run where these are the same.
 
     `named` is as in `evaluation_text`. Sources have the tags that the model was trained with.
     """
-    for name, data in sources.set_configs(sets, cfg.data).items():
+    for name, data in sets.items():
         if sources.has_split(data, split):
             text = evaluation_text(run, cfg, data, split, named=named, name=name)
             if data.tgt in cfg.data.tags and not data.tags:
@@ -61,7 +61,8 @@ class SetEvaluations:
 
     def __init__(self, trained: TrainedModel, run: RunDirectory, split: Split, log: Log):
         self.run, self.split, self.is_main = run, split, trained.world.is_main
-        found = scored_sets(run, trained.cfg, trained.cfg.sets, split)
+        sets = sources.set_configs(trained.cfg.sets, trained.cfg.data)
+        found = scored_sets(run, trained.cfg, sets, split)
         self._parts = {one.name: Evaluation(on_set(trained, one.data), one.text, log) for one in found}
 
     def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> dict[str, Scores]:

@@ -82,28 +82,31 @@ def run(trial: Composed) -> dict[str, Any]:
 
 
 def _parts(cfg: EvaluateConfig, opened: Run, *, named: bool) -> Iterator[Part]:
-    """Yield the corpora to score: the test sets of sacreBLEU, or the data and, unless `named`, the sets."""
+    """Yield the corpora to score: the test sets of sacreBLEU, or the data, and then the sets.
+
+    Where test sets or the data are `named`, of the sets only those that the run does not have. A set that is
+    the data in another form is the named data.
+    """
     directory, trained, split = opened.directory, opened.cfg, cfg.data.scored_split
-    data, trusted = cfg.data, named or cfg.read_corpus
+    of_sets = trained.data
     for name in cfg.testsets:
-        testset = TestsetData(src=data.src, tgt=data.tgt, test=name, key_prefix="testset")
-        is_own = (data.src, data.tgt) == (trained.data.src, trained.data.tgt)
+        testset = TestsetData(src=cfg.data.src, tgt=cfg.data.tgt, test=name, key_prefix="testset")
+        is_own = (testset.src, testset.tgt) == (trained.data.src, trained.data.tgt)
         text = _tagged(opened, testset, evaluation_text(directory, trained, testset, Split.test))
         yield Part(name.replace("/", "_"), testset, is_own, text)
-    if cfg.testsets:
-        return
-    data = like_trained(data, trained.data)
-    text = evaluation_text(directory, trained, data, split, named=trusted)
-    text = text if data.tags else _tagged(opened, data, text)  # another corpus than the run's, without tags
-    is_own = dataclasses.replace(data, scored_split=trained.data.scored_split) == trained.data
-    yield Part(split.value, data, is_own, text)
-    if named:
-        return
+    if not cfg.testsets:
+        data = like_trained(cfg.data, trained.data)
+        of_sets = data if named else of_sets
+        text = evaluation_text(directory, trained, data, split, named=named or cfg.read_corpus)
+        text = text if data.tags else _tagged(opened, data, text)  # of another corpus than the run's
+        is_own = dataclasses.replace(data, scored_split=trained.data.scored_split) == trained.data
+        yield Part(split.value, data, is_own, text)
     own = set_configs(trained.sets, trained.data)
-    given = {name for name, entry in cfg.sets.items() if entry != trained.sets.get(name)}
-    for trusting in (False, True):
-        sets = {name: entry for name, entry in cfg.sets.items() if (name in given) is trusting}
-        for one in scored_sets(directory, trained, sets, split, named=trusting or cfg.read_corpus):
+    given = {name: entry for name, entry in cfg.sets.items() if entry != trained.sets.get(name)}
+    others = {name: entry for name, entry in cfg.sets.items() if name not in given}
+    others = {} if named or cfg.testsets else others
+    for sets, data, trusted in ((others, trained.data, cfg.read_corpus), (given, of_sets, True)):
+        for one in scored_sets(directory, trained, set_configs(sets, data), split, named=trusted):
             yield Part(f"{split.value}-{one.name}", one.data, own.get(one.name) == one.data, one.text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt.cli import main
-from nmt.files import write_lines, written_lines
+from nmt.files import digest_of_lines, write_lines, written_lines
 
 TOY = [
     *("experiment=none", "data=toy", "tokenizer=word", "model=transformer_tiny", "model.d_model=16"),
@@ -138,6 +139,24 @@ def test_test_sets_of_sacrebleu_are_scored_by_name(
     found = stored(run, "wmt14")
     assert (found["set"], found["sentences"], found["data"]["test"]) == ("wmt14", 2, "wmt14")
     assert not (run / "evaluations" / "test.json").exists()
+
+
+def test_further_sets_are_scored_beside_data_that_is_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, lines in (("en", SOURCES[::-1]), ("fr", REFERENCES[0][::-1])):
+        write_lines(tmp_path / f"other.{name}", lines)
+        write_lines(tmp_path / f"more.{name}", lines[:1])
+    named = ["data=files", "data.src=en", "data.tgt=fr", f"data.test={tmp_path}/other"]
+    sets = f"sets={{more: {{test: {tmp_path}/more}}, shouted: {{augment: [upper_case]}}}}"
+    assert main(["evaluate", f"run={run}", *named, sets]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^(test\S*) +BLEU", shown, re.MULTILINE) == ["test", "test-more", "test-shouted"]
+    records = [json.loads(file.read_text()) for file in sorted((run / "evaluations").glob("test-*.json"))]
+    assert {one["set"]: one["sentences"] for one in records} == {"test": 2, "test-more": 1, "test-shouted": 2}
+    (record,) = (one for one in records if one["set"] == "test-shouted")
+    shouted = [line.upper() for line in SOURCES[::-1]]  # of the data that is named
+    assert record["sha256"]["src"] == digest_of_lines(shouted)
 
 
 @pytest.mark.parametrize(
