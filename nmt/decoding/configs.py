@@ -102,6 +102,11 @@ class DecodingConfig:
                 "decoding.min_length_ratio must not exceed decoding.max_length_ratio, but "
                 f"{self.min_length_ratio} > {self.max_length_ratio}; raise the latter"
             )
+        if self.min_length > self.max_source_tokens:
+            raise UserError(
+                "decoding.min_length must not exceed decoding.max_source_tokens, as no translation must "
+                f"be longer than a source may be, but {self.min_length} > {self.max_source_tokens}; lower it"
+            )
         for key in PARTS_OF_VOCABULARY:
             if (file := getattr(self, key)) is not None and not file.strip():
                 raise UserError(f"decoding.{key} must name a file, but is empty; null is for all pieces")

@@ -126,7 +126,9 @@ def _require(is_right: bool, key: str, what: str, value: object) -> None:
 
 
 def require_characters(text: str) -> None:
-    """Raise `UserError` for text that is no Unicode, such as that of a file name which cannot be decoded."""
+    """Raise `UserError` for text with NUL, or with what is no Unicode, as of undecodable names of files."""
+    if "\0" in text:
+        raise UserError(f"{text[:40]!a} has a NUL character, which no text has; remove it")
     if HALF.search(text):
         raise UserError(f"{text[:40]!a} has half of a surrogate pair, which is no character")
 

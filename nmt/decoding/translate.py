@@ -323,7 +323,8 @@ def cut_message(
     reason = f"decoding.max_source_tokens={longest}"
     if longest < cfg.max_source_tokens:
         reason = f"the model has {longest} positions"
-    return f"only the first {size} {unit} of line {first_of(line_numbers)} are {done}, because {reason}"
+    numbers = [*dict.fromkeys(line_numbers)]  # each once, of a line that is translated in parts
+    return f"only the first {size} {unit} of line {first_of(numbers)} are {done}, because {reason}"
 
 
 def unmet_message(line_numbers: Sequence[int]) -> str:

@@ -321,6 +321,11 @@ def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
             {"max_length_offset": -1},
             "decoding.max_length_offset must be finite and not negative, but is -1",
         ),
+        (
+            {"min_length": 10**12},
+            "decoding.min_length must not exceed decoding.max_source_tokens, as no translation must be "
+            "longer than a source may be, but 1000000000000 > 1024; lower it",
+        ),
         ({"min_length": -1}, "decoding.min_length must not be negative, but is -1"),
         ({"no_repeat_ngram_size": -2}, "decoding.no_repeat_ngram_size must not be negative, but is -2"),
         ({"repetition_penalty": 0.5}, "decoding.repetition_penalty must be at least 1, but is 0.5"),

@@ -292,6 +292,7 @@ def test_a_glossary_that_is_none_is_refused(tmp_path: Path, text: str, message: 
             {"terms": {"dog": 5}},
             'terms must be an object of texts, such as {"dog": "Hund"}, but is {"dog": 5}',
         ),
+        ({"avoid": ["a\0"]}, "'a.x00' has a NUL character, which no text has; remove it"),
         ({"prefix": "a\ud83d"}, "'a.ud83d' has half of a surrogate pair, which is no character"),
     ],
 )

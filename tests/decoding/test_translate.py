@@ -16,7 +16,7 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, translate
+from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, cut_message, translate
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
 
@@ -155,6 +155,11 @@ def test_an_overlong_line_is_cut_with_a_warning_that_names_it(tokenizer: Tokeniz
         "only the first 6 tokens of line 3, 4, 6, 7, 9 and 3 more are translated, "
         "because the model has 6 positions"
     ]
+
+
+def test_a_line_whose_parts_are_cut_is_named_once() -> None:
+    message = cut_message([2, 2, 2, 5], 8, BeamConfig(max_source_tokens=8), "translated")
+    assert message.startswith("only the first 8 tokens of line 2, 5 are translated")
 
 
 @pytest.mark.fault(28, 29)
