@@ -23,7 +23,7 @@ import torch.distributed as dist
 from nmt import cli, kernels
 from nmt.data import encode
 from nmt.data.batching import Batch, collate
-from nmt.data.encode import Encoder, EncodingOptions, encode_together
+from nmt.data.encode import EncodingOptions, LineEncoder, encode_together
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import SentencePairs
 from nmt.data.pairs import PairStream, ParallelText
@@ -530,17 +530,20 @@ def test_a_stream_that_ranks_encode_together_is_that_of_one_process(
     monkeypatch.setattr(encode, "CHUNK_PAIRS", 5)
     called = []
 
-    def counted(self: Encoder, chunk: ParallelText, first: int) -> Any:
+    def counted(self: LineEncoder, chunk: ParallelText, first: int) -> Any:
         called.append([first, len(chunk)])
         return plainly(self, chunk, first)
 
-    plainly = Encoder.__call__
-    monkeypatch.setattr(Encoder, "__call__", counted)
+    plainly = LineEncoder.__call__
+    monkeypatch.setattr(LineEncoder, "__call__", counted)
 
     def encoded(world: World) -> list[Any]:
         called.clear()
         found = []
-        for encoder in (Encoder(tokenizer, options), Encoder(tokenizer, options, 0.1, seed=1, epoch=1)):
+        for encoder in (
+            LineEncoder(tokenizer, options),
+            LineEncoder(tokenizer, options, 0.1, seed=1, epoch=1),
+        ):
             pairs, report = encode_together(text, encoder, world)
             assert pairs.weights is not None
             sides = [

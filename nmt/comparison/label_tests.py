@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 """Differences that are nearer than this, in points, are equal."""
 
 
-class LabelledTexts:
+class PredictedLabels:
     """The true labels of texts, those that each system predicts, and a metric of `SCORES`."""
 
     def __init__(self, metric: str, true: Lines, systems: Sequence[Lines]):

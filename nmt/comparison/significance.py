@@ -23,7 +23,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
-from nmt.comparison.label_tests import LabelledTexts
+from nmt.comparison.label_tests import PredictedLabels
 from nmt.decoding.label_scores import metric_in
 from nmt.errors import UserError
 
@@ -127,7 +127,7 @@ def scored(
             if metric is None:
                 results[kind] = _tested(signature, systems, references, kind, number)
             else:
-                texts = LabelledTexts(metric, references[0], systems)
+                texts = PredictedLabels(metric, references[0], systems)
                 results[kind] = (texts.bootstrapped if kind == "bs" else texts.randomised)(number, seed())
     rows = [Tested(float(one.score), float(one.ci)) for one in results["bs"]]
     for number, row in enumerate(rows[1:], start=1):
@@ -170,7 +170,7 @@ def score_on(
     """
     metric = metric_in(signature)
     if metric is not None:
-        return LabelledTexts(metric, references[0], [hypotheses]).score_on
+        return PredictedLabels(metric, references[0], [hypotheses]).score_on
     scorer = scorer_of(signature, references)
     rows = np.array(scorer._extract_corpus_statistics(list(hypotheses), None))
     return lambda chosen: float(scorer._compute_score_from_stats(rows[chosen].sum(axis=0).tolist()).score)

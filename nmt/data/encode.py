@@ -65,7 +65,7 @@ UNLIMITED = EncodingOptions()
 
 
 @dataclass(frozen=True)
-class Encoder:
+class LineEncoder:
     """The way from text to ids, as one process can hand it to another."""
 
     tokenizer: Tokenizer
@@ -136,7 +136,7 @@ class Encoder:
 
 
 Encoded = tuple[list[NDArray[Any]], "Counts"]
-"""Ids and lengths of both sides of a chunk, and perhaps weights, in the order of `Encoder.files`; counts."""
+"""Ids and lengths of both sides of a chunk, perhaps weights, in the order of `LineEncoder.files`; counts."""
 
 
 class Counts(NamedTuple):
@@ -168,7 +168,7 @@ def encode_pairs(
     text: ParallelText, tokenizer: Tokenizer, options: EncodingOptions = UNLIMITED
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a split that is in memory."""
-    encoder = Encoder(tokenizer, options)
+    encoder = LineEncoder(tokenizer, options)
     return _encode_uncached(encoder.of_all(_chunks(text)), encoder)
 
 
@@ -179,7 +179,7 @@ def encode_stream(
 
     A cache that cannot be written is not used.
     """
-    encoder = Encoder(tokenizer, options)
+    encoder = LineEncoder(tokenizer, options)
     entry = cache / encoder.entry_name("ids", content)
     metadata = open_entry(entry)
     if metadata is None:
@@ -190,7 +190,7 @@ def encode_stream(
     return opened(entry, metadata)
 
 
-def sample_pairs(chunks: Chunks, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+def sample_pairs(chunks: Chunks, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
     """Encode pairs with an encoder that modifies or samples anew for each epoch, into files deleted at once.
 
     What becomes of a side depends on the pair, the encoder, the number of the pair and the side alone, and
@@ -199,7 +199,9 @@ def sample_pairs(chunks: Chunks, encoder: Encoder) -> tuple[EncodedPairs, Filter
     return _encode_uncached(encoder.of_all(chunks()), encoder)
 
 
-def encode_together(text: ParallelText, encoder: Encoder, world: World) -> tuple[EncodedPairs, FilterReport]:
+def encode_together(
+    text: ParallelText, encoder: LineEncoder, world: World
+) -> tuple[EncodedPairs, FilterReport]:
     """Encode pairs that all ranks have read; each encodes its share, and gets those of the others.
 
     The result is that of one process, on every rank.
@@ -212,7 +214,7 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
         yield text.part(slice(first, first + CHUNK_PAIRS))
 
 
-def _encode_uncached(chunks: Iterable[Encoded], encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+def _encode_uncached(chunks: Iterable[Encoded], encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
     with temporary_folder() as folder:
         return opened(folder, _lay_out(chunks, encoder, folder))
@@ -221,14 +223,14 @@ def _encode_uncached(chunks: Iterable[Encoded], encoder: Encoder) -> tuple[Encod
 class Layout:
     """The files of encoded pairs, while they are written, and their hash."""
 
-    def __init__(self, folder: Path, encoder: Encoder, files: ExitStack):
+    def __init__(self, folder: Path, encoder: LineEncoder, files: ExitStack):
         """Open the files, which `files` closes."""
         self._types = encoder.types
         self._files = [files.enter_context((folder / name).open("wb")) for name in encoder.files]
         self._hashes = [hashlib.sha256() for _ in encoder.files]
 
     def add(self, *arrays: NDArray[Any]) -> None:
-        """Add ids and lengths of both sides, and perhaps weights, in the order of `Encoder.files`."""
+        """Add ids and lengths of both sides, and perhaps weights, in the order of `LineEncoder.files`."""
         for file, hashed, array, kind in zip(self._files, self._hashes, arrays, self._types, strict=True):
             content = array.astype(kind, copy=False).data
             file.write(content)
@@ -240,7 +242,7 @@ class Layout:
         return {"report": dataclasses.asdict(report), "types": self._types, "digest": digest}
 
 
-def _lay_out(chunks: Iterable[Encoded], encoder: Encoder, folder: Path) -> Metadata:
+def _lay_out(chunks: Iterable[Encoded], encoder: LineEncoder, folder: Path) -> Metadata:
     """Write ids and lengths into `folder`; return the metadata."""
     counts = Counts()
     with ExitStack() as stack:
@@ -268,7 +270,7 @@ def laid_out(
     kept: NDArray[np.bool_],
     options: EncodingOptions,
 ) -> list[NDArray[Any]]:
-    """Return the arrays of the pairs that are kept, in the order of `Encoder.files`."""
+    """Return the arrays of the pairs that are kept, in the order of `LineEncoder.files`."""
     sides = _only(src, kept), _only(tgt, kept)
     if options.joined:
         sides = RaggedIds(sides[0].ids[:0], sides[0].lengths * 0), _joined(*sides)

@@ -15,7 +15,7 @@ import numpy as np
 
 from nmt.data.augmentation import Augmentation, JoinedAugmentation
 from nmt.data.blocks import LARGE_PAIRS, epochs_of
-from nmt.data.encode import Encoder, EncodingOptions, encode_stream, encode_together, sample_pairs
+from nmt.data.encode import EncodingOptions, LineEncoder, encode_stream, encode_together, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
@@ -82,7 +82,7 @@ class SentencePairs(Examples):
                 return self._epochs(corpora, stage)(epoch)
 
             return sampled
-        encoder = Encoder(tokenizer, self.options)
+        encoder = LineEncoder(tokenizer, self.options)
         known = all(
             is_encoded(part.sha256, encoder, cache_dir(), is_large=len(part) > LARGE_PAIRS)
             for part in text.parts
@@ -98,7 +98,7 @@ class SentencePairs(Examples):
         log(f"words for terms: {len(found.src):,} of {self.cfg.src}, {len(found.tgt):,} of {self.cfg.tgt}")
         return found
 
-    def _encoded(self, part: CorpusText, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+    def _encoded(self, part: CorpusText, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
         if len(part) > LARGE_PAIRS:
             return encode_shards(
                 part.chunks,
@@ -137,10 +137,10 @@ class SentencePairs(Examples):
         epoch: int,
         augmentation: Augmentation | JoinedAugmentation,
         corpus: int = 0,
-    ) -> Encoder:
+    ) -> LineEncoder:
         """Return the encoder of an epoch, to which the same pair in another corpus is another."""
         seed = derive_seed(self.seed, corpus)
-        return Encoder(tokenizer, self.options, self.sampling_alpha, seed, epoch, augmentation)
+        return LineEncoder(tokenizer, self.options, self.sampling_alpha, seed, epoch, augmentation)
 
     def _epochs(self, corpora: Sequence[EncodedPairs], stage: int) -> Callable[[int], InParts]:
         """Return the function that gives the epochs of a stage: of each corpus its share."""

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.data.encode import Chunks, Counts, Encoder, Layout, chosen, laid_out, opened
+from nmt.data.encode import Chunks, Counts, Layout, LineEncoder, chosen, laid_out, opened
 from nmt.data.encoded_pairs import STRIDE, EncodedPairs, RaggedIds, starts_of
 from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
@@ -49,7 +49,7 @@ BYTES_PER_PAIR = 240
 """Usual size of the ids of a pair, in its shard and in random order."""
 
 
-def is_encoded(content: str, encoder: Encoder, cache: Path, *, is_large: bool) -> bool:
+def is_encoded(content: str, encoder: LineEncoder, cache: Path, *, is_large: bool) -> bool:
     """Return whether `cache` has the pairs of a corpus, or seems to."""
     return (cache / encoder.entry_name("blocks" if is_large else "ids", content) / "entry.json").is_file()
 
@@ -58,7 +58,7 @@ def encode_shards(
     chunks: Chunks,
     content: str,
     num_pairs: int,
-    encoder: Encoder,
+    encoder: LineEncoder,
     cache: Path,
     workers: int = 1,
     *,
@@ -90,13 +90,13 @@ def encode_shards(
     return _uncached(chunks, content, num_pairs, encoder)
 
 
-def sample_shards(chunks: Chunks, num_pairs: int, encoder: Encoder) -> tuple[EncodedPairs, FilterReport]:
+def sample_shards(chunks: Chunks, num_pairs: int, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream with an encoder that samples, into files that are deleted at once."""
     return _uncached(chunks, f"{encoder.seed}/{encoder.epoch}", num_pairs, encoder)
 
 
 def _uncached(
-    chunks: Chunks, content: str, num_pairs: int, encoder: Encoder
+    chunks: Chunks, content: str, num_pairs: int, encoder: LineEncoder
 ) -> tuple[EncodedPairs, FilterReport]:
     with temporary_folder() as folder:
         shards = Shards(folder / "shards", content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
@@ -123,7 +123,7 @@ class Shards:
     folder: Path
     content: str
     num_pairs: int
-    encoder: Encoder
+    encoder: LineEncoder
     shard_pairs: int
     bucket_pairs: int
 

@@ -1,4 +1,4 @@
-"""The agreement of the confidence of a model with the quality of its translations, sentence by sentence."""
+"""Correlations of the confidence of a model with the quality of its translations, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Agreement(NamedTuple):
+class Correlations(NamedTuple):
     """Correlations of confidence and sentence chrF, from -1 to 1; nan where one of the two never varies."""
 
     pearson: float
@@ -25,11 +25,11 @@ class Agreement(NamedTuple):
         return f"Pearson {self.pearson:.3f}  Spearman {self.spearman:.3f}  {self.num_sentences:,} sentences"
 
 
-def agreement(confidence: Sequence[float], quality: Sequence[float]) -> Agreement:
+def correlations(confidence: Sequence[float], quality: Sequence[float]) -> Correlations:
     """Return how well the confidence of each sentence agrees with its quality."""
     values = np.array([confidence, quality], np.float64)
     values = values[:, np.isfinite(values).all(axis=0)]
-    return Agreement(_pearson(*values), _pearson(*map(_ranks, values)), values.shape[1])
+    return Correlations(_pearson(*values), _pearson(*map(_ranks, values)), values.shape[1])
 
 
 def _pearson(x: Floats, y: Floats) -> float:

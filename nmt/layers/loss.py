@@ -96,7 +96,7 @@ def _identity_nll(
     return loss, nll
 
 
-class Agreement(NamedTuple):
+class PassFactors(NamedTuple):
     """Factors of the terms of a loss of two passes over the same targets, which predict p and q."""
 
     nll_p: float
@@ -111,7 +111,7 @@ def projected_agreement(
     output: nn.Linear,
     targets: Tensor,
     smoothing: float,
-    factors: Agreement,
+    factors: PassFactors,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of two passes, the plain negative log-likelihood of the first, and their divergence.
@@ -260,7 +260,7 @@ def _agreement(
     logits: Tensor,
     targets: Tensor,
     smoothing: float,
-    factors: Agreement,
+    factors: PassFactors,
     of_tokens: Tensor | None,
     *,
     needs_gradient: bool,

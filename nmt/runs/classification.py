@@ -19,7 +19,7 @@ from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking import Tracker
 
 
-class Classification(TaskCode):
+class ClassificationTask(TaskCode):
     """The task of finding the label of a text, or of two texts."""
 
     next_commands = (

@@ -15,7 +15,7 @@ class Side(Enum):
     tgt = "backward"
 
 
-class Candidates(Enum):
+class KeptCandidates(Enum):
     """The translations of an n-best list that may become pairs."""
 
     all = "all"
@@ -26,7 +26,7 @@ class Candidates(Enum):
 class SelectionConfig:
     """Rules for the translations that are kept; a text without references has no chrF."""
 
-    candidates: Candidates = Candidates.all
+    candidates: KeptCandidates = KeptCandidates.all
     """all translations of an n-best list, or of each list the one closest to the reference by chrF
     (sequence-level interpolation, Kim and Rush 2016, section 3.3)."""
     min_score: float | None = None
@@ -45,4 +45,4 @@ class SelectionConfig:
     @property
     def needs_references(self) -> bool:
         """Whether translations are compared with references."""
-        return self.candidates is Candidates.closest or self.min_chrf > 0.0
+        return self.candidates is KeptCandidates.closest or self.min_chrf > 0.0

@@ -30,7 +30,7 @@ LINES_AT_ONCE = 256
 """Lines that are sampled together."""
 
 
-class LanguageModel(TaskCode):
+class LanguageModelTask(TaskCode):
     """The task of continuing text, learnt from windows of text."""
 
     next_commands = ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7")

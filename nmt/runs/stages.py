@@ -33,7 +33,7 @@ process, and returns a report about them."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageFolder:
     """A stage that is there, or is to be made."""
 
     root: Path

@@ -31,8 +31,8 @@ from nmt.data.training_split import CorpusText, digest_of
 from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
 from nmt.files import path_of, write_lines, written_atomically
-from nmt.runs.configs import Candidates, SelectionConfig, Side
-from nmt.runs.stages import Fill, Stage
+from nmt.runs.configs import KeptCandidates, SelectionConfig, Side
+from nmt.runs.stages import Fill, StageFolder
 
 TRANSLATIONS = "translations"
 """File of a stage of translations, an n-best list in the format of Moses."""
@@ -50,9 +50,9 @@ class Candidate(NamedTuple):
 # Text to translate
 
 
-def stage_of_pairs(root: Path, corpus: CorpusText) -> Stage:
+def stage_of_pairs(root: Path, corpus: CorpusText) -> StageFolder:
     """Return the stage with both sides of the training pairs."""
-    return Stage(root, "text", {"pairs": corpus.sha256}, ("src", "tgt"), ACCOUNT)
+    return StageFolder(root, "text", {"pairs": corpus.sha256}, ("src", "tgt"), ACCOUNT)
 
 
 def write_pairs(corpus: CorpusText) -> Fill:
@@ -73,17 +73,17 @@ def kept_lines(files: Sequence[str], key: str, max_chars: int) -> Iterator[str |
             yield line if line.strip() and len(line) <= max_chars else None
 
 
-def stage_of_text(root: Path, files: Sequence[str], side: Side, max_chars: int) -> Stage:
+def stage_of_text(root: Path, files: Sequence[str], side: Side, max_chars: int) -> StageFolder:
     """Return the stage with text in one language, which is read through for its hash."""
     found = hashlib.sha256()
     for line in kept_lines(files, f"distil.{side.name}_text", max_chars):
         found.update(f"{line}\n".encode() if line is not None else b"")
     if found.digest() == hashlib.sha256().digest():
         raise UserError(f"distil.{side.name}_text={','.join(files)} has no line to translate")
-    return Stage(root, "text", {"lines": found.hexdigest()}, (side.name,), ACCOUNT)
+    return StageFolder(root, "text", {"lines": found.hexdigest()}, (side.name,), ACCOUNT)
 
 
-def write_text(stage: Stage, files: Sequence[str], side: Side, max_chars: int) -> Fill:
+def write_text(stage: StageFolder, files: Sequence[str], side: Side, max_chars: int) -> Fill:
     """Return the function that fills `stage`, of `stage_of_text`."""
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -170,14 +170,14 @@ Row = tuple[str, str | None, tuple[list[Candidate], ...]]
 class Selection:
     """The choice among the translations of one text by some teachers."""
 
-    text: Stage
-    translated: Sequence[Stage]
+    text: StageFolder
+    translated: Sequence[StageFolder]
     side: Side
     cfg: SelectionConfig
     languages: tuple[str, str]
     """Source and target of the pairs."""
 
-    def stage(self, root: Path) -> Stage:
+    def stage(self, root: Path) -> StageFolder:
         """Return the stage of the chosen pairs, which a source of data finds by the prefix `pairs`."""
         rules = {field.name: getattr(self.cfg, field.name) for field in fields(SelectionConfig)}
         inputs = {
@@ -186,7 +186,9 @@ class Selection:
             "translated": self.side.name,
             **{name: rule.value if isinstance(rule, Enum) else rule for name, rule in rules.items()},
         }
-        return Stage(root, "pairs", inputs, [f"pairs.{language}" for language in self.languages], ACCOUNT)
+        return StageFolder(
+            root, "pairs", inputs, [f"pairs.{language}" for language in self.languages], ACCOUNT
+        )
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the chosen pairs; return how many translations were read, and how many dropped for what.
@@ -261,7 +263,7 @@ def judged(
         ]
         closest = closeness.index(max(closeness))
         for number, value in enumerate(closeness):
-            if verdicts[number] == KEPT and cfg.candidates is Candidates.closest and number != closest:
+            if verdicts[number] == KEPT and cfg.candidates is KeptCandidates.closest and number != closest:
                 verdicts[number] = NOT_CLOSEST
             elif verdicts[number] == KEPT and value < cfg.min_chrf:
                 verdicts[number] = FAR
@@ -294,7 +296,9 @@ def account(report: Mapping[str, Any]) -> str:
 # The data of the student
 
 
-def stage_of_splits(root: Path, splits: Mapping[Split, ParallelText], languages: tuple[str, str]) -> Stage:
+def stage_of_splits(
+    root: Path, splits: Mapping[Split, ParallelText], languages: tuple[str, str]
+) -> StageFolder:
     """Return the stage with the pairs to score on, for a student that trains on synthetic pairs alone.
 
     Raises:
@@ -308,7 +312,7 @@ def stage_of_splits(root: Path, splits: Mapping[Split, ParallelText], languages:
         )
     inputs = {split.value: digest_of(text) for split, text in splits.items()}
     files = [f"{split.value}.{language}" for split in splits for language in languages]
-    return Stage(root, "scored", inputs, files)
+    return StageFolder(root, "scored", inputs, files)
 
 
 def write_splits(splits: Mapping[Split, ParallelText], languages: tuple[str, str]) -> Fill:

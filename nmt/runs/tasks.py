@@ -12,15 +12,15 @@ from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, perplexity, validation_values
 from nmt.errors import Log
 from nmt.progress import told
-from nmt.runs.classification import Classification
-from nmt.runs.language_model import LanguageModel
+from nmt.runs.classification import ClassificationTask
+from nmt.runs.language_model import LanguageModelTask
 from nmt.runs.task import TaskCode, TrainedModel
-from nmt.runs.translation import Translation
+from nmt.runs.translation import TranslationTask
 
 TASKS: dict[Task, TaskCode] = {
-    Task.translation: Translation(),
-    Task.language_model: LanguageModel(),
-    Task.classification: Classification(),
+    Task.translation: TranslationTask(),
+    Task.language_model: LanguageModelTask(),
+    Task.classification: ClassificationTask(),
 }
 
 

@@ -20,7 +20,7 @@ from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking import Tracker
 
 
-class Translation(TaskCode):
+class TranslationTask(TaskCode):
     """The task of translating sentences, learnt from pairs."""
 
     next_commands = (

@@ -37,7 +37,7 @@ class Refused(NmtError):
         """Seconds after which it is worth trying again."""
 
 
-class Request:
+class PendingRequest:
     """The lines of a request, and their answers when all are there."""
 
     def __init__(self, question: Question, num_lines: int):
@@ -52,7 +52,7 @@ class Request:
 class Waiting:
     """A line in the queue."""
 
-    request: Request
+    request: PendingRequest
     place: int
     line: str
     tokens: int
@@ -66,7 +66,7 @@ class Batcher:
     def __init__(self, worker: Worker, cfg: ServingConfig, counters: Counters):
         self.cfg = cfg
         self.counters = counters
-        self.requests = set[Request]()
+        self.requests = set[PendingRequest]()
         """Those that wait or are being answered."""
         self._worker = worker
         self._waiting: list[Waiting] = []
@@ -93,7 +93,7 @@ class Batcher:
         tokens = sum(one.tokens for one in every)
         return {"requests": len(self.requests), "sentences": len(every), "tokens": tokens}
 
-    def submit(self, lines: Sequence[str], tokens: Sequence[int], question: Question) -> Request:
+    def submit(self, lines: Sequence[str], tokens: Sequence[int], question: Question) -> PendingRequest:
         """Put a request into the queue.
 
         Raises:
@@ -112,7 +112,7 @@ class Batcher:
                 "try again later",
                 min(max(seconds, 1), 60),
             )
-        request = Request(question, len(lines))
+        request = PendingRequest(question, len(lines))
         turns = accumulate(tokens, initial=self._clock)
         places = zip(range(len(lines)), lines, tokens, turns, strict=False)
         self._waiting += [Waiting(request, *place) for place in places]
@@ -132,7 +132,7 @@ class Batcher:
                 request.done.set_exception(Refused("the server is stopping", 1))
         self._changed.set()
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: PendingRequest) -> None:
         """Drop what still waits of a request that is answered, refused or given up."""
         self.requests.discard(request)
         self._waiting = [one for one in self._waiting if one.request is not request]
@@ -203,7 +203,7 @@ class Batcher:
                 request.done.set_result([answer for answer in request.answers if answer is not None])
 
 
-def _may_share(one: Request, other: Request) -> bool:
+def _may_share(one: PendingRequest, other: PendingRequest) -> bool:
     """Return whether lines of two requests may be in one batch."""
     if one is other:
         return True

@@ -22,7 +22,7 @@ class ClassificationRequest(TextRequest):
     """The body of POST /classify; a line is a text, or two with a TAB between for a model of pairs."""
 
 
-class Classification(ServedTask[ClassificationRequest]):
+class ServedClassification(ServedTask[ClassificationRequest]):
     """A run that finds labels."""
 
     path, answers_name, does = "/classify", "predictions", "classifies texts"

@@ -7,14 +7,14 @@ from typing import Any
 from nmt.config.roots import Task
 from nmt.decoding import DecodingConfig
 from nmt.runs.opened import Run
-from nmt.serving.classification import Classification
+from nmt.serving.classification import ServedClassification
 from nmt.serving.configs import ServingConfig
 from nmt.serving.task import ServedTask
-from nmt.serving.translation import Translation
+from nmt.serving.translation import ServedTranslation
 
 SERVED: dict[Task, type[ServedTask[Any]]] = {
-    Task.translation: Translation,
-    Task.classification: Classification,
+    Task.translation: ServedTranslation,
+    Task.classification: ServedClassification,
 }
 """Task of a run -> how it is served."""
 

@@ -41,7 +41,7 @@ class TranslationRequest(TextRequest):
     attention: StrictBool = Field(False, description="Also return the weights of cross-attention.")
 
 
-class Translation(ServedTask[TranslationRequest]):
+class ServedTranslation(ServedTask[TranslationRequest]):
     """A run that translates."""
 
     path, answers_name, does = "/translate", "translations", "translates"

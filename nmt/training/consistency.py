@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.batching import Batch
-from nmt.layers.loss import Agreement
+from nmt.layers.loss import PassFactors
 from nmt.training.objective import LossModule, Objective, cut
 from nmt.training.objective_configs import CrossEntropyConfig, Teacher
 
@@ -30,7 +30,7 @@ class RDrop(Objective):
             return self._one_pass(module, batch)
         first, second = (cut(batch, self.cfg.word_dropout) for _ in range(2))
         quarter = self.cfg.weight / 4
-        return agreement(module, first, second, self.cfg, Agreement(0.5, 0.5, quarter, quarter))
+        return agreement(module, first, second, self.cfg, PassFactors(0.5, 0.5, quarter, quarter))
 
     def _one_pass(self, module: LossModule, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the call returns, of a pass that should agree with the average of the weights."""
@@ -55,7 +55,7 @@ class SimCut(Objective):
         first, second = cut(batch, self.cfg.word_dropout), cut(batch, self.cfg.cut)
         if self.cfg.teacher is Teacher.ema:
             return self._beside_average(module, batch, doubled(first, second))
-        return agreement(module, first, second, self.cfg, Agreement(1.0, 0.0, self.cfg.weight, 0.0))
+        return agreement(module, first, second, self.cfg, PassFactors(1.0, 0.0, self.cfg.weight, 0.0))
 
     def _beside_average(
         self, module: LossModule, batch: Batch, both: Batch
@@ -69,7 +69,7 @@ class SimCut(Objective):
 
 
 def agreement(
-    module: LossModule, first: Batch, second: Batch, cfg: CrossEntropyConfig, factors: Agreement
+    module: LossModule, first: Batch, second: Batch, cfg: CrossEntropyConfig, factors: PassFactors
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of two passes over one batch, `nll` of the first and `kl`, their divergence.
 

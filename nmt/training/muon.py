@@ -79,7 +79,7 @@ def packed_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
     return matrices
 
 
-def dealt(shapes: Sequence[torch.Size], num_ranks: int) -> list[list[int]]:
+def matrices_by_rank(shapes: Sequence[torch.Size], num_ranks: int) -> list[list[int]]:
     """Return the numbers of the matrices of each rank, in ascending order: about the same work for all.
 
     The matrix that takes longest goes first, to the rank that has the least to do.
@@ -158,7 +158,7 @@ class Muon(torch.optim.Optimizer):
                 *(torch.split(x, self.packed[parameter]) for x in (parameter, direction)), strict=True
             )
         ]
-        shares = dealt([direction.shape for _, direction in matrices], self.world.size)
+        shares = matrices_by_rank([direction.shape for _, direction in matrices], self.world.size)
         longest = max(sum(matrices[number][1].numel() for number in share) for share in shares)
         own = parameters[0].new_zeros(longest, dtype=self._number_format(parameters[0].device))
         self._orthogonalise([matrices[number][1] for number in shares[self.world.rank]], own)

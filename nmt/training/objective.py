@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nmt.data.batching import Batch
 from nmt.layers.attention import Recorder, recorded_with_gradients
-from nmt.layers.loss import Agreement, projected_agreement, projected_imitation, projected_nll
+from nmt.layers.loss import PassFactors, projected_agreement, projected_imitation, projected_nll
 from nmt.models.base import TranslationModel
 
 ROWS = 2048
@@ -152,7 +152,7 @@ class LossModule(nn.Module):
         hidden: Tensor,
         targets: Tensor,
         smoothing: float,
-        factors: Agreement,
+        factors: PassFactors,
         weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of two passes, the first one's plain loss, and their divergence.

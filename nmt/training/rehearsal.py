@@ -155,7 +155,7 @@ def profiled(trainer: Trainer, pairs: EncodedPairs, batches: Sequence[Indices], 
     )
 
 
-class Memory(NamedTuple):
+class TrainingMemory(NamedTuple):
     """Bytes that a training takes, without those of batches, temporary tensors and libraries."""
 
     weights: int
@@ -166,14 +166,14 @@ class Memory(NamedTuple):
     """What a batch keeps for the backward pass."""
 
 
-def memory(trainer: Trainer, pairs: EncodedPairs, indices: Indices) -> Memory:
+def memory(trainer: Trainer, pairs: EncodedPairs, indices: Indices) -> TrainingMemory:
     """Measure the memory of an update on a batch, after at least one update."""
     model = trainer.parallel_model
     weights = num_bytes(model.trained.state_dict().values())
     states = trainer.amp_step.optimizer.state.values()
     optimizer = num_bytes(x for state in states for x in state.values() if isinstance(x, Tensor))
     gradients = num_bytes(x for x in model.trained.parameters() if x.requires_grad)
-    return Memory(
+    return TrainingMemory(
         weights, gradients, optimizer, weights if model.average else 0, _activations(trainer, pairs, indices)
     )
 

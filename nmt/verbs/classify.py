@@ -13,7 +13,7 @@ from nmt.config.stored import to_plain
 from nmt.errors import Log
 from nmt.runs.opened import Run, open_runs
 from nmt.verbs.configs import ClassifyConfig
-from nmt.verbs.file_job import Answers, Work, answer
+from nmt.verbs.file_job import Answers, LineWork, answer
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -44,4 +44,4 @@ def _facts(cfg: ClassifyConfig) -> dict[str, Any]:
     return {"writes JSON": cfg.writes_json, **shared}
 
 
-LABELS = Work("classified", _opened, _facts)
+LABELS = LineWork("classified", _opened, _facts)

@@ -207,7 +207,7 @@ def _lines_on_data(
         yield f"batch       {name}: src ({B}, {S}), tgt ({B}, {T}), {padding}"
 
 
-def _lines_on_memory(memory: rehearsal.Memory, cfg: TrainConfig) -> Iterator[str]:
+def _lines_on_memory(memory: rehearsal.TrainingMemory, cfg: TrainConfig) -> Iterator[str]:
     parts = memory._asdict()
     sizes = ", ".join(f"{name} {_size(size)}" for name, size in parts.items() if size)
     yield f"memory      {_size(sum(parts.values()))}: {sizes}; and temporary tensors"

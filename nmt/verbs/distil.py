@@ -42,7 +42,7 @@ from nmt.runs.configs import Side
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_runs
 from nmt.runs.scorers import RunScorers
-from nmt.runs.stages import Fill, Stage
+from nmt.runs.stages import Fill, StageFolder
 from nmt.runs.synthetic import Selection
 from nmt.runs.train import train
 from nmt.runtime_config import RuntimeConfig, num_processes
@@ -105,7 +105,7 @@ class SyntheticCorpus:
     part: str
     """The corpus of the original pairs."""
     languages: tuple[str, str]
-    text: Stage
+    text: StageFolder
     write_text: Fill
     groups: list[TranslateConfig]
     """Teachers that translate together, for each of `selection.translated`."""
@@ -113,11 +113,11 @@ class SyntheticCorpus:
     splits: Mapping[Split, ParallelText]
     """Pairs to score on, where no original pairs bring them."""
 
-    def pairs(self, cfg: DistilConfig) -> Stage:
+    def pairs(self, cfg: DistilConfig) -> StageFolder:
         """Return the stage of the pairs that the student sees."""
         return self.selection.stage(Path(cfg.distil.folder))
 
-    def scored(self, cfg: DistilConfig) -> Stage:
+    def scored(self, cfg: DistilConfig) -> StageFolder:
         """Return the stage of the pairs to score on."""
         return synthetic.stage_of_splits(Path(cfg.distil.folder), self.splits, self.languages)
 
@@ -153,7 +153,7 @@ class SyntheticCorpus:
         tell(f"{self.name}: {synthetic.account(pairs.report())}: {pairs.folder}")
 
     def _translate(
-        self, cfg: DistilConfig, together: TranslateConfig, stage: Stage, folder: Path
+        self, cfg: DistilConfig, together: TranslateConfig, stage: StageFolder, folder: Path
     ) -> dict[str, Any]:
         """Translate the text to `folder`, or go on with it."""
         source, output = self.text.folder / self.selection.side.name, folder / synthetic.TRANSLATIONS
@@ -281,8 +281,8 @@ def _corpus(
 
 
 def _translations(
-    cfg: DistilConfig, text: Stage, side: Side, tgt: str, runs: Sequence[str]
-) -> tuple[TranslateConfig, Stage]:
+    cfg: DistilConfig, text: StageFolder, side: Side, tgt: str, runs: Sequence[str]
+) -> tuple[TranslateConfig, StageFolder]:
     """Return how teachers translate one side of `text` together, and the stage of their translations."""
     decoding = cfg.distil.decoding
     if decoding.split_lines is LineSplitting.long:  # a pair of two sentences teaches two sentences
@@ -304,7 +304,7 @@ def _translations(
     tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]
     own = {"text": text.folder.name, "translated": side.name, "tgt": tgt, "tokenizers": tokenizers}
     inputs = own | weights | {"decoding": search}
-    return together, Stage(Path(cfg.distil.folder), "translations", inputs, [synthetic.TRANSLATIONS])
+    return together, StageFolder(Path(cfg.distil.folder), "translations", inputs, [synthetic.TRANSLATIONS])
 
 
 # The student

@@ -22,7 +22,7 @@ from nmt.config.stored import to_plain
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import like_trained, set_configs
 from nmt.data.testsets import TestsetData
-from nmt.decoding.confidence import agreement
+from nmt.decoding.confidence import correlations
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import score_line, sentence_chrf
@@ -205,7 +205,7 @@ def _report_confidence(
     found = score(text.src, hypotheses, model, opened.tokenizer, search, device=opened.device)
     confidence = [one.per_token for one in found]
     chrf = sentence_chrf(hypotheses, text.tgt)
-    print(f"confidence  {agreement(confidence, chrf)}")
+    print(f"confidence  {correlations(confidence, chrf)}")
     values = file.with_name(f"{file.name}.confidence.tsv")
     write_lines(values, [f"{x:.4f}\t{y:.2f}" for x, y in zip(confidence, chrf, strict=True)])
     print(f"written     {values}")

@@ -4,7 +4,7 @@
     OUTPUT.parts/block_00000012   the SHA-256 of the answers to block 12, a line feed, the answers
     OUTPUT.parts/.lock            a lock against all other processes
 
-What is done to the lines of a block is `Work`, and its answers are lines: translations, scores. The process
+What is done to lines of a block is `LineWork`, and its answers are lines: translations, scores. The process
 of a file job reads the input block by block, so that only some blocks are in memory. A worker is a process
 with its own model, device and share of the threads: it does one block after the other and writes the parts.
 The answers to a block depend neither on the worker nor on the number of workers, and are those for the same
@@ -77,7 +77,7 @@ def as_they_are(cfg: object) -> None:
     """Return None: lines are made blocks as they are read."""
 
 
-class Work(NamedTuple):
+class LineWork(NamedTuple):
     """What a verb does with lines; its functions belong to modules, so that workers find them."""
 
     done: str
@@ -91,7 +91,7 @@ class Work(NamedTuple):
     """A function of the config that returns how lines are read before they are made blocks, or None."""
 
 
-def answer(cfg: FileConfig, work: Work) -> None:
+def answer(cfg: FileConfig, work: LineWork) -> None:
     """Answer the lines of standard input, in order, or those of `cfg.input` with several workers."""
     if cfg.input is not None:
         answer_file(cfg, work)
@@ -111,7 +111,7 @@ def answer(cfg: FileConfig, work: Work) -> None:
         target.flush()
 
 
-def answer_file(cfg: FileConfig, work: Work) -> None:
+def answer_file(cfg: FileConfig, work: LineWork) -> None:
     """Write the answers to the lines of `cfg.input` to `cfg.output`, or continue from the parts on disk.
 
     Raises:
@@ -160,7 +160,7 @@ def worker_settings(cfg: FileConfig, num_blocks: int) -> list[FileConfig]:
     return [dataclasses.replace(cfg, runtime=runtime) for runtime in runtimes]
 
 
-def _answer_missing(job: Job, settings: Sequence[FileConfig], work: Work, counter: LineCounter) -> None:
+def _answer_missing(job: Job, settings: Sequence[FileConfig], work: LineWork, counter: LineCounter) -> None:
     """Hand out the missing blocks, one to each worker at a time, until every part is there."""
     missing = (block for block in job.blocks() if not block.part.exists())
     with StopRequest(settings[0].runtime.grace_seconds) as stop, stop.deferred():
@@ -179,7 +179,7 @@ def _answer_missing(job: Job, settings: Sequence[FileConfig], work: Work, counte
 
 @contextmanager
 def _workers(
-    settings: Sequence[FileConfig], work: Work, first: Sequence[Block]
+    settings: Sequence[FileConfig], work: LineWork, first: Sequence[Block]
 ) -> Iterator[tuple[ProcessPoolExecutor, set[Future[tuple[int, list[str]]]]]]:
     """Yield a pool of one process per config, each at work on its first block; end all with the block."""
     context = multiprocessing.get_context("spawn")
@@ -215,11 +215,11 @@ def _death(exit_codes: Sequence[int | None], done: str) -> NmtError:
 
 # In a worker
 
-_TASK: list[tuple[FileConfig, Work]] = []
+_TASK: list[tuple[FileConfig, LineWork]] = []
 """The config of this worker, and what to do with lines."""
 
 
-def _begin(settings: Sequence[FileConfig], work: Work, num_begun: Any) -> None:
+def _begin(settings: Sequence[FileConfig], work: LineWork, num_begun: Any) -> None:
     """Take the next config; end when the parent process ends."""
     when_orphaned(lambda: os._exit(1))  # perhaps in the middle of a search
     with num_begun.get_lock():

@@ -37,7 +37,7 @@ from nmt.runs.opened import open_run, open_runs
 from nmt.runs.reranker import VERSION, Reranker
 from nmt.verbs.configs import RerankConfig
 from nmt.verbs.evaluate import changed_settings, scored_fields
-from nmt.verbs.file_job import Answers, Work, answer
+from nmt.verbs.file_job import Answers, LineWork, answer
 from nmt.verbs.translate import search_settings
 
 LARGEST = 1e100
@@ -223,4 +223,4 @@ def _facts_of_job(cfg: RerankConfig) -> dict[str, Any]:
     return {"scorers and search": file.stem, "weights": [f"{weight:.6g}" for weight in weights]}
 
 
-RERANKED = Work("translated and reranked", _opened, _facts_of_job)
+RERANKED = LineWork("translated and reranked", _opened, _facts_of_job)

@@ -20,7 +20,7 @@ from nmt.decoding.score import PairScore
 from nmt.errors import Log, UserError
 from nmt.runs.opened import Run, open_runs
 from nmt.verbs.configs import ScoreConfig
-from nmt.verbs.file_job import Answers, Work, answer
+from nmt.verbs.file_job import Answers, LineWork, answer
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -74,4 +74,4 @@ def _facts(cfg: ScoreConfig) -> dict[str, Any]:
     return {"normalise": cfg.normalise, "per_token": cfg.per_token, **shared}
 
 
-SCORES = Work("scored", _opened, _facts)
+SCORES = LineWork("scored", _opened, _facts)

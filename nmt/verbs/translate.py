@@ -22,7 +22,7 @@ from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, open_runs
-from nmt.verbs.file_job import Answers, Reader, Work, answer, answer_file
+from nmt.verbs.file_job import Answers, LineWork, Reader, answer, answer_file
 
 SPEED = ("batch_tokens", "cuda_graphs")
 """Keys of a search that change speed and memory, not the translations."""
@@ -164,4 +164,4 @@ def _facts(cfg: TranslateConfig) -> dict[str, Any]:
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 
 
-TRANSLATION = Work("translated", _opened, _facts, _reader)
+TRANSLATION = LineWork("translated", _opened, _facts, _reader)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.comparison import significance
-from nmt.comparison.label_tests import LabelledTexts
+from nmt.comparison.label_tests import PredictedLabels
 from nmt.comparison.significance import scored
 from nmt.decoding.label_scores import SCORES, label_scores
 
@@ -28,7 +28,7 @@ def texts(number: int = 300) -> tuple[list[str], list[str], list[str]]:
 @pytest.mark.parametrize("metric", SCORES)
 def test_scores_are_those_of_the_metric(metric: str) -> None:
     true, first, other = texts()
-    found = LabelledTexts(metric, true, [first, other])
+    found = PredictedLabels(metric, true, [first, other])
     chosen = np.array([label != "a" for label in true])
     part = [[x for x, is_chosen in zip(lines, chosen, strict=True) if is_chosen] for lines in (first, true)]
     assert found.score_on(chosen) == pytest.approx(SCORES[metric](label_scores(*part)))

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.data import modifiers
 from nmt.data.augmentation import KEYBOARDS, Augmentation
-from nmt.data.encode import Encoder, EncodingOptions
+from nmt.data.encode import EncodingOptions, LineEncoder
 from nmt.data.modifiers import EMOJI, MODIFIERS
 from nmt.data.pairs import ParallelText, concatenated
 from nmt.data.sources import DemoData, MixtureData
@@ -145,10 +145,10 @@ def test_what_is_drawn_stays_what_it_is() -> None:
 
 def test_an_encoder_modifies_each_epoch_otherwise_and_in_each_process_alike() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=60), TEXT)
-    plain = Encoder(tokenizer)(TEXT, 0)[0].ids.tolist()
+    plain = LineEncoder(tokenizer)(TEXT, 0)[0].ids.tolist()
 
     def ids(epoch: int, alpha: float = 0.0) -> list[int]:
-        encoder = Encoder(tokenizer, EncodingOptions(), alpha, 1, epoch, augmentation(ALL))
+        encoder = LineEncoder(tokenizer, EncodingOptions(), alpha, 1, epoch, augmentation(ALL))
         found: list[int] = encoder(TEXT, 0)[0].ids.tolist()
         (again, _) = pickle.loads(pickle.dumps(encoder))(TEXT, 0)
         assert again.ids.tolist() == found

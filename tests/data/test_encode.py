@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import encode
-from nmt.data.encode import Chunks, Encoder, EncodingOptions, encode_pairs, encode_stream, sample_pairs
+from nmt.data.encode import Chunks, EncodingOptions, LineEncoder, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, joined, windows
 from nmt.data.filters import FilterReport
 from nmt.data.pairs import ParallelText
@@ -107,7 +107,7 @@ def test_pairs_that_the_tokenizer_empties_are_dropped_from_training_alone() -> N
     assert as_lists(kept) == as_lists(everything)[:1]
     assert str(report) == f"4 pairs read, 1 kept (empty to the tokenizer 2, over {longest} pieces 1)"
     drawn, report = sample_pairs(
-        lambda: iter([text]), Encoder(tokenizer, EncodingOptions(drop_empty=True), 0.1, 1, 1)
+        lambda: iter([text]), LineEncoder(tokenizer, EncodingOptions(drop_empty=True), 0.1, 1, 1)
     )
     assert (len(drawn), report) == (2, FilterReport(4, {"empty to the tokenizer": 2}))
     with pytest.raises(UserError) as caught:
@@ -227,7 +227,7 @@ def test_several_processes_may_write_the_same_entry(tmp_path: Path) -> None:
 def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
     def sample(seed: int, epoch: int) -> list[tuple[list[int], list[int]]]:
         pairs, report = sample_pairs(
-            chunks, Encoder(TOKENIZER, EncodingOptions(drop_empty=True), 0.02, seed, epoch)
+            chunks, LineEncoder(TOKENIZER, EncodingOptions(drop_empty=True), 0.02, seed, epoch)
         )
         assert report == FilterReport(len(TEXT), {"empty to the tokenizer": 0})
         return as_lists(pairs)
@@ -238,7 +238,7 @@ def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
     assert sample(1, 1) == first
     assert [TOKENIZER.decode(tgt) for _, tgt in first] == TEXT.tgt
     same = ParallelText(TEXT.src, TEXT.src)
-    pairs, _ = sample_pairs(lambda: iter([same]), Encoder(TOKENIZER, EncodingOptions(), 0.02, 1, 1))
+    pairs, _ = sample_pairs(lambda: iter([same]), LineEncoder(TOKENIZER, EncodingOptions(), 0.02, 1, 1))
     assert any(src != tgt for src, tgt in as_lists(pairs))  # the sides draw differently
 
 
@@ -248,7 +248,7 @@ def test_the_digest_tells_the_pairs_apart() -> None:
     lengths = EncodingOptions(25, drop_empty=True)
 
     def of(chunks: Chunks, seed: int = 1, epoch: int = 1, options: EncodingOptions = lengths) -> str:
-        sampled, _ = sample_pairs(chunks, Encoder(TOKENIZER, options, 0.1, seed, epoch))
+        sampled, _ = sample_pairs(chunks, LineEncoder(TOKENIZER, options, 0.1, seed, epoch))
         return sampled.digest
 
     first = of(chunks)
@@ -265,7 +265,9 @@ def test_the_digest_tells_the_pairs_apart() -> None:
 
 
 def test_sampled_pairs_keep_the_limit() -> None:
-    pairs, report = sample_pairs(chunks, Encoder(TOKENIZER, EncodingOptions(25, drop_empty=True), 0.02, 1, 1))
+    pairs, report = sample_pairs(
+        chunks, LineEncoder(TOKENIZER, EncodingOptions(25, drop_empty=True), 0.02, 1, 1)
+    )
     assert max(pairs.src_lengths.max(), pairs.tgt_lengths.max()) <= 25
     assert report.dropped == {"empty to the tokenizer": 0, "over 25 pieces": len(TEXT) - len(pairs)}
     assert report.kept < len(TEXT)

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.data import shards
 from nmt.data.augmentation import Augmentation
-from nmt.data.encode import Encoder, EncodingOptions, encode_pairs
+from nmt.data.encode import EncodingOptions, LineEncoder, encode_pairs
 from nmt.data.encoded_pairs import EncodedPairs, starts_of
 from nmt.data.filters import FilterReport
 from nmt.data.modifiers import TyposConfig
@@ -32,7 +32,7 @@ def _text() -> ParallelText:
 
 TEXT = _text()
 TOKENIZER = Tokenizer.train(TokenizerConfig(vocab_size=28), TEXT)
-ENCODER = Encoder(TOKENIZER, EncodingOptions(20, drop_empty=True))
+ENCODER = LineEncoder(TOKENIZER, EncodingOptions(20, drop_empty=True))
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_all_pairs_are_there_in_another_order_and_with_the_same_account(tmp_path
 def test_pairs_that_were_neighbours_are_anywhere(tmp_path: Path) -> None:
     text = ParallelText([f"{'dog ' * (i // 100)}cat" for i in range(1000)], ["cat"] * 1000)
     options = EncodingOptions()
-    pairs, _ = encode_shards(lambda: iter([text]), "", 1000, Encoder(TOKENIZER, options), tmp_path)
+    pairs, _ = encode_shards(lambda: iter([text]), "", 1000, LineEncoder(TOKENIZER, options), tmp_path)
     lengths = np.asarray(pairs.src_lengths, np.float64)
     assert abs(np.corrcoef(lengths, np.arange(1000))[0, 1]) < 0.1
     assert abs(np.corrcoef(lengths[1:], lengths[:-1])[0, 1]) < 0.1
@@ -116,13 +116,13 @@ def test_shards_that_are_done_outlive_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         encoded(tmp_path, Reader(most=6))
     made = list[int]()
-    plain = Encoder.__call__
+    plain = LineEncoder.__call__
 
-    def counted(encoder: Encoder, text: ParallelText, first: int) -> object:
+    def counted(encoder: LineEncoder, text: ParallelText, first: int) -> object:
         made.append(first)
         return plain(encoder, text, first)
 
-    monkeypatch.setattr(Encoder, "__call__", counted)
+    monkeypatch.setattr(LineEncoder, "__call__", counted)
     again, _ = encoded(tmp_path, Reader())
     assert made == [512, 640, 768, 896]
     assert again.digest == whole.digest
@@ -160,7 +160,7 @@ def test_what_another_process_has_finished_meanwhile_is_taken(
 @pytest.mark.parametrize("alpha", [0.0, 0.1])
 def test_pairs_drawn_anew_are_those_of_a_small_corpus(alpha: float) -> None:
     typos = Augmentation((TyposConfig("typos", rate=0.5),))
-    encoder = Encoder(TOKENIZER, ENCODER.options, alpha, seed=3, epoch=2, augmentation=typos)
+    encoder = LineEncoder(TOKENIZER, ENCODER.options, alpha, seed=3, epoch=2, augmentation=typos)
     pairs, report = sample_shards(Reader(), len(TEXT), encoder)
     src, tgt = encoder(TEXT, 0)
     kept = (np.minimum(src.lengths, tgt.lengths) > 1) & (np.maximum(src.lengths, tgt.lengths) <= 20)
@@ -170,7 +170,7 @@ def test_pairs_drawn_anew_are_those_of_a_small_corpus(alpha: float) -> None:
 
 
 def test_no_pair_is_left(tmp_path: Path) -> None:
-    encoder = Encoder(TOKENIZER, EncodingOptions(1, drop_empty=True))
+    encoder = LineEncoder(TOKENIZER, EncodingOptions(1, drop_empty=True))
     with pytest.raises(UserError, match=r"no pair is left: 1,000 pairs read, .*raise data.max_tokens"):
         encode_shards(Reader(), "TEXT", len(TEXT), encoder, tmp_path)
 

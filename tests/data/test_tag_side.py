@@ -10,7 +10,7 @@ import pytest
 import nmt
 from nmt.config.compose import compose
 from nmt.data.adaptation import extended
-from nmt.data.encode import Encoder, encode_pairs, sample_pairs
+from nmt.data.encode import LineEncoder, encode_pairs, sample_pairs
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
@@ -104,7 +104,7 @@ def test_sampled_segmentations_begin_with_the_tag_and_a_vanished_target_stays_em
         tokenizer(TagSide.both, kind=TokenizerKind.unigram, vocab_size=26),
         ParallelText(["<2de> a", "<2fr> a"], ["ein Hund", " "]),
     )
-    pairs, _ = sample_pairs(lambda: iter([text]), Encoder(found, alpha=0.5, seed=1, epoch=1))
+    pairs, _ = sample_pairs(lambda: iter([text]), LineEncoder(found, alpha=0.5, seed=1, epoch=1))
     first, second = pairs.tgt.take([0, 1])
     assert first[:1].tolist() == found.tgt_start("<2de> a")
     assert second.tolist() == [EOS_ID]

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.decoding.confidence import agreement
+from nmt.decoding.confidence import correlations
 from nmt.decoding.metrics import sentence_chrf
 
 
 def test_correlations_of_known_values() -> None:
     """Ranks 0, 1.5, 1.5, 3 and 0, 1, 3, 2."""
-    found = agreement([-4.0, -1.0, -1.0, 0.0], [10.0, 20.0, 90.0, 30.0])
+    found = correlations([-4.0, -1.0, -1.0, 0.0], [10.0, 20.0, 90.0, 30.0])
     assert found.pearson == pytest.approx(np.corrcoef([-4, -1, -1, 0], [10, 20, 90, 30])[0, 1])
     assert found.spearman == pytest.approx(np.corrcoef([0, 1.5, 1.5, 3], [0, 1, 3, 2])[0, 1])
-    assert agreement([1.0, 2.0, 3.0], [1.0, 8.0, 27.0]).spearman == pytest.approx(1.0)
-    assert agreement([1.0, 2.0, 3.0], [5.0, 4.0, 3.0]).pearson == pytest.approx(-1.0)
+    assert correlations([1.0, 2.0, 3.0], [1.0, 8.0, 27.0]).spearman == pytest.approx(1.0)
+    assert correlations([1.0, 2.0, 3.0], [5.0, 4.0, 3.0]).pearson == pytest.approx(-1.0)
 
 
 def test_what_has_no_confidence_does_not_count() -> None:
-    found = agreement([-math.inf, -1.0, -2.0, -3.0], [99.0, 3.0, 2.0, 1.0])
+    found = correlations([-math.inf, -1.0, -2.0, -3.0], [99.0, 3.0, 2.0, 1.0])
     assert found.num_sentences == 3
     assert found.pearson == pytest.approx(1.0)
     assert str(found) == "Pearson 1.000  Spearman 1.000  3 sentences"
@@ -30,7 +30,7 @@ def test_what_has_no_confidence_does_not_count() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0]])
 def test_where_nothing_varies_there_is_no_correlation(values: list[float]) -> None:
-    found = agreement(values, values)
+    found = correlations(values, values)
     assert math.isnan(found.pearson)
     assert math.isnan(found.spearman)
 

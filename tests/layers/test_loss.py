@@ -12,7 +12,7 @@ import nmt.layers.loss
 from nmt import kernels
 from nmt.layers.loss import (
     VOCABULARY_MULTIPLE,
-    Agreement,
+    PassFactors,
     projected_agreement,
     projected_imitation,
     projected_nll,
@@ -191,7 +191,7 @@ def test_logits_that_are_added_for_a_gpu_change_no_loss_of_two_distributions(
     for multiple in (1, 16):
         monkeypatch.setitem(VOCABULARY_MULTIPLE, "cpu", multiple)
         if kind == "agreement":
-            sums = projected_agreement(hidden, output, targets, 0.1, Agreement(0.5, 0.4, 0.3, 0.2))
+            sums = projected_agreement(hidden, output, targets, 0.1, PassFactors(0.5, 0.4, 0.3, 0.2))
         else:
             sums = projected_imitation(hidden[0], output, targets, 0.1, 0.6, lambda part: teacher[part])
         found.append((*sums, *torch.autograd.grad(sums[0], [hidden, *output.parameters()])))

@@ -12,11 +12,11 @@ import pytest
 from nmt.errors import TrainingStopped, UserError
 from nmt.files import locked
 from nmt.runs import stages
-from nmt.runs.stages import Stage
+from nmt.runs.stages import StageFolder
 
 
-def stage(root: Path, **inputs: Any) -> Stage:
-    return Stage(root, "text", inputs, ("a", "b"))
+def stage(root: Path, **inputs: Any) -> StageFolder:
+    return StageFolder(root, "text", inputs, ("a", "b"))
 
 
 def fill(folder: Path) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def test_other_inputs_files_or_kinds_are_another_stage(tmp_path: Path) -> None:
         stage(tmp_path, of="x"),
         stage(tmp_path, of="y"),
         stage(tmp_path, of="x", by=1.5),
-        Stage(tmp_path, "pairs", {"of": "x"}, ("a", "b")),
-        Stage(tmp_path, "text", {"of": "x"}, ("a",)),
+        StageFolder(tmp_path, "pairs", {"of": "x"}, ("a", "b")),
+        StageFolder(tmp_path, "text", {"of": "x"}, ("a",)),
     ]
     assert len({other.folder for other in others}) == 5
     assert stage(tmp_path, of="x", by=1).folder == stage(tmp_path, by=1, of="x").folder
@@ -127,6 +127,6 @@ def test_a_stage_that_cannot_be_published_is_said(
 
 def test_a_report_without_its_fields_is_refused(tmp_path: Path) -> None:
     """As that of a stranger: what reads the report does not find out."""
-    made = Stage(tmp_path, "text", {}, ("a", "b"), {"read": int, "dropped": dict[str, int]})
+    made = StageFolder(tmp_path, "text", {}, ("a", "b"), {"read": int, "dropped": dict[str, int]})
     with pytest.raises(UserError, match=r"stage.json is damaged: dropped is missing; remove the folder"):
         made.made(fill)

@@ -17,8 +17,8 @@ from nmt.data.sources import DemoData, MixtureData, stream
 from nmt.data.training_split import CorpusText, scan
 from nmt.errors import UserError
 from nmt.runs import synthetic
-from nmt.runs.configs import Candidates, SelectionConfig, Side
-from nmt.runs.stages import Stage
+from nmt.runs.configs import KeptCandidates, SelectionConfig, Side
+from nmt.runs.stages import StageFolder
 from nmt.runs.synthetic import Candidate, Selection, judged, n_best_lists
 
 SRC = ["a b c", "d e f", "g h i"]
@@ -41,15 +41,15 @@ def corpus(tmp_path: Path) -> CorpusText:
 
 
 @pytest.fixture
-def text(corpus: CorpusText, tmp_path: Path) -> Stage:
+def text(corpus: CorpusText, tmp_path: Path) -> StageFolder:
     stage = synthetic.stage_of_pairs(tmp_path / "stages", corpus)
     report = stage.made(synthetic.write_pairs(corpus))
     assert report == {"read": 4, "dropped": {"empty": 1, "too long": 0, "uneven": 0}}
     return stage
 
 
-def translations(root: Path, name: str, *content: str) -> Stage:
-    stage = Stage(root, "translations", {"of": name}, [synthetic.TRANSLATIONS])
+def translations(root: Path, name: str, *content: str) -> StageFolder:
+    stage = StageFolder(root, "translations", {"of": name}, [synthetic.TRANSLATIONS])
 
     def fill(folder: Path) -> dict[str, Any]:
         lines(folder / synthetic.TRANSLATIONS, *content)
@@ -59,7 +59,9 @@ def translations(root: Path, name: str, *content: str) -> Stage:
     return stage
 
 
-def chosen(text: Stage, translated: list[Stage], side: Side = Side.src, **rules: Any) -> tuple[Any, Any, Any]:
+def chosen(
+    text: StageFolder, translated: list[StageFolder], side: Side = Side.src, **rules: Any
+) -> tuple[Any, Any, Any]:
     """Return the chosen pairs, both sides, and the reasons for the others."""
     selection = Selection(text, translated, side, SelectionConfig(**rules), ("en", "de"))
     stage = selection.stage(text.root)
@@ -69,7 +71,7 @@ def chosen(text: Stage, translated: list[Stage], side: Side = Side.src, **rules:
     return *sides, report["dropped"]
 
 
-def test_a_text_has_both_sides_of_the_pairs_that_are_kept(text: Stage) -> None:
+def test_a_text_has_both_sides_of_the_pairs_that_are_kept(text: StageFolder) -> None:
     assert (text.folder / "src").read_text().splitlines() == SRC
     assert (text.folder / "tgt").read_text().splitlines() == TGT
 
@@ -123,21 +125,21 @@ def test_a_list_of_another_text_is_refused(tmp_path: Path, content: list[str], w
 GOOD = ["0 ||| A B C ||| -1.0", "0 ||| A B X ||| -2.0", "1 ||| D E F ||| -3.0", "2 ||| g h i ||| -0.5"]
 
 
-def test_everything_is_kept_unless_a_rule_says_otherwise(text: Stage, tmp_path: Path) -> None:
+def test_everything_is_kept_unless_a_rule_says_otherwise(text: StageFolder, tmp_path: Path) -> None:
     src, tgt, dropped = chosen(text, [translations(text.root, "1", *GOOD)])
     assert src == ["a b c", "a b c", "d e f", "g h i"]
     assert tgt == ["A B C", "A B X", "D E F", "g h i"]  # the reference is a copy, too
     assert dropped == {}
 
 
-def test_translated_targets_become_sources(text: Stage) -> None:
+def test_translated_targets_become_sources(text: StageFolder) -> None:
     back = ["0 ||| a b c ||| -1.0", "1 |||  ||| 0.0", "2 ||| g h ||| -1.0"]
     src, tgt, dropped = chosen(text, [translations(text.root, "1", *back)], Side.tgt)
     assert (src, tgt) == (["a b c", "g h"], ["A B C", "g h i"])
     assert dropped == {"empty": 1}
 
 
-def test_copies_and_repetitions_are_dropped(text: Stage) -> None:
+def test_copies_and_repetitions_are_dropped(text: StageFolder) -> None:
     first = translations(text.root, "1", *GOOD)
     second = ["0 ||| a b c ||| -1.0", "1 ||| D E F ||| -1.0", "2 ||| G H I ||| -1.0", "2 ||| G H I ||| -1.5"]
     src, tgt, dropped = chosen(text, [first, translations(text.root, "2", *second)])
@@ -151,7 +153,7 @@ def test_copies_and_repetitions_are_dropped(text: Stage) -> None:
     assert dropped == {"copy of the source": 1, "repeated": 2}
 
 
-def test_the_closest_of_each_list_is_kept(text: Stage) -> None:
+def test_the_closest_of_each_list_is_kept(text: StageFolder) -> None:
     mixed = [
         "0 ||| X ||| -0.1",
         "0 ||| A B C ||| -2.0",
@@ -159,25 +161,25 @@ def test_the_closest_of_each_list_is_kept(text: Stage) -> None:
         "2 ||| z ||| 0.0",
         "2 ||| g h ||| -9",
     ]
-    _, tgt, dropped = chosen(text, [translations(text.root, "1", *mixed)], candidates=Candidates.closest)
+    _, tgt, dropped = chosen(text, [translations(text.root, "1", *mixed)], candidates=KeptCandidates.closest)
     assert tgt == ["A B C", "D", "g h"]
     assert dropped == {"not the closest to the reference": 2}
 
 
-def test_what_is_far_from_the_reference_is_dropped(text: Stage) -> None:
+def test_what_is_far_from_the_reference_is_dropped(text: StageFolder) -> None:
     mixed = ["0 ||| A B C ||| -1.0", "1 ||| Q ||| -1.0", "2 ||| g h i ||| -1.0"]
     _, tgt, dropped = chosen(text, [translations(text.root, "1", *mixed)], min_chrf=50.0)
     assert tgt == ["A B C", "g h i"]
     assert dropped == {"far from the reference": 1}
 
 
-def test_low_scores_are_dropped(text: Stage) -> None:
+def test_low_scores_are_dropped(text: StageFolder) -> None:
     _, tgt, dropped = chosen(text, [translations(text.root, "1", *GOOD)], min_score=-2.0)
     assert tgt == ["A B C", "A B X", "g h i"]
     assert dropped == {"low score": 1}
 
 
-def test_the_best_share_is_that_of_each_teacher(text: Stage) -> None:
+def test_the_best_share_is_that_of_each_teacher(text: StageFolder) -> None:
     second = ["0 ||| 1 ||| -11", "1 ||| 2 ||| -12", "2 ||| 3 ||| -13"]
     teachers = [translations(text.root, "1", *GOOD), translations(text.root, "2", *second)]
     _, tgt, dropped = chosen(text, teachers, best_share=0.5)
@@ -191,7 +193,7 @@ def test_equal_scores_are_cut_in_order() -> None:
     assert synthetic.best_share(verdicts[:0], scores[:0], 0.5).tolist() == []
 
 
-def test_nothing_kept_is_an_error(text: Stage) -> None:
+def test_nothing_kept_is_an_error(text: StageFolder) -> None:
     stage = translations(text.root, "1", *GOOD)
     with pytest.raises(
         UserError, match=r"no translation is kept: 4 translations read, 0 kept \(low score 4\); loosen"
@@ -200,18 +202,20 @@ def test_nothing_kept_is_an_error(text: Stage) -> None:
 
 
 def test_a_text_without_references_has_no_closest() -> None:
-    found = judged([Candidate("x", 0.0), Candidate("y", 0.0)], "z", None, SelectionConfig(Candidates.closest))
+    found = judged(
+        [Candidate("x", 0.0), Candidate("y", 0.0)], "z", None, SelectionConfig(KeptCandidates.closest)
+    )
     assert found == [0, 0]
 
 
-def test_other_rules_translations_or_texts_are_another_stage(text: Stage) -> None:
+def test_other_rules_translations_or_texts_are_another_stage(text: StageFolder) -> None:
     first, second = (translations(text.root, name, *GOOD) for name in "12")
     languages = ("en", "de")
     selections = [
         Selection(text, [first], Side.src, SelectionConfig(), languages),
         Selection(text, [first], Side.src, SelectionConfig(min_score=1.0), languages),
         Selection(text, [first], Side.src, SelectionConfig(best_share=0.9), languages),
-        Selection(text, [first], Side.src, SelectionConfig(Candidates.closest), languages),
+        Selection(text, [first], Side.src, SelectionConfig(KeptCandidates.closest), languages),
         Selection(text, [first], Side.tgt, SelectionConfig(), languages),
         Selection(text, [first, second], Side.src, SelectionConfig(), languages),
         Selection(second, [first], Side.src, SelectionConfig(), languages),

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.decoding import BeamConfig
 from nmt.serving.answers import Question
-from nmt.serving.batcher import Batcher, Refused, Request
+from nmt.serving.batcher import Batcher, PendingRequest, Refused
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
 
@@ -52,12 +52,12 @@ def run(test: Callable[[Batcher, Worker], Awaitable[None]], **limits: Any) -> Wo
     return asyncio.run(asyncio.wait_for(whole(), 20))
 
 
-def put(batcher: Batcher, *lines: str, question: Question = QUESTION) -> Request:
+def put(batcher: Batcher, *lines: str, question: Question = QUESTION) -> PendingRequest:
     """Put lines into the queue, each with as many tokens as it has characters."""
     return batcher.submit(lines, [len(line) for line in lines], question)
 
 
-async def texts(request: Request) -> list[str]:
+async def texts(request: PendingRequest) -> list[str]:
     return [answer["text"] for answer in await request.done]
 
 

@@ -18,7 +18,7 @@ from nmt.runtime_config import Precision
 from nmt.training import muon
 from nmt.training.adaptation_table import LoraConfig
 from nmt.training.lora import Lora, LowRankUpdate
-from nmt.training.muon import COEFFICIENTS, Muon, dealt, orthogonalised, packed_matrices
+from nmt.training.muon import COEFFICIENTS, Muon, matrices_by_rank, orthogonalised, packed_matrices
 from nmt.training.optimizer import build_optimizer
 from nmt.training.optimizer_configs import MuonConfig
 
@@ -71,8 +71,8 @@ def test_a_batch_is_its_matrices_one_by_one() -> None:
 
 def test_matrices_are_dealt_by_their_work() -> None:
     shapes = [torch.Size(shape) for shape in [(8, 8), (2, 64), (16, 16), (8, 8), (64, 2), (8, 8), (8, 8)]]
-    assert dealt(shapes, 3) == [[2], [0, 1, 5], [3, 4, 6]]  # the largest has a rank of its own
-    assert dealt(shapes[:1], 3) == [[0], [], []]
+    assert matrices_by_rank(shapes, 3) == [[2], [0, 1, 5], [3, 4, 6]]  # the largest has a rank of its own
+    assert matrices_by_rank(shapes[:1], 3) == [[0], [], []]
 
 
 @pytest.mark.parametrize("steps", [1, 3])

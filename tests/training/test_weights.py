@@ -16,7 +16,7 @@ from nmt.config.compose import compose
 from nmt.data import sources
 from nmt.data.batching import collate
 from nmt.data.blocks import LargeCorpora
-from nmt.data.encode import Encoder, EncodingOptions, encode_pairs, opened
+from nmt.data.encode import EncodingOptions, LineEncoder, encode_pairs, opened
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, joined
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
@@ -29,7 +29,7 @@ from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.data.training_split import digest_of, streamed
 from nmt.errors import UserError
 from nmt.layers.loss import (
-    Agreement,
+    PassFactors,
     projected_agreement,
     projected_imitation,
     projected_nll,
@@ -76,7 +76,7 @@ def test_weight_two_is_the_token_twice_and_weight_zero_is_none(kind: str) -> Non
         if kind == "nll":
             found = projected_nll(chosen[0], output, own, 0.1, weights)
         elif kind == "agreement":
-            found = projected_agreement(chosen, output, own, 0.1, Agreement(0.5, 0.5, 0.3, 0.7), weights)
+            found = projected_agreement(chosen, output, own, 0.1, PassFactors(0.5, 0.5, 0.3, 0.7), weights)
         else:
             found = projected_imitation(chosen[0], output, own, 0.1, 0.4, lambda i: teacher[rows][i], weights)
         gradients = torch.autograd.grad(found[0], [hidden, output.weight])
@@ -120,7 +120,7 @@ def test_weights_stay_with_their_pairs_through_filters_encoding_shards_and_parts
     order = [row.tolist() for row in encoded.src.take([0, 1])]
     places = [order.index(part.src[i].tolist()) for i in range(2)]
     assert part.weights.tolist() == [encoded.weights[place] for place in places]
-    encoder = Encoder(tokenizer, EncodingOptions(weighted=True))
+    encoder = LineEncoder(tokenizer, EncodingOptions(weighted=True))
     shards = Shards(tmp_path, "content", 3, encoder, 2, 3)
     assert shards.make(iter([TEXT]), 1)
     (tmp_path / "merged").mkdir()

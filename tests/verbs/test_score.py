@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.decoding.confidence import agreement
+from nmt.decoding.confidence import correlations
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
@@ -180,7 +180,7 @@ def test_evaluate_reports_how_confidence_agrees_with_quality(
     chrf = sentence_chrf(hyps, WORDS[:6])
     rounded = [(round(one.per_token, 4), round(y, 2)) for one, y in zip(found, chrf, strict=True)]
     assert columns == rounded
-    assert shown[-2] == f"confidence  {agreement([one.per_token for one in found], chrf)}"
+    assert shown[-2] == f"confidence  {correlations([one.per_token for one in found], chrf)}"
 
 
 def test_a_run_that_writes_context_has_no_confidence_to_report(
