@@ -31,7 +31,7 @@ def test_a_split_to_score_on_is_whole_and_fits_into_memory(
     files.validation = str(tmp_path / "train")
     for split in (Split.train, Split.validation):
         assert len(sources.load(files, split)) == 3
-    monkeypatch.setattr(sources, "MAX_SCORED_BYTES", 300)
+    monkeypatch.setattr(sources, "MAX_SCORED_BYTES", 200)
     with pytest.raises(
         UserError, match=r"^data\.validation=.*train takes more than 0 MB of memory, where a "
     ):
