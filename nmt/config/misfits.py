@@ -14,7 +14,7 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
 from nmt.config.spelling import spelled
 from nmt.config.starting import InitConfig, OptimizerUse, VocabularyUse
-from nmt.data.pairs import Split
+from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, prepare_lines
 from nmt.decoding.metrics import METRICS, names_of_metrics
@@ -76,11 +76,22 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
 
 
+def way_to_tags(data: DataConfig) -> str:
+    """Return how sources of `data` get the tag of their target language."""
+    if data.is_mixture:
+        return "set data.target_tags=true"
+    return (
+        f'set data=mixture data.target_tags=true "data.corpora={{NAME: {{name: {data.name}, src: {data.src}, '
+        f'tgt: {data.tgt}, ...}}}}", with the other keys of data.* there'
+    )
+
+
 def _misfits_of_sides(cfg: TrainConfig) -> Iterator[str]:
     if cfg.tokenizer.tag_side is not TagSide.source and not cfg.data.tags:
+        way_out = way_to_tags(cfg.data) if cfg.init.run else "set tokenizer.tag_side=source"
         yield (
             f"tokenizer.tag_side={cfg.tokenizer.tag_side.value} is for the tags of data.target_tags=true, "
-            "but there are none; set tokenizer.tag_side=source"
+            f"but there are none; {way_out}"
         )
     if cfg.tokenizer.source_factors and not cfg.model.needs_source:
         yield (

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from nmt.config.misfits import way_to_tags
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.starting import OptimizerUse, VocabularyUse, kept, other_shapes, refuse_contradictions
 from nmt.config.stored import load_config, to_plain
@@ -178,6 +179,12 @@ def opened_start(cfg: TrainConfig) -> Start | None:
     _require_symbols(cfg, stored)
     if turned := _turned_directions(cfg, stored):
         warn(f"init={init.run} {turned}; swap data.src and data.tgt unless that is meant")
+    if stored.data.tags and not cfg.data.tags and _is_of_text(cfg, stored):
+        tags = ", ".join(stored.data.tags.values())
+        warn(
+            f"init={init.run} has read a tag of each language ({tags}), but this data has none; "
+            f"{way_to_tags(cfg.data)}"
+        )
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
     on_cpu = dataclasses.replace(cfg.runtime, device="cpu", precision=Precision.fp32)
@@ -198,10 +205,15 @@ def _require_symbols(cfg: TrainConfig, stored: TrainConfig) -> None:
 def _turned_directions(cfg: TrainConfig, stored: TrainConfig) -> str:
     """Return what both trainings translate, if that is the same the other way round alone, or nothing."""
     new, old = cfg.data.languages, stored.data.languages
-    is_text = {cfg.task, stored.task} == {Task.translation} and cfg.init.weights
-    if not is_text or {*new} & {*old} or not {*new} & {(tgt, src) for src, tgt in old}:
+    is_turned = not {*new} & {*old} and {*new} & {(tgt, src) for src, tgt in old}
+    if not is_turned or not _is_of_text(cfg, stored):
         return ""
     return f"translates {directions(old)}, but this training {directions(new)}"
+
+
+def _is_of_text(cfg: TrainConfig, stored: TrainConfig) -> bool:
+    """Return whether both trainings translate, the one with weights of the other."""
+    return {cfg.task, stored.task} == {Task.translation} and bool(cfg.init.weights)
 
 
 def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -> None:

@@ -90,6 +90,29 @@ def test_a_new_tokenizer_is_no_way_out_of_other_source_factors(tmp_path: Path) -
         assert ("init.vocabulary=remap takes a new tokenizer" in str(error.value)) is is_offered
 
 
+def test_a_start_without_its_tags_is_told_how_to_give_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a tag on the side of the target, too, no advice leads to a training without tags."""
+    one = "data.corpora={NAME: {name: toy, src: en, tgt: fr}}"
+    tagged = ["data=mixture", "data.target_tags=true", one]
+    way = f'set {" ".join(tagged[:2])} "{one[:-2]}, ...}}}}", with the other keys of data.* there'
+    run = untrained(tmp_path / "run", "tokenizer.tag_side=both", data=tagged)
+
+    def told(*arguments: str) -> str:
+        (composed,) = compose(VERBS["train"], [f"init={run}", *arguments])
+        opened_start(composed.to_config(TrainConfig))
+        return capsys.readouterr().err
+
+    assert told(*tagged) == told("data=toy", "tokenizer.tag_side=source", "init.weights=[]") == ""
+    lost = f"warning: init={run} has read a tag of each language (<2fr>), but this data has none; "
+    assert told("data=toy", "tokenizer.tag_side=source") == f"{lost}{way}\n"
+    assert told(tagged[0], one, "tokenizer.tag_side=source") == f"{lost}set data.target_tags=true\n"
+    with pytest.raises(UserError) as error:
+        told("data=toy")
+    assert str(error.value).endswith(f"data.target_tags=true, but there are none; {way}")
+
+
 def test_what_an_optimizer_keeps_of_columns_has_no_rows_of_a_vocabulary() -> None:
     """Adafactor keeps (V, 1) and (1, D) of a table (V, D)."""
     rows = object.__new__(_Rows)
