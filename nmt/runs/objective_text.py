@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from nmt.data.lexicon import WORD, Links
 from nmt.data.lines import read_lines
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokenizer_training import TokenizerKind
 from nmt.data.training_split import TrainingData
 from nmt.decoding.configs import SamplingConfig
 from nmt.decoding.hypotheses import Wish
@@ -67,6 +69,8 @@ class Spelling:
         silent = {*symbols, tokenizer.cfg.tgt_tag if is_target else tokenizer.cfg.src_tag}
         self.turned = is_target and tokenizer.cfg.right_to_left
         self.texts = [_text(number, piece, silent) for number, piece in enumerate(pieces)]
+        if tokenizer.cfg.kind is TokenizerKind.word:
+            self.texts[UNK_ID] = f" {UNKNOWN}"
 
     def read(self, ids: Sequence[int]) -> tuple[str, list[str]]:
         """Return the text of `ids`, without space around it, and the text of each id in the order of text."""
@@ -152,13 +156,15 @@ def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling,
     lines = list(read_lines(path, "objective.alignments"))
     known: dict[int, Links] = {}
     number = 0
+    src_words, tgt_words = _words(tokenizer.encode_src, src), _words(tokenizer.encode_tgt, tgt)
     for chunk in next(iter(streams.values())).chunks():
-        of_chunk = zip(tokenizer.encode_src(chunk.src), tokenizer.encode_tgt(chunk.tgt), strict=True)
-        for source, target in of_chunk:
+        encoded = tokenizer.encode_src(chunk.src), tokenizer.encode_tgt(chunk.tgt)
+        for source, target, src_ids, tgt_ids in zip(chunk.src, chunk.tgt, *encoded, strict=True):
             if number < len(lines):
-                texts = src.read(source)[0], tgt.read(target)[0]
-                sizes = tuple(len(text.split()) for text in texts)
-                known[hash(texts)] = _parsed(lines[number], sizes, f"{path}:{number + 1}")
+                where, texts = f"{path}:{number + 1}", (src.read(src_ids)[0], tgt.read(tgt_ids)[0])
+                rows, columns = src_words(source, texts[0], where), tgt_words(target, texts[1], where)
+                links = _parsed(lines[number], (len(rows), len(columns)), where)
+                known[hash(texts)] = [(s, t) for i, j in links for s in rows[i] for t in columns[j]]
             number += 1
     if number != len(lines):
         raise UserError(
@@ -166,6 +172,35 @@ def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling,
             "pairs before filtering; it needs one line for each"
         )
     return lambda source, target: known.get(hash((source, target)), [])
+
+
+def _words(
+    encode: Callable[[Sequence[str]], list[list[int]]], side: Spelling
+) -> Callable[[str, str, str], list[range]]:
+    """Return the function that tells for each word of a line which words of `text` are made of it.
+
+    `text` is what the pieces of the line spell. It has no word where the line has punctuation that
+    `tokenizer.strip_punctuation` removes, and two for one that is parted.
+
+    Raises:
+        UserError: the function cannot tell, as words of the line are joined.
+    """
+
+    @cache
+    def size(word: str) -> int:
+        return len(side.read(encode([word])[0])[0].split())
+
+    def words(line: str, text: str, where: str) -> list[range]:
+        ends = [0, *accumulate(map(size, line.split()))]
+        if ends[-1] != len(text.split()):
+            raise UserError(
+                f"{where}: the tokenizer reads {line!r:.80} as {text!r:.80}, in which the words of the line "
+                "cannot be told; write it so in the corpus, too, or set objective.alignments=null to "
+                "estimate alignments"
+            )
+        return [range(*both) for both in pairwise(ends)]
+
+    return words
 
 
 def _parsed(line: str, sizes: Sequence[int], where: str) -> Links:
@@ -183,8 +218,7 @@ def _parsed(line: str, sizes: Sequence[int], where: str) -> Links:
         if link[0] >= sizes[0] or link[1] >= sizes[1]:
             raise UserError(
                 f"{where}: the link {part} names a word that is not there: the source has {sizes[0]} words "
-                f"between spaces and the target {sizes[1]}, counted from 0 and after the tokenizer's "
-                "normalisation"
+                f"between spaces and the target {sizes[1]}, counted from 0"
             )
         links.append(link)
     return links

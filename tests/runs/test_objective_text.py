@@ -7,22 +7,23 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from nmt import cli
 from nmt.config.compose import compose
+from nmt.config.roots import TrainConfig
 from nmt.data.batching import Batch, pad
 from nmt.data.lexicon import WORD
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TagSide, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import TrainingData
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
-from nmt.runs.objective_text import SPACED, Spelling, _parsed, functions_of_text
+from nmt.runs.objective_text import SPACED, Spelling, _parsed, _words, from_file, functions_of_text
 from nmt.verbs import VERBS
 from tests.training.test_objective import trained_in_parts
 
@@ -110,6 +111,53 @@ def test_alignments_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "has 9 lines, but the training data has 10 pairs" in capsys.readouterr().err
     file.write_bytes(gzip.compress(b"0-0 1-1\n" * 10))
     assert cli.main(command) == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kind": TokenizerKind.word, "lowercase": True},
+        {"kind": TokenizerKind.bpe, "case": Case.markup, "byte_fallback": True, "vocab_size": 330},
+        {"right_to_left": True, "source_factors": ["case"]},
+    ],
+)
+@pytest.mark.parametrize("strips", [False, True])
+def test_links_of_a_file_are_between_its_words_whatever_the_tokenizer_leaves_of_them(
+    settings: dict[str, Any], strips: bool, tmp_path: Path
+) -> None:
+    """A word of punctuation has no link, and one that is parted has those of all its parts."""
+    src = ["A well-known DOG - it sleeps .", "- Here", "..."]
+    tgt = ["Ein bekannter Hund , er schläft .", "Hier 中", "-"]
+    for side, lines in (("en", src), ("de", tgt)):
+        (tmp_path / f"text.{side}").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    file = tmp_path / "links"
+    file.write_text("0-0 1-1 2-2 3-3 4-4 5-5 6-6\n1-0 1-1\n0-0\n")
+    files = [f"data.{split}={tmp_path}/text" for split in ("train", "validation", "test")]
+    (composed,) = compose(VERBS["train"], ["data=files", "data.src=en", "data.tgt=de", *files])
+    rules = TokenizerConfig(**{"kind": TokenizerKind.char, "strip_punctuation": strips, **settings})
+    tokenizer = Tokenizer.train(rules, ParallelText(src, tgt[:1]))
+    sides = [Spelling(tokenizer, [], is_target=is_target) for is_target in (False, True)]
+    align = from_file(file, composed.to_config(TrainConfig), tokenizer, *sides)
+    found = []
+    for ids in zip(tokenizer.encode_src(src), tokenizer.encode_tgt(tgt), strict=True):
+        texts = [side.read(one)[0] for side, one in zip(sides, ids, strict=True)]
+        found.append(align(*texts))
+    whole = [[(i, i) for i in range(7)], [(1, 0), (1, 1)], [(0, 0)]]
+    assert found == (
+        [[(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (5, 4)], [(0, 0), (0, 1)], []] if strips else whole
+    )
+
+
+def test_a_line_whose_words_the_tokenizer_joins_is_refused() -> None:
+    side = Spelling(
+        Tokenizer.train(TokenizerConfig(kind=TokenizerKind.char), ParallelText(LINES, LINES)),
+        [],
+        is_target=False,
+    )
+    words = _words(lambda lines: [[] for _ in lines], side)
+    with pytest.raises(UserError, match=r"^f:7: the tokenizer reads 'a :' as 'a:', in which the words"):
+        words("a :", "a:", "f:7")
 
 
 def test_what_does_not_fit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
