@@ -183,10 +183,12 @@ def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> No
     (tmp_path / "unbabel_comet-1.5.dist-info").mkdir()
     (tmp_path / "unbabel_comet-1.5.dist-info" / "METADATA").write_text("Name: unbabel-comet\nVersion: 1.5\n")
     question = json.dumps({"model": "m", "data": [{"src": "a", "mt": "b", "ref": "c"}]})
+    program = (
+        "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
+    )
     done = subprocess.run(
-        [sys.executable, str(comet.SCRIPT)],
+        [sys.executable, "-I", "-c", program, str(tmp_path), str(comet.SCRIPT)],
         input=question,
-        env={"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         check=True,

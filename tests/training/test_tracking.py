@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import resource
 import subprocess
@@ -221,7 +220,7 @@ def test_rewind_that_is_interrupted_leaves_the_file(tmp_path: Path, monkeypatch:
     def killed(*paths: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "replace", killed)
+    monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         rewind(path, 1)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
