@@ -68,6 +68,7 @@ def sweep(plan: Sweep, action: Action, report: Report) -> int:
     with Signals() as signals, _alone(plan.folder, signals):
         drive = _Drive(plan, ranking, action, report, signals)
         drive.run()
+        drive.records.write()  # also where nothing was missing: what ranks the trials may be new
         show(drive.records)
     states = [record.state for record in drive.records.trials.values()]
     if signals.first is not None:
@@ -325,6 +326,8 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
                 record.state, record.value, record.scores = "waiting", None, {}
         elif record.state == "done" and (output := trial.cfg.get("output")) and not Path(output).exists():
             record.state = "waiting"
+        elif record.state == "done":
+            record.value = ranking.value(record)  # an earlier command may have ranked by another metric
         if record.state == "running" and not record.job:
             record.state = "waiting"
     return records

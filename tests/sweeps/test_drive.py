@@ -378,6 +378,22 @@ def test_an_evaluation_that_is_done_is_not_run_again(
     assert (tmp_path / "ran").read_text() == "run-b+beam_size-1 run-b+beam_size-2 "
 
 
+def test_evaluations_that_are_done_are_ranked_by_the_metric_of_this_command(planned: Planned) -> None:
+    cfg, _ = planned(1).trials[0].to_training()
+    save_config(cfg, Path("run", "config.yaml"))
+    command = ["-m", "sweep.dir=sweep", "run=run", "decoding.beam_size=1,2"]
+
+    def evaluate(trial: Composed) -> dict[str, Any]:
+        size = float(trial.cfg.decoding.beam_size)
+        return {"validation": {"bleu": size, "chrf": 9 - size}}
+
+    for metric, best in (("bleu", "beam_size-2"), ("chrf", "beam_size-1")):
+        chosen = plan(VERBS["evaluate"], [*command, f"sweep.metric=validation.{metric}"])
+        assert sweep(chosen, evaluate, report) == 0
+        assert json.loads(Path("sweep/sweep.json").read_text())["best"] == best
+        assert stored("value") == {name: one["validation"][metric] for name, one in stored("scores").items()}
+
+
 def test_a_trial_keeps_its_name_and_its_scores_when_others_are_tried(
     planned: Planned, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
