@@ -62,7 +62,8 @@ class Search:
 
     def total(self) -> int:
         """Return the number of trials that the search has in the end."""
-        most = len(self._grid()) if self._cfg.sampler is Sampler.grid else None
+        is_grid = self._cfg.sampler is Sampler.grid
+        most = len(self.known()) + len(self._untried()) if is_grid else None
         return min(one for one in (self._cfg.trials, most) if one is not None)
 
     def known(self) -> dict[str, FrozenTrial]:
@@ -83,7 +84,7 @@ class Search:
             return None
         self._study.sampler = self._sampler(self._cfg.seed + number)
         if self._cfg.sampler is Sampler.grid:
-            self._study.enqueue_trial(self._grid()[number])
+            self._study.enqueue_trial(self._untried()[0])
         return self._ask()
 
     def tell(self, name: str, value: float | None, *, pruned: bool = False) -> None:
@@ -148,6 +149,11 @@ class Search:
 
     def _texts(self, params: Mapping[str, Any]) -> dict[str, str]:
         return {key: one.text(params[key]) for key, one in self._space.items()}
+
+    def _untried(self) -> list[dict[str, Any]]:
+        """Return the combinations that no trial has, also none of an earlier command with other values."""
+        tried = [self._texts(one.params) for one in self.known().values()]
+        return [row for row in self._grid() if self._texts(row) not in tried]
 
     def _grid(self) -> list[dict[str, Any]]:
         """Return every combination of the values."""

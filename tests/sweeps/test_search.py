@@ -122,6 +122,23 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
         opened(tmp_path / "b", sampler=Sampler.grid).total()
 
 
+def test_a_grid_that_goes_on_with_more_values_tries_what_is_missing(tmp_path: Path) -> None:
+    def space(high: int) -> dict[str, Dimension]:
+        return {key: Dimension(low=1, high=high, step=1, whole=True) for key in "ab"}
+
+    def tried(number: int, high: int, sampler: Sampler) -> list[str]:
+        search = opened(tmp_path, number, space(high), sampler=sampler)
+        names = []
+        while (name := search.next()) is not None:
+            search.tell(name, 1.0)
+            names.append("".join(search.values(name).values()))
+        return names
+
+    drawn = tried(1, 2, Sampler.random)
+    assert sorted([*drawn, *tried(99, 2, Sampler.grid)]) == ["11", "12", "21", "22"]
+    assert tried(99, 3, Sampler.grid) == ["13", "23", "31", "32", "33"]
+
+
 def test_another_search_is_not_continued(tmp_path: Path) -> None:
     finish(opened(tmp_path, 2))
     other = SPACE | {"model.num_heads": Dimension(choices=("2", "4", "8"))}
