@@ -40,7 +40,7 @@ from nmt.sweeps.processes import (
     TrialRunner,
 )
 from nmt.sweeps.records import Record, Records, curve, infinite, scores_of
-from nmt.sweeps.search import Search
+from nmt.sweeps.search import METRIC, Search
 from nmt.sweeps.slurm import SlurmJobs
 from nmt.sweeps.table import VALIDATION, label, show
 
@@ -294,6 +294,7 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
                 f"sweep.pruner={plan.cfg.pruner.name} must know when the {what} comes, but "
                 f"trainer.{name} is {value!r}; set it to a number of updates"
             )
+    settings = {key: value for key, value in plan.shared.items() if not matches(key, MOVABLE)}
     first, last = (
         (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
     )
@@ -305,7 +306,7 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
         parallel=parallel,
         first_step=first,
         last_step=last,
-        settings={k: v for k, v in plan.shared.items() if not matches(k, MOVABLE)},
+        settings={**settings, METRIC: ranking.metric},
     )
 
 

@@ -27,6 +27,8 @@ NAME = "name"
 """Attribute of a trial of Optuna: the name of our trial, which several attempts share."""
 SETTINGS = "settings"
 """Attribute of a study of Optuna: what all of its trials share, as the command line has it."""
+METRIC = "sweep.metric"
+"""Setting that the studies of earlier versions have not stored."""
 
 
 class Search:
@@ -222,6 +224,7 @@ class Search:
         if stored is None:
             self._study.set_user_attr(SETTINGS, dict(settings))
             return
+        stored = {METRIC: settings.get(METRIC), **stored}
         keys = dict.fromkeys([*stored, *settings])
         changed = [
             f"{key}={stored.get(key, 'not set')}" for key in keys if stored.get(key) != settings.get(key)

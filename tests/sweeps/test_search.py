@@ -217,6 +217,20 @@ def test_pruning_needs_validations_at_known_updates(tmp_path: Path, monkeypatch:
         sweep(planned("model.num_heads=choice(1,2,4)", *settings), lambda trial: {}, report)
 
 
+def test_a_search_by_another_metric_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        heads = float(trial.values["model.num_heads"])
+        return {"validation": {"bleu": heads, "chrf": 9 - heads}}
+
+    command = ["model.num_heads=choice(2,4)", "sweep.trials=1"]
+    assert sweep(planned(*command), train, report) == 0
+    with pytest.raises(UserError, match=r"with other settings, sweep\.metric=validation\.bleu; give"):
+        sweep(planned(*command, "sweep.metric=validation.chrf"), train, report)
+    assert sweep(planned(*command, "sweep.metric=validation.bleu"), train, report) == 0
+
+
 def test_equal_values_are_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
