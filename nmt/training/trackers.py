@@ -69,10 +69,9 @@ class Remote(Sink):
         self._thread = threading.Thread(target=self._work, name=f"nmt-{self.name}", daemon=True)
         self._thread.start()
         self._call(self.start)
-        for record in step_records(run.directory / "metrics.jsonl") if run.resume_step else ():
-            if record["step"] <= run.resume_step:
-                step = record.pop("step")
-                self.log(step, {name: value for name, value in record.items() if value is not None})
+        records = step_records(run.directory / "metrics.jsonl") if run.resume_step else ()
+        missing = [one for one in records if one["step"] <= run.resume_step]
+        self._call(lambda: self._send_missing(missing))  # one call, however many records a long training has
 
     def start(self) -> None:
         """Open the tracker's run: a new one, or if `goes_on` the one with the id of the state."""
@@ -120,6 +119,12 @@ class Remote(Sink):
         if self._thread.is_alive() and self._error is None:
             self._error = f"it has not answered for {CLOSE_SECONDS:g} seconds"
         self._tell()
+
+    def _send_missing(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Send what the tracker has not got of the records of metrics.jsonl."""
+        for record in records:
+            values = {name: value for name, value in record.items() if name != "step" and value is not None}
+            self._send_new(record["step"], values)
 
     def _send_new(
         self, step: int, values: Mapping[str, float], send: Callable[[], object] | None = None

@@ -207,6 +207,22 @@ def test_what_a_server_has_missed_is_sent_when_the_training_goes_on(tmp_path: Pa
     assert [step for _, step, _ in server.points] == [1, 3, 4]  # the one that was on its way is lost
 
 
+def test_a_long_training_that_goes_on_is_not_behind_at_once(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tracking(tmp_path, "wandb") as tracker:
+        for step in range(1, 61):
+            tracker.log(step, {"train/loss": 1.0})
+    (tmp_path / "trackers" / "wandb.json").unlink()  # so that all of it is sent again
+    monkeypatch.setattr(trackers, "MAX_PENDING", 20)
+    server.points.clear()
+    server.blocked.clear()
+    with tracking(tmp_path, "wandb", resume_step=60) as tracker:
+        tracker.log(61, {"train/loss": 1.0})
+        server.blocked.set()
+    assert [step for _, step, _ in server.points] == [*range(1, 62)]
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_a_server_that_fails_is_named_once(
     tmp_path: Path, server: Server, name: str, capsys: pytest.CaptureFixture[str]
