@@ -58,6 +58,16 @@ def test_a_table_with_a_column_for_each_key_that_differs(
     assert last == ["sweep/b10", "done", "40/40", "30.00", "19.00", "32", "1m", "2h", "0.1"]
 
 
+def test_the_validation_of_a_named_set_is_not_shown_as_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = {"validation": {"bleu": 7.0}, "signatures": {}}
+    made_run(tmp_path / "a", results={"sets": {"news": news}, "test": None})
+    made_run(tmp_path / "b", results={"sets": {"news": news | {"test": {"bleu": 8.0}}}, "test": None})
+    shown = {row[0]: row[4] for row in table(tmp_path, monkeypatch, sort="name")[1:]}
+    assert shown == {"a": "-", "b": "8.00"}
+
+
 @pytest.mark.parametrize(
     ("sort", "names"),
     [
