@@ -231,6 +231,8 @@ class _Drive:
             state = "pruned" if record.name in self.pruned else "stopped" if self.signals.first else "failed"
             record.state, record.reason = state, self.pruned.get(record.name, outcome.reason)
             _count(record)
+        if record.state != "failed":  # a run may have refused them
+            record.fixed = self.records.fixed
         if self.search is not None and record.state != "stopped":
             if record.state == "done" and record.value is None:
                 record.state, record.reason = "failed", f"{self.ranking.metric} was not computed"
@@ -321,7 +323,7 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
         if trial.folder is not None:
             results = _results(plan, trial)
             if results is not None:
-                record.seconds = record.seconds or results["train_seconds"]
+                record.seconds, record.fixed = record.seconds or results["train_seconds"], records.fixed
                 _finish(record, results, ranking)
             elif record.state == "done":
                 record.state, record.value, record.scores = "waiting", None, {}

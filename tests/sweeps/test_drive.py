@@ -440,6 +440,15 @@ def test_a_finished_trial_is_known_whichever_of_its_keys_are_swept(
         assert {line.split()[1] for line in told.splitlines() if line.endswith(" starts")} == begun
 
 
+def test_a_trial_that_was_prolonged_is_not_taken_for_the_shorter_one(planned: Planned) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        return bleu(float(trial.cfg.trainer.max_steps))
+
+    for steps in ("4", "8", "4,8"):
+        assert sweep(planned(f"trainer.max_steps={steps}", "seed=1"), train, report) == 0
+    assert stored("value") == {"trial": 8.0, "max_steps-4": 4.0}
+
+
 def sweep_of_runs(runs: str) -> dict[str, str]:
     """Evaluate runs in one folder, and return the name of each trial that ran, by its run."""
     log = Path("log")
