@@ -116,8 +116,9 @@ def compared(
     """Return all facts about the runs that `names` stand for; `words` counts words of a training corpus.
 
     Raises:
-        UserError: a name stands for no run.
+        UserError: a name stands for no run, or SACREBLEU_SEED is no seed.
     """
+    significance.seed()
     entries = entries_of(names, cfg.split, warn)
     usable = [entry for entry in entries if not entry.problem]
     configs = [entry.record.config for entry in entries]

@@ -11,6 +11,7 @@ runs of other seeds do.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,9 +156,17 @@ def _tested(
 
 
 def seed() -> int | None:
-    """Return the seed of the tests, which is that of sacreBLEU; None draws other numbers each time."""
+    """Return the seed of the tests, which is that of sacreBLEU; None draws other numbers each time.
+
+    Raises:
+        UserError: the variable of the environment that says it is no seed.
+    """
     told = os.environ.get("SACREBLEU_SEED", "12345")
-    return None if told.lower() == "none" else int(told)
+    if told.lower() == "none":
+        return None
+    if not re.fullmatch(r"\d+", told, re.ASCII):
+        raise UserError(f"SACREBLEU_SEED must be a whole number of at least 0, or none, but is {told!r}")
+    return int(told)
 
 
 def score_on(

@@ -13,6 +13,7 @@ from nmt.cli import main
 from nmt.comparison.comparing import Comparison, compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.summary import summary
+from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, made_run, write
 
@@ -45,6 +46,15 @@ def test_seeds_are_one_system_with_mean_and_spread(seeds: Path) -> None:
     assert spread == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert (low, high) == (min(values[:2]), max(values[:2]))
     assert any("3 runs are tested against d0.1-s1: by chance alone" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("told", ["abc", "-1", "1.5", ""])
+def test_a_seed_of_the_tests_that_is_none_is_named(
+    told: str, seeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", told)
+    with pytest.raises(UserError, match=r"^SACREBLEU_SEED must be a whole number of at least 0, or none"):
+        comparison(seeds)
 
 
 def test_systems_of_several_seeds_are_tested_against_the_first(seeds: Path) -> None:
