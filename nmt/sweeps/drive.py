@@ -155,11 +155,12 @@ class _Drive:
 
     def run(self) -> None:
         """Run trials until none is left, or until a signal has arrived and all that run have ended."""
+        self._recall()
         todo = self._chosen() if self.search else self._missing()
         while True:
             if self.signals.first is None:
                 free = self.runner.slots - len(self.runner.running())
-                self._start(list(islice(todo, free)))
+                self._start(list(islice(todo, max(free, 0))))
             if not self.runner.running():
                 return
             for name, outcome in self.runner.ended(POLL_SECONDS):
@@ -170,25 +171,34 @@ class _Drive:
         """Yield the trials that are not finished, where every combination is tried."""
         for trial in self.plan.trials:
             record = self.records.trials[trial.name]
-            if record.state == "done":
-                continue
-            if (
-                isinstance(self.runner, SlurmJobs)
-                and record.state in ("running", "stopped")
-                and record.job
-                and self.runner.attach(trial.name, record.job)
-            ):
-                self._say(record, f"is job {record.job} of Slurm")
-                continue
-            yield trial
+            if record.state != "done" and not self._is_taken_over(record):
+                yield trial
+
+    def _is_taken_over(self, record: Record) -> bool:
+        """Take over the job that an earlier command has left to Slurm; return whether there is one."""
+        if (
+            isinstance(self.runner, SlurmJobs)
+            and record.state in ("running", "stopped")
+            and record.job
+            and self.runner.attach(record.name, record.job)
+        ):
+            self._say(record, f"is job {record.job} of Slurm")
+            return True
+        return False
+
+    def _recall(self) -> None:
+        """Take note of the trials of a search that earlier commands have begun, and take over their jobs."""
+        for name, known in self.search.known().items() if self.search else ():
+            assert self.search is not None
+            record = self.records.add(name, self.search.values(name), self._folder(name), "")
+            state = self.search.state(name)
+            if state == "running" and self._is_taken_over(record):
+                self.search.go_on(name)
+            record.state, record.value = state, known.value if state == "done" else None
 
     def _chosen(self) -> Iterator[Composed]:
         """Yield the trials of a search; a choice that makes no config, or one made before, is not run."""
         assert self.search is not None
-        for name, known in self.search.known().items():
-            record = self.records.add(name, self.search.values(name), self._folder(name), "")
-            record.state = self.search.state(name)
-            record.value = known.value if record.state == "done" else None
         while (chosen := self.search.next()) is not None:
             values = self.search.values(chosen)
             record = self.records.add(chosen, values, self._folder(chosen), "")

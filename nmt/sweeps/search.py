@@ -89,6 +89,11 @@ class Search:
             self._study.enqueue_trial(self._untried()[0])
         return self._ask()
 
+    def go_on(self, name: str) -> None:
+        """Take up a trial that an earlier command has left running, and that is to be started no more."""
+        self._planned.remove(name)
+        self._resumed(name)
+
     def tell(self, name: str, value: float | None, *, pruned: bool = False) -> None:
         """Record the end of a trial: its value, None if it has failed; or that it was pruned."""
         states = self._optuna.trial.TrialState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -154,6 +155,36 @@ def test_a_job_that_cannot_be_cancelled_is_left_and_found_again(
         assert f"[1/2] seed-1 {begins}\n" in shown.err
         assert "seed-1: left to Slurm as job 7_0; the same command finds it again" in shown.out
         assert ("scancel 7_0 failed: no controller" in shown.err) == (signals == 1)
+
+
+def test_jobs_of_a_search_are_found_again(
+    slurm: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "sbatch": "echo >> $FAKE/submitted; echo Submitted batch job 7",
+        "sacct": "echo 'JobID|State|NodeList'; for job in 7_0 7_1; do echo \"$job|RUNNING|here\"; done",
+        "scancel": "true",
+    }.items():
+        Path("bin", name).write_text(f"#!/bin/bash\n{text}\n")
+    command = ["-m", "sweep.dir=sweep", "schedule.factor=interval(0.5,2)", "sweep.trials=3"]
+    settings = ["sweep.launcher=slurm", "sweep.slurm.poll_seconds=0.1"]
+    poll = SlurmJobs.ended
+
+    def interrupted(jobs: SlurmJobs, seconds: float) -> list[tuple[str, Outcome]]:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        return poll(jobs, seconds)
+
+    monkeypatch.setattr(SlurmJobs, "ended", interrupted)
+    for parallel, begins in ((2, "starts"), (1, "is job 7_0 of Slurm")):
+        with pytest.raises(Interrupted):
+            chosen = plan(VERBS["train"], [*command, *settings, f"sweep.parallel={parallel}"])
+            sweep(chosen, lambda trial: {}, report)
+        shown = capfd.readouterr()
+        assert re.search(rf"^\[1/3\] 000\S+ {begins}$", shown.err, re.MULTILINE)
+        assert "[3/3]" not in shown.err
+        assert shown.out.count("left to Slurm as job 7_") == 2
+    assert (slurm / "submitted").read_text() == "\n"
 
 
 def test_what_slurm_refuses_is_one_error(slurm: Path) -> None:
