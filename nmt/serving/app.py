@@ -94,8 +94,9 @@ class Service:
 
     async def require_local_name(self, request: Request) -> None:
         """Raise `HTTPException` for a request to a server for this machine alone under a name of others."""
-        name = request.url.hostname
-        if self.cfg.host in LOOPBACK and name not in LOOPBACK:
+        host = request.headers.get("host", "")
+        name = re.sub(r":\d*$", "", host).strip("[]").lower()
+        if self.cfg.host in LOOPBACK and name and name not in LOOPBACK:
             raise HTTPException(
                 403,
                 f"this server is for {self.cfg.host} alone, not for {name!r}; set serve.host to serve others",
@@ -107,6 +108,7 @@ def make_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="nmt serve",
         version=__version__,
+        openapi_url=None,  # FastAPI's own asks neither for the name nor for the token
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(service.require_local_name)],
@@ -147,6 +149,11 @@ def make_app(service: Service) -> FastAPI:
         service.require_token(request)
         text = counters.text(service.batcher.queue)
         return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def describe(request: Request) -> Response:
+        service.require_token(request)
+        return JSONResponse(app.openapi(), headers=SAFE)
 
     @app.get("/", response_class=HTMLResponse)
     async def show_page() -> Response:

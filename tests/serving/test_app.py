@@ -191,7 +191,8 @@ def test_a_token_is_asked_for(run: Run) -> None:
         assert answer == {"error": "the header Authorization must be: Bearer TOKEN"}
         assert client.post({"text": "a"}, Authorization="Bearer secreT")[0] == 401
         assert client.post({"text": "a"}, Authorization="Bearer secret")[0] == 200
-        assert client.get("/metrics")[0] == 401
+        assert client.get("/metrics")[0] == client.get("/openapi.json")[0] == 401
+        assert client.get("/openapi.json", Authorization="Bearer secret")[0] == 200
         assert client.get("/health")[0] == client.get("/")[0] == 200
 
 
@@ -200,7 +201,11 @@ def test_a_server_for_this_machine_has_no_other_name(run: Run) -> None:
         status, _, answer = client.post({"text": "a"}, Host="rebound.example:8000")
         assert (status, answer["error"][:37]) == (403, "this server is for 127.0.0.1 alone, n")
         assert "serve.host" in answer["error"]
+        for path in ("/", "/health", "/metrics", "/openapi.json"):
+            assert client.get(path, Host="rebound.example")[0] == 403
+        assert client.get("/health", Host="a{b.rebound.example")[0] == 403  # what Starlette takes for none
         assert client.post({"text": "a"}, Host="LOCALHOST:1")[0] == 200
+        assert client.get("/health", Host="[::1]:1")[0] == 200
 
 
 def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
