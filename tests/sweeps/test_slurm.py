@@ -177,8 +177,8 @@ def test_jobs_of_a_search_are_found_again(
 
     monkeypatch.setattr(SlurmJobs, "ended", interrupted)
     for parallel, begins in ((2, "starts"), (1, "is job 7_0 of Slurm")):
+        chosen = plan(VERBS["train"], [*command, *settings, f"sweep.parallel={parallel}"])
         with pytest.raises(Interrupted):
-            chosen = plan(VERBS["train"], [*command, *settings, f"sweep.parallel={parallel}"])
             sweep(chosen, lambda trial: {}, report)
         shown = capfd.readouterr()
         assert re.search(rf"^\[1/3\] 000\S+ {begins}$", shown.err, re.MULTILINE)
