@@ -195,6 +195,8 @@ class _Drive:
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
             record.state, record.value = state, known.value if state == "done" else None
+            same = self.records.trials.get(self.search.twin(name) or "") if state == "done" else None
+            record.path = same.path if same else record.path  # of the earlier trial, which was run
 
     def _chosen(self) -> Iterator[Composed]:
         """Yield the trials of a search; a choice that makes no config, or one made before, is not run."""

@@ -239,13 +239,15 @@ def test_equal_values_are_trained_once(
     def train(trial: Composed) -> dict[str, Any]:
         return {"validation": {"bleu": float(trial.values["model.num_heads"])}}
 
-    assert (
-        sweep(planned("model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random"), train, report)
-        == 0
-    )
+    command = ["model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random"]
+    assert sweep(planned(*command), train, report) == 0
     shown = capfd.readouterr().err
     assert shown.count("starts") == 2
     assert shown.count("has the values of 00") == 2
+    first = Path("sweep/sweep.json").read_text()
+    assert sweep(planned(*command), train, report) == 0
+    assert Path("sweep/sweep.json").read_text() == first
+    assert len({one["path"] for one in json.loads(first)["trials"]}) == 2
 
 
 def test_a_search_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
