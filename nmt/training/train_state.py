@@ -95,8 +95,9 @@ class TrainState:
         return sorted((step for step in steps if step in wanted), key=self.rank, reverse=True)
 
     def rank(self, step: int) -> tuple[float, float]:
-        """Return the score of a validated step and, for equal scores, the negative of its loss."""
-        return self.scores[str(step)], -self.losses.get(str(step), math.inf)
+        """Return the score of a validated step, and for equal ones the negative of its loss; nan is worst."""
+        score, loss = self.scores[str(step)], self.losses.get(str(step), math.inf)
+        return -math.inf if math.isnan(score) else score, -math.inf if math.isnan(loss) else -loss
 
     def is_regular(self, step: int, save_every_steps: int, keep_best: int) -> bool:
         """Return whether an uninterrupted run saves a checkpoint of `step`.

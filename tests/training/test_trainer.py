@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import math
 import os
 import shutil
 import signal
@@ -159,6 +160,9 @@ def test_of_equal_scores_the_lower_loss_is_better(trainer: Factory) -> None:
 def test_a_lower_loss_is_better(trainer: Factory) -> None:
     cfg = {"best_metric": "loss", "max_steps": 6, "eval_every_steps": 2}
     assert fit(trainer(scores=[5, 9, 7], **cfg)).best_steps()[0] == 4
+    state = fit(trainer(scores=[5, math.nan, 7], **cfg))  # no number is worse than all
+    assert state.best_steps() == [6, 2, 4]
+    assert state.validations_without_gain == 0
 
 
 def test_best_and_newest_checkpoints_are_kept(trainer: Factory) -> None:
