@@ -56,7 +56,7 @@ class Waiting:
     place: int
     line: str
     tokens: int
-    turn: int
+    turn: float
     """Tokens that are translated before its turn, by the clock of the queue."""
 
 
@@ -71,7 +71,7 @@ class Batcher:
         self._worker = worker
         self._waiting: list[Waiting] = []
         self._running: list[Waiting] = []
-        self._clock = 0
+        self._clock = 0.0
         self._seconds_per_token = 0.0
         self._closed = False
         self._changed = asyncio.Event()
@@ -157,7 +157,6 @@ class Batcher:
     def _next_batch(self) -> list[Waiting]:
         """Take the next batch out of the queue."""
         first = min(self._waiting, key=lambda one: one.turn)
-        self._clock = first.turn
         search = first.request.question.search
         alike = [one for one in self._waiting if _may_share(one.request, first.request)]
         alike.sort(key=lambda one: (abs(one.tokens - first.tokens), one.turn))
@@ -168,6 +167,7 @@ class Batcher:
             if batch and longest * (len(batch) + 1) > room:
                 break
             batch.append(one)
+        self._clock = max(self._clock, first.turn) + sum(one.tokens for one in batch) / len(self.requests)
         taken = {id(one) for one in batch}
         self._waiting = [one for one in self._waiting if id(one) not in taken]
         return batch

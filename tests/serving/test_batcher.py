@@ -96,6 +96,22 @@ def test_a_line_alone_overtakes_the_rest_of_a_long_request() -> None:
     assert ["x"] in run(test).batches[:3]
 
 
+def test_lines_alone_do_not_keep_a_long_request_waiting_for_ever() -> None:
+    async def test(batcher: Batcher, worker: Worker) -> None:
+        long = put(batcher, *(12 * letter for letter in "abcdef"))
+        worker.may_go_on.set()
+
+        async def ask() -> None:
+            for _ in range(40):
+                await put(batcher, 12 * "x").done
+
+        await asyncio.gather(ask(), ask())
+        assert long.done.done()
+
+    batches = run(test).batches
+    assert [["x" * 12]] * 4 not in [batches[i : i + 4] for i in range(batches.index(["f" * 12]))]
+
+
 def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> None:
     async def test(batcher: Batcher, worker: Worker) -> None:
         put(batcher, "a" * 15)
