@@ -37,7 +37,7 @@ from nmt.serving.answers import num_tokens
 from nmt.serving.batcher import Answer, Batcher, Refused
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
-from nmt.serving.task import ServedTask, TextRequest, TooLarge
+from nmt.serving.task import Asked, ServedTask, TextRequest, TooLarge
 from nmt.serving.tasks import SERVED
 
 PAGE = Path(__file__).with_name("page.html")
@@ -67,12 +67,7 @@ class Service:
         body = parsed(await body_of(request, self.cfg), self.task.body())
         require_lines(body.lines, self.cfg)
         try:
-            asked = self.task.asked(body)
-            tokens = num_tokens(self.task.run, asked.lines, asked.question, asked.numbers)
-            if sum(tokens) > self.cfg.queue_tokens:
-                raise TooLarge(
-                    f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"
-                )
+            asked, tokens = await asyncio.to_thread(self._asked, body)  # others go on meanwhile
             queued = self.batcher.submit(asked.lines, tokens, asked.question)
             found = await answered(queued.done, request, self.cfg.timeout_seconds)
             return asked.whole(found)
@@ -82,6 +77,21 @@ class Service:
             raise HTTPException(413, str(error)) from error
         except UserError as error:
             raise HTTPException(422, str(error)) from error
+
+    def _asked(self, body: TextRequest) -> tuple[Asked, list[int]]:
+        """Return what a request asks of the model, and the tokens of each line; long texts take seconds.
+
+        Raises:
+            TooLarge: the lines have more tokens than may wait.
+            UserError: the model cannot do that.
+        """
+        asked = self.task.asked(body)
+        tokens = num_tokens(self.task.run, asked.lines, asked.question, asked.numbers)
+        if sum(tokens) > self.cfg.queue_tokens:
+            raise TooLarge(
+                f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"
+            )
+        return asked, tokens
 
     def require_token(self, request: Request) -> None:
         """Raise `HTTPException` unless the request has the token of the server, or there is none."""

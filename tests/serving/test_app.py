@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,8 @@ import pytest
 from nmt.decoding.requests import Request
 from nmt.runs.opened import Run, ensemble_of, open_run
 from nmt.runtime_config import RuntimeConfig
-from nmt.serving import translation
-from nmt.serving.answers import Question, answers
+from nmt.serving import app, translation
+from nmt.serving.answers import Question, answers, num_tokens
 from tests.runs.untrained import RNN, WORDS, untrained
 from tests.serving.served import Client, served
 
@@ -206,6 +207,22 @@ def test_a_server_for_this_machine_has_no_other_name(run: Run) -> None:
         assert client.get("/health", Host="a{b.rebound.example")[0] == 403  # what Starlette takes for none
         assert client.post({"text": "a"}, Host="LOCALHOST:1")[0] == 200
         assert client.get("/health", Host="[::1]:1")[0] == 200
+
+
+def test_nobody_waits_while_a_long_text_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    others_are_answered = threading.Event()
+
+    def slow(*asked: Any) -> list[int]:
+        assert others_are_answered.wait(10)
+        return num_tokens(*asked)
+
+    monkeypatch.setattr(app, "num_tokens", slow)
+    with served(run) as client, ThreadPoolExecutor(1) as thread:
+        late = thread.submit(client.post, {"text": "ab"})
+        time.sleep(0.2)
+        assert client.get("/health")[0] == 200
+        others_are_answered.set()
+        assert late.result()[0] == 200
 
 
 def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
