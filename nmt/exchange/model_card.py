@@ -238,7 +238,7 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
         settings = ", ".join(f"`{one_line(setting)}`" for setting in lost)
         yield f"The program above searches without {settings}, which the config of the model has."
     else:
-        yield "Greedy search is the same."
+        yield "Greedy search is the same, but for translations that do not end by themselves."
     if cfg.format is Format.ctranslate2 and transformer_of(run, cfg).positions is Positions.t5:
         yield "CTranslate2 before 4.8.3 computes model.positions=t5 wrongly, without a message."
     if cfg.format is Format.huggingface:
