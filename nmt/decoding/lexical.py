@@ -47,8 +47,8 @@ class Phrases:
         ends = {*asking.word_ends}
         are_words = [[bool(ids) and ids[-1] in ends for _, ids in several] for several in filled]
         self.is_word = torch.tensor(are_words, device=device)  # (B, C), whether a spelling ends in a word
-        self.word_parts = torch.tensor(list(asking.word_parts), dtype=torch.long, device=device)
         self.is_part = table_of(asking.word_parts, device)
+        self.word_parts = self.is_part.nonzero()[:, 0]
 
     def _are_met(self, hypotheses: Tensor, sentences: Tensor) -> Tensor:
         """Return whether `hypotheses` (B, J, t) have the phrase of each spelling: (B, J, C)."""

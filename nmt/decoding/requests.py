@@ -393,7 +393,7 @@ class Spellings:
         """Yield the longer tokens that have a text as a whole word, from their character `start` on."""
         pattern = re.compile(_whole(text))
         for longer, token in self.ids.items():
-            if longer.removeprefix(SPACE) != text and pattern.search(longer, start):
+            if text in longer and longer.removeprefix(SPACE) != text and pattern.search(longer, start):
                 yield token
 
     def _starting_with(self, text: str) -> Iterator[int]:
