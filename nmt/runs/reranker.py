@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.config.roots import Task
-from nmt.data.documents import current_of_each
+from nmt.data.documents import composed, current_of_each
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.requests import Request
 from nmt.decoding.reranking import Floats, chosen
@@ -59,12 +59,11 @@ class Reranker:
         """
         return ["score", *(feature.name for feature in self.features), "length"]
 
-    def candidates(self, lines: Sequence[str], warn: Log, first_line: int = 1) -> list[list[Translation]]:
-        """Return the different translations that search finds for each line, best first."""
+    def candidates(self, lines: Sequence[str], warn: Log) -> list[list[Translation]]:
+        """Return the different translations that search finds for each line as it is, best first."""
         asked = list(map(Request, self.run.asking_for(self.tgt, lines)))
-        numbers = range(first_line, first_line + len(lines))
-        found = self.run.translated_requests(asked, self.decoding, numbers, warn=warn)
-        return [_different([one, *one.alternatives]) for one in found]
+        found = self.run.translated_requests(asked, self.decoding, range(1, len(lines) + 1), warn=warn)
+        return [_different(one) for one in found]
 
     def values(
         self, lines: Sequence[str], candidates: Sequence[Sequence[Translation]], warn: Log
@@ -81,10 +80,14 @@ class Reranker:
         return np.split(np.array(columns).T, np.cumsum(counts)[:-1])
 
     def best(self, lines: Sequence[str], weights: Floats, warn: Log, first_line: int = 1) -> list[str]:
-        """Return the candidate of each line that the weights choose."""
-        candidates = self.candidates(lines, warn, first_line)
-        places = chosen(self.values(lines, candidates, warn), weights)
-        return [several[place].text for several, place in zip(candidates, places, strict=True)]
+        """Return the translation of each line: of each of its parts the candidate that the weights choose."""
+        segments = self.run.segments(lines, self.decoding)
+        found = self.run.translated(segments, self.decoding, self.tgt, warn=warn, first_line=first_line)
+        candidates = list(map(_different, found))
+        sources = [composed(one.src, one.context, self.run.cfg.data) for one in segments.requests]
+        places = chosen(self.values(sources, candidates, warn), weights)
+        best = [several[place] for several, place in zip(candidates, places, strict=True)]
+        return [one.text for one in segments.joined(best)]
 
     def _scored(self, feature: Feature, lines: Sequence[str], texts: Sequence[str], warn: Log) -> list[float]:
         """Return the feature of each pair (line, text); a blank line has nothing to choose from.
@@ -108,10 +111,10 @@ class Reranker:
         return [max(one.per_token, FLOOR) for one in found]
 
 
-def _different(translations: Sequence[Translation]) -> list[Translation]:
-    """Return the translations without those whose text is that of an earlier one."""
+def _different(best: Translation) -> list[Translation]:
+    """Return a translation and its alternatives, without those whose text is that of an earlier one."""
     found: dict[str, Translation] = {}
-    for translation in translations:
+    for translation in (best, *best.alternatives):
         found.setdefault(translation.text, translation)
     return list(found.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -16,7 +17,7 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import MixtureData
-from nmt.decoding.configs import BeamConfig
+from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import Translation
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
@@ -113,6 +114,31 @@ def test_what_is_scored_is_the_sentence_itself(documents: Reranker) -> None:
         expected = [*forward.score([("hg <brk> abcd", text)]), *reverse.score([(text, "abcd")])]
         np.testing.assert_allclose(scored, [one.per_token for one in expected], atol=1e-5)
         assert (score, length) == ({"ba": -1.0, "cc": -2.0}[text], 0.5)
+
+
+def test_of_a_line_that_is_split_the_best_of_each_part_is_taken(
+    reranker: Reranker, documents: Reranker
+) -> None:
+    """As `nmt translate` splits it: nothing is lost, and the parts are context of each other."""
+    lines, weights = ["Ab ba. Ca ac.", "h"], np.array([1.0, 0.5, 0.5, 0.5, -2.0])
+    split = dataclasses.replace(SEARCH, split_lines=LineSplitting.all)
+    by_sentence = Reranker(reranker.run, [one.run for one in reranker.features], split, None)
+    parts = by_sentence.best(["Ab ba.", "Ca ac.", "h"], weights, print)
+    assert all(parts)
+    assert by_sentence.best(lines, weights, print) == [f"{parts[0]} {parts[1]}", parts[2]]
+    whole = Reranker(
+        reranker.run,
+        [one.run for one in reranker.features],
+        dataclasses.replace(split, split_lines=LineSplitting.none),
+        None,
+    )
+    assert whole.best(lines, weights, print) != by_sentence.best(lines, weights, print)
+
+    in_context = Reranker(documents.run, [one.run for one in documents.features], split, None)
+    with mock.patch.object(in_context, "values", wraps=in_context.values) as values:
+        in_context.best(lines, np.array([1.0, 0.5, 0.5, -2.0]), lambda message: None)
+    (scored, *_) = values.call_args.args
+    assert scored == ["Ab ba.", "Ab ba. <brk> Ca ac.", "h"]
 
 
 def test_references_are_those_of_the_sentences_themselves(
