@@ -152,6 +152,10 @@ class _Drive:
         self.total = self.search.total() if self.search else len(plan.trials)
         self.numbers: dict[str, int] = {}
         self.pruned: dict[str, str] = {}
+        self.running: set[str] = set()
+        """The trials of a search that are run now."""
+        self.repeats: dict[str, list[str]] = {}
+        """For such a trial others with its values, which wait for its end."""
 
     def run(self) -> None:
         """Run trials until none is left, or until a signal has arrived and all that run have ended."""
@@ -194,27 +198,44 @@ class _Drive:
             state = self.search.state(name)
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
+                self.running.add(name)
             record.state, record.value = state, known.value if state == "done" else None
             same = self.records.trials.get(self.search.twin(name) or "") if state == "done" else None
             record.path = same.path if same else record.path  # of the earlier trial, which was run
 
     def _chosen(self) -> Iterator[Composed]:
-        """Yield the trials of a search; a choice that makes no config, or one made before, is not run."""
+        """Yield the trials of a search; a choice that makes no config, or one made before, is not run.
+
+        One that is run now is waited for.
+        """
         assert self.search is not None
         while (chosen := self.search.next()) is not None:
             values = self.search.values(chosen)
             record = self.records.add(chosen, values, self._folder(chosen), "")
-            if (twin := self.search.twin(chosen)) is not None:
-                same = self.records.trials[twin]
-                record.state, record.reason = "done", f"the values of {twin}"
-                record.scores, record.value, record.path = same.scores, same.value, same.path
-                self.search.tell(chosen, record.value)
-                self._say(record, f"has {record.reason}")
+            twin = self.search.twin(chosen, self.running)
+            if twin in self.running:
+                self.repeats.setdefault(twin, []).append(chosen)
+                self._say(record, f"waits for {twin}, which has its values")
+                continue
+            if twin is not None:
+                self._repeat(record, self.records.trials[twin])
                 continue
             try:
-                yield self.plan.trial(chosen, values)
+                trial = self.plan.trial(chosen, values)
             except UserError as error:
                 self._settle(record, Outcome(reason=" ".join(str(error).split())))
+                continue
+            self.running.add(chosen)
+            yield trial
+
+    def _repeat(self, record: Record, same: Record) -> None:
+        """End a trial like another with its values."""
+        assert self.search is not None
+        record.state, record.reason = same.state, f"the values of {same.name}"
+        record.scores, record.value, record.path = same.scores, same.value, same.path
+        if record.state != "stopped":
+            self.search.tell(record.name, record.value, pruned=record.state == "pruned")
+        self._say(record, f"has {record.reason}")
 
     def _folder(self, name: str) -> Path | None:
         return None if self.plan.verb.opens_run else self.plan.folder / name
@@ -249,7 +270,6 @@ class _Drive:
             if record.state == "done" and record.value is None:
                 record.state, record.reason = "failed", f"{self.ranking.metric} was not computed"
             self.search.tell(record.name, record.value, pruned=record.state == "pruned")
-        self.records.write()
         value = "" if record.value is None else f", {label(self.ranking.metric)} {record.value:.2f}"
         told = (
             f" in {record.seconds / 60:.1f} minutes{value}"
@@ -257,6 +277,10 @@ class _Drive:
             else f": {record.reason}"
         )
         self._say(record, f"{record.state}{told}")
+        self.running.discard(record.name)
+        for name in self.repeats.pop(record.name, []):
+            self._repeat(self.records.trials[name], record)
+        self.records.write()
 
     def _prune(self) -> None:
         """End the trials whose validation curve the pruner finds hopeless."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,11 +101,11 @@ class Search:
         with_value = value if state is states.COMPLETE else None
         self._study.tell(self._asked.pop(name).number, with_value, state=state)
 
-    def twin(self, name: str) -> str | None:
-        """Return another trial with the same values that is done, whose score is the same."""
+    def twin(self, name: str, running: Collection[str] = ()) -> str | None:
+        """Return another trial with the same values, and so the same score: one that is done or `running`."""
         known, done = self.known(), self._optuna.trial.TrialState.COMPLETE
         mine = self._texts(known[name].params)
-        others = (other for other, one in known.items() if other != name and one.state is done)
+        others = (x for x, one in known.items() if x != name and (one.state is done or x in running))
         return next((other for other in others if self._texts(known[other].params) == mine), None)
 
     def is_hopeless(self, name: str, curve: Mapping[int, float]) -> bool:

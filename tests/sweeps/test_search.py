@@ -250,6 +250,42 @@ def test_equal_values_are_trained_once(
     assert len({one["path"] for one in json.loads(first)["trials"]}) == 2
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_equal_values_at_one_time_are_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    """What is run already is waited for, and ends in the same way; a failure is tried again later, once."""
+    monkeypatch.chdir(tmp_path)
+    broken = tmp_path / "broken"
+    broken.touch()
+
+    def train(trial: Composed) -> dict[str, Any]:
+        time.sleep(0.5)
+        if fails and trial.values["model.num_heads"] == "4" and broken.exists():
+            raise UserError("no room for four heads")
+        return {"validation": {"bleu": float(trial.values["model.num_heads"])}}
+
+    command = ["model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random", "sweep.parallel=4"]
+    assert sweep(planned(*command), train, report) == 3 * fails
+    shown = capfd.readouterr().err
+    assert shown.count("starts") == 2
+    assert shown.count(" waits for 00") == shown.count(" has the values of 00") == 2
+
+    trials = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+    ends = {(one["values"]["model.num_heads"], one["state"], one["path"]) for one in trials}
+    assert len(trials) == 4
+    assert {(heads, state) for heads, state, _ in ends} == {
+        ("2", "done"),
+        ("4", "failed" if fails else "done"),
+    }
+    assert len(ends) == 2
+    broken.unlink()
+    assert sweep(planned(*command), train, report) == 0
+    assert capfd.readouterr().err.count("starts") == int(fails)
+    again = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+    assert {one["state"] for one in again} == {"done"}
+
+
 def test_a_search_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["-m", "sweep.dir=sweep", "sweep.trials=4", "schedule.factor=interval(0.5,2)", "--cfg", "job"]
     assert sweep(plan(VERBS["train"], command), lambda trial: {}, report) == 0
