@@ -28,6 +28,10 @@ class Client:
         """Return status, headers and body of a page."""
         return self._send("GET", path, None, headers)
 
+    def head(self, path: str) -> tuple[int, dict[str, str], str]:
+        """Return status and headers of a page, and no body."""
+        return self._send("HEAD", path, None, {})
+
     def post(self, content: Any, path: str = "/translate", **headers: str) -> tuple[int, dict[str, str], Any]:
         """Return status, headers and what is in the JSON of an answer; `content` is JSON unless bytes."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()

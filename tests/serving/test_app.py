@@ -169,6 +169,8 @@ def test_health_metrics_and_description(client: Client) -> None:
     client.post({"text": WORDS[:5]})
     assert '"status":"ready"' in client.get("/health")[2]
     assert '"attention":true' in client.get("/health")[2]
+    status, _, body = client.head("/health")
+    assert (status, body) == (200, "")
     metrics = client.get("/metrics")[2]
     assert 'nmt_requests_total{code="200"}' in metrics
     assert "nmt_queue_requests 0" in metrics
