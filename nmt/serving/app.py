@@ -148,7 +148,7 @@ def make_app(service: Service) -> FastAPI:
     for path in {other.path for other in SERVED.values()} - {task.path}:
         app.post(path, include_in_schema=False)(point_the_way)
 
-    @app.head("/health", include_in_schema=False)  # how balancers of load ask
+    @app.head("/health", include_in_schema=False)  # how load balancers ask
     @app.get("/health")
     async def health() -> Response:
         """Tell whether the server is ready, and what it serves."""

@@ -153,7 +153,7 @@ class _Drive:
         self.numbers: dict[str, int] = {}
         self.pruned: dict[str, str] = {}
         self.running: set[str] = set()
-        """The trials of a search that are run now."""
+        """The trials of a search that are started, or about to be, and have not ended."""
         self.repeats: dict[str, list[str]] = {}
         """For such a trial others with its values, which wait for its end."""
 
