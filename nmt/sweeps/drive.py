@@ -200,8 +200,9 @@ class _Drive:
                 self.search.go_on(name)
                 self.running.add(name)
             record.state, record.value = state, known.value if state == "done" else None
-            same = self.records.trials.get(self.search.twin(name) or "") if state == "done" else None
-            record.path = same.path if same else record.path  # of the earlier trial, which was run
+            same = self.records.trials.get(self.search.twin(name) or "")
+            if same is not None and same.state == state and state in ("done", "pruned"):
+                record.path = same.path  # of the earlier trial, which was run
 
     def _chosen(self) -> Iterator[Composed]:
         """Yield the trials of a search; a choice that makes no config, or one made before, is not run.

@@ -102,10 +102,10 @@ class Search:
         self._study.tell(self._asked.pop(name).number, with_value, state=state)
 
     def twin(self, name: str, running: Collection[str] = ()) -> str | None:
-        """Return another trial with the same values, and so the same score: one that is done or `running`."""
-        known, done = self.known(), self._optuna.trial.TrialState.COMPLETE
-        mine = self._texts(known[name].params)
-        others = (x for x, one in known.items() if x != name and (one.state is done or x in running))
+        """Return another trial with the same values, and so the same end: done, pruned or `running`."""
+        known, states = self.known(), self._optuna.trial.TrialState
+        ended, mine = (states.COMPLETE, states.PRUNED), self._texts(known[name].params)
+        others = (x for x, one in known.items() if x != name and (one.state in ended or x in running))
         return next((other for other in others if self._texts(known[other].params) == mine), None)
 
     def is_hopeless(self, name: str, curve: Mapping[int, float]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ from nmt.cli import report
 from nmt.config.composed import Composed
 from nmt.config.sweeps import Dimension, Direction, Pruner, Sampler, SweepConfig
 from nmt.config.trials import Sweep, plan
-from nmt.errors import UserError
+from nmt.errors import Interrupted, UserError
 from nmt.signals import StopRequest
 from nmt.sweeps.drive import sweep
 from nmt.sweeps.search import JOURNAL, Search
@@ -206,6 +208,37 @@ def test_a_search_trains_prunes_and_counts_equal_trials_once(
     assert "starts" not in capfd.readouterr().err
 
 
+def test_values_that_were_pruned_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Trials with 4 heads are pruned, in the folder of the first of them, in later commands too."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        assert trial.folder is not None
+        trial.folder.mkdir(parents=True)
+        bleu = 10.0 / int(trial.values["model.num_heads"])
+        curve = json.dumps({"step": 10, "valid/bleu": bleu}) + "\n"
+        (trial.folder / "metrics.jsonl").write_text(curve)
+        if bleu < 5:
+            with StopRequest():
+                time.sleep(30)
+        time.sleep(1.5)  # in which the sweep looks at the curve
+        return {"validation": {"bleu": bleu}}
+
+    choice = "model.num_heads=choice(2,4)"
+    settings = ["sweep.sampler=random", "sweep.seed=2", "sweep.trials=4"]  # 2, 4, 2 and 4 heads
+    settings += ["sweep.pruner=median", "sweep.startup_trials=1"]
+    for begun in (2, 0):
+        assert sweep(planned(choice, *settings), train, report) == 0
+        assert capfd.readouterr().err.count("starts") == begun
+        trials = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+        ends = {(one["values"]["model.num_heads"], one["state"]) for one in trials}
+        assert ends == {("2", "done"), ("4", "pruned")}
+        assert [one["state"] for one in trials].count("pruned") > 1
+        assert all(Path(one["path"]).is_dir() for one in trials)
+
+
 def test_pruning_needs_validations_at_known_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = ["sweep.sampler=grid", "sweep.pruner=median", "trainer.eval_every_steps='2 epochs'"]
@@ -284,6 +317,41 @@ def test_equal_values_at_one_time_are_trained_once(
     assert capfd.readouterr().err.count("starts") == int(fails)
     again = json.loads(Path("sweep/sweep.json").read_text())["trials"]
     assert {one["state"] for one in again} == {"done"}
+
+
+def test_what_waits_for_equal_values_goes_on_after_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = tmp_path / "first"
+    first.touch()
+
+    def train(trial: Composed) -> dict[str, Any]:
+        heads = trial.values["model.num_heads"]
+        if first.exists():
+            with StopRequest():
+                (tmp_path / f"begun-{heads}").touch()
+                while heads == "2" and not (tmp_path / "begun-4").exists():
+                    time.sleep(0.01)
+                if heads == "2":
+                    os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(30)
+        return {"validation": {"bleu": float(trial.values["model.num_heads"])}}
+
+    command = ["model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random", "sweep.parallel=4"]
+    with pytest.raises(Interrupted, match=r"^stopped by SIGTERM; 0 of 4 trials are done; the same command"):
+        sweep(planned(*command), train, report)
+    shown = capfd.readouterr().err
+    assert shown.count("starts") == 2
+    assert shown.count(" waits for 00") == 2
+    trials = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+    assert [one["state"] for one in trials] == ["stopped"] * 4
+
+    first.unlink()
+    assert sweep(planned(*command), train, report) == 0
+    assert capfd.readouterr().err.count("starts") == 2
+    trials = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+    assert {one["state"] for one in trials} == {"done"}
 
 
 def test_a_search_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
