@@ -40,6 +40,8 @@ from nmt.verbs.evaluate import changed_settings, scored_fields
 from nmt.verbs.file_job import Answers, LineWork, answer
 from nmt.verbs.translate import search_settings
 
+OF_FILES = ("decoding.split_lines", "decoding.split_tokens")
+"""What decides about the lines of a file or a stream, and about no pair of a split."""
 LARGEST = 1e100
 """Bound of weights that are read."""
 
@@ -180,7 +182,7 @@ def _facts(cfg: RerankConfig, weights_of_run: dict[str, Any]) -> dict[str, Any]:
         "scoring": to_plain(load_run(cfg.runs[0]).scoring),
         "tuning_seed": cfg.tuning_seed,
         "data": data,
-        **search_settings(cfg.decoding),
+        **{key: value for key, value in search_settings(cfg.decoding).items() if key not in OF_FILES},
     }
 
 
@@ -220,7 +222,12 @@ def _opened(cfg: RerankConfig) -> Answers:
 def _facts_of_job(cfg: RerankConfig) -> dict[str, Any]:
     file = _weights_file(cfg, with_fixed_checkpoints(cfg)[1])
     weights = read_json(file, {"weights": list[float]})["weights"]
-    return {"scorers and search": file.stem, "weights": [f"{weight:.6g}" for weight in weights]}
+    settings = search_settings(cfg.decoding)
+    return {
+        "scorers and search": file.stem,
+        "weights": [f"{weight:.6g}" for weight in weights],
+        **{key: settings[key] for key in OF_FILES},
+    }
 
 
 RERANKED = LineWork("translated and reranked", _opened, _facts_of_job)

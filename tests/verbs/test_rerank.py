@@ -20,6 +20,8 @@ from nmt.data.sources import MixtureData
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import Translation
 from nmt.errors import UserError
+from nmt.files import write_json
+from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.opened import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
 from nmt.runtime_config import RuntimeConfig
@@ -172,6 +174,21 @@ def test_weights_are_those_of_the_rules_of_scores_and_features(
     monkeypatch.setattr(rerank, "VERSION", 1)
     files.append(rerank._weights_file(cfg, {}))
     assert len({*files}) == 3
+
+
+def test_weights_are_the_same_however_lines_of_files_are_split(runs: dict[str, Path], tmp_path: Path) -> None:
+    """No pair of a split is; but a file that is begun is not finished with another splitting."""
+    run = tmp_path / "run"
+    shutil.copytree(runs["run"], run)
+    keys = ([], ["decoding.split_lines=all", "decoding.split_tokens=9"])
+    trials = [compose(VERBS["rerank"], command(runs | {"run": run}, *one)[1:])[0] for one in keys]
+    configs = [trial.to_config(RerankConfig) for trial in trials]
+    facts = with_fixed_checkpoints(configs[0])[1]
+    (file,) = {rerank._weights_file(cfg, facts) for cfg in configs}
+    write_json(file, {"weights": [1.0]})
+    usual, split = map(rerank._facts_of_job, configs)
+    changed = {key: (usual[key], split[key]) for key in usual if usual[key] != split[key]}
+    assert changed == {"decoding.split_lines": ("long", "all"), "decoding.split_tokens": (None, 9)}
 
 
 def command(runs: dict[str, Path], *keys: str) -> list[str]:
