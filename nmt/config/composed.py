@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from nmt.config import small_data
 from nmt.config.explain import explained
@@ -60,7 +59,7 @@ class Composed:
 
         Keys that the rules for small data are to choose have the values for a usual corpus.
         """
-        return to_config(keys_of(root, closed(self.cfg)), root)
+        return to_config(closed(self.cfg), root)
 
     def checked(self, verb: Verb) -> None:
         """Raise `UserError` where the config of `verb` does not hold, before its code is imported."""
@@ -73,7 +72,7 @@ class Composed:
         cfg = self.to_config(TrainConfig)
         check(cfg)
         if settings := self.chosen():
-            cfg = to_config(keys_of(TrainConfig, small_data.filled(self.cfg, settings)), TrainConfig)
+            cfg = to_config(small_data.filled(self.cfg, settings), TrainConfig)
             check(cfg)
         return cfg, self.run_dir(cfg)
 
@@ -82,18 +81,17 @@ class Composed:
         missing = small_data.open_keys(self.cfg)
         if not missing:
             return []
-        training = keys_of(TrainConfig, self.cfg)
-        cfg = to_config(closed(training), TrainConfig)
+        cfg = to_config(closed(self.cfg), TrainConfig)
         if {*missing} <= {*small_data.WITHOUT_RECIPE}:
-            settings, model = small_data.without_recipe(cfg, training)
+            settings, model = small_data.without_recipe(cfg, self.cfg)
             if model:
                 self.choices = self.choices | {"model": model}
             if told := [one for one in settings if one.reason]:
                 tell(self._defaults(told))
             return settings
         census = small_data.counted_pairs(cfg)
-        settings = small_data.settings_for(census, training)
-        for line in small_data.remarks(census, training, settings):
+        settings = small_data.settings_for(census, self.cfg)
+        for line in small_data.remarks(census, self.cfg, settings):
             tell(line)
         return [setting for setting in settings if setting.key in missing]
 
@@ -124,11 +122,6 @@ class Composed:
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
         model = str(self.choices.get("model")).removeprefix(SCHEMA_PREFIX)
         return _found_again(Path("outputs", data), file_name(model), cfg)
-
-
-def keys_of(root: type[Any], cfg: DictConfig) -> DictConfig:
-    """Return a config without the keys that `root` does not have, such as those of one verb alone."""
-    return OmegaConf.masked_copy(cfg, [part.name for part in dataclasses.fields(root)])
 
 
 def closed(cfg: DictConfig) -> DictConfig:

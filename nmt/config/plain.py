@@ -32,9 +32,7 @@ _NAMES_CODE = re.compile(r"_\w+_")  # of `hydra.utils.instantiate`, which nothin
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # `${${name}:argument}` is one, too
 
 
-_Loader: Any = type(
-    "_Loader", (*([yaml.CSafeLoader] if yaml.__with_libyaml__ else []), get_yaml_loader()), {}
-)
+Loader: Any = type("Loader", (*([yaml.CSafeLoader] if yaml.__with_libyaml__ else []), get_yaml_loader()), {})
 """The loader of OmegaConf; with the parser in C where there is one, which is ten times as fast."""
 
 
@@ -53,7 +51,7 @@ class UserFiles(FileConfigSource):
             parts = PurePosixPath(config_path).parts
             if ".." in parts or parts[0] == "hydra":
                 raise UserError("the choices of a group are files in the folder of that group")
-            text = _read_text(file)
+            text = read_text(file)
             header = self._get_header_dict(text[:512])
             if header.get("package") not in (None, "_global_", "_group_"):
                 raise UserError(
@@ -61,7 +59,7 @@ class UserFiles(FileConfigSource):
                     f"but the package is {header['package']}"
                 )
             return ConfigResult(
-                self.provider, self.full_path(), OmegaConf.create(_parsed(text, references=True)), header
+                self.provider, self.full_path(), OmegaConf.create(parsed(text, references=True)), header
             )
 
 
@@ -87,10 +85,11 @@ def named(file: Path) -> Iterator[None]:
 
 def read_plain(file: Path) -> dict[str, Any]:
     """Return the content of a file without any reference; to be called inside of `named`."""
-    return _parsed(_read_text(file), references=False)
+    return parsed(read_text(file))
 
 
-def _read_text(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return the text of a config; to be called inside of `named`."""
     with file.open("rb") as stream:
         data = stream.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
@@ -101,9 +100,10 @@ def _read_text(file: Path) -> str:
         raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
 
 
-def _parsed(text: str, *, references: bool) -> dict[str, Any]:
+def parsed(text: str, *, references: bool = False) -> dict[str, Any]:
+    """Return the content of a config; references to other keys only where they are allowed."""
     _require_plain(text, references)
-    loader = _Loader(text)
+    loader = Loader(text)
     root = loader.get_single_node()
     if not isinstance(root, yaml.MappingNode | None):
         raise UserError("a config is a mapping of keys to values, but this file is not")
@@ -123,7 +123,7 @@ def _parsed(text: str, *, references: bool) -> dict[str, Any]:
 def _require_plain(text: str, references: bool) -> None:
     """Refuse what makes YAML more than data: aliases, tags, resolvers, boundless nesting."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_FILE_DEPTH:
             raise UserError(f"{_line(event)}: a config is nested less than {MAX_FILE_DEPTH} deep")

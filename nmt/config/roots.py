@@ -290,13 +290,14 @@ Root = TypeVar("Root")
 
 
 def to_config(cfg: DictConfig, root: type[Root]) -> Root:
-    """Return the dataclasses of a composed config.
+    """Return the dataclasses of a composed config, without the keys that `root` lacks.
 
     Raises:
         UserError: values are missing, cannot be resolved or are out of range; the message has all of them.
     """
     problems, parts, hints = Problems(), dict[str, Any](), get_type_hints(root)
-    for name in map(str, cfg):
+    known = {part.name for part in dataclasses.fields(cast(Any, root))}
+    for name in filter(known.__contains__, map(str, cfg)):
         with problems.gathered(), explained():
             if OmegaConf.is_missing(cfg, name):
                 raise UserError(is_missing(name, hints.get(name)))

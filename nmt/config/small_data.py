@@ -92,11 +92,14 @@ class Setting:
 def open_keys(cfg: DictConfig) -> list[str]:
     """Return the keys of `KEYS` and `MODEL` that a composed config leaves open."""
 
+    stated = dict[str, Any]()
+    for part in dict.fromkeys(key.rpartition(".")[0] for key in (*KEYS, *MODEL)):
+        group = OmegaConf.select(cfg, part)
+        stated[part] = OmegaConf.to_container(group) if isinstance(group, DictConfig) else {}
+
     def is_open(key: str) -> bool:
         part, _, name = key.rpartition(".")
-        group = OmegaConf.select(cfg, part)
-        stated = OmegaConf.to_container(group) if isinstance(group, DictConfig) else {}
-        return isinstance(stated, dict) and stated.get(name) == OPEN
+        return isinstance(stated[part], dict) and stated[part].get(name) == OPEN
 
     return [key for key in (*KEYS, *MODEL) if is_open(key)]
 

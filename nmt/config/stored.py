@@ -6,6 +6,7 @@ says, no key may be unknown, and the dataclass of a part is looked up by its nam
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -18,7 +19,7 @@ from typing import Any, cast
 import yaml
 from omegaconf import Container, DictConfig, OmegaConf
 
-from nmt.config.plain import named, read_plain
+from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
@@ -107,7 +108,13 @@ def load_config(path: Path) -> TrainConfig:
         UserError: the file is missing, not plain, or does not fit this version; names the file and the key.
     """
     with named(path):
-        return to_config(_typed(read_plain(path)), TrainConfig)
+        return copy.deepcopy(_config(read_text(path)))
+
+
+@functools.lru_cache(maxsize=64)
+def _config(text: str) -> TrainConfig:
+    """Return the config with this text: a command opens that of a run several times."""
+    return to_config(_typed(parsed(text)), TrainConfig)
 
 
 def load_run(run: str, key: str = "run") -> TrainConfig:

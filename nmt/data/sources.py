@@ -7,6 +7,7 @@ a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 import sys
@@ -399,13 +400,19 @@ def _part_config(
     named = {"name": row, **common}
     values = dict.fromkeys(unscored) | named | {fields_of[key]: value for key, value in given.items()}
     try:
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(_schema(row), values))
     except ValidationError as error:
         key = str(error.key)
         raise UserError(
             f"{prefix}.{keys.get(key, key)} cannot be {values.get(key)!r}; docs/data.md has its values"
         ) from error
     return cls(**typed, key_prefix=prefix)
+
+
+@functools.cache
+def _schema(row: str) -> Any:
+    """Return the types of the source with this name; nothing changes them."""
+    return OmegaConf.structured(SOURCES[row][0])
 
 
 def stream_bundled(cfg: DemoData, split: Split) -> PairStream:
