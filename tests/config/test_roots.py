@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import omegaconf
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -19,11 +20,12 @@ from nmt.config.compose import compose
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
 from nmt.config.roots import TrainConfig, TranslateConfig, with_batch_tokens
+from nmt.config.schemas import set_up
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData
 from nmt.data.pairs import ColumnsConfig, DataConfig
-from nmt.data.sources import SOURCES
+from nmt.data.sources import SOURCES, MixtureData
 from nmt.errors import UserError
 from nmt.models.configs import MODELS
 from nmt.training.optimizer_configs import OPTIMIZERS
@@ -100,6 +102,26 @@ def test_a_config_is_read_as_it_was_written(tmp_path: Path, overrides: tuple[str
     assert type(read.optimizer) is type(written.optimizer)
     assert type(read.schedule) is type(written.schedule)
     assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_a_config_that_is_read_again_is_a_copy_of_its_own(tmp_path: Path) -> None:
+    """What one reader changes no other sees; a file that has changed is read again."""
+    file = tmp_path / "config.yaml"
+    save_config(config("data=mixture", f"data.corpora={ONE_CORPUS}"), file)
+    first, second = load_config(file), load_config(file)
+    assert first == second
+    assert isinstance(first.data, MixtureData)
+    first.data.corpora["all"]["train"] = "another"
+    assert load_config(file) == second != first
+    save_config(config("seed=7"), file)
+    assert load_config(file).seed == 7
+
+
+def test_hydra_reads_with_the_parser_in_c_and_others_as_before() -> None:
+    before = omegaconf._utils.get_yaml_loader
+    with set_up(VERBS["train"], None):
+        assert issubclass(omegaconf._utils.get_yaml_loader(), yaml.CSafeLoader)
+    assert omegaconf._utils.get_yaml_loader is before
 
 
 def quoted(override: str) -> str:
