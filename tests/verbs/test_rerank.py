@@ -180,7 +180,7 @@ def test_weights_are_the_same_however_lines_of_files_are_split(runs: dict[str, P
     """No pair of a split is; but a file that is begun is not finished with another splitting."""
     run = tmp_path / "run"
     shutil.copytree(runs["run"], run)
-    keys = ([], ["decoding.split_lines=all", "decoding.split_tokens=9"])
+    keys: list[list[str]] = [[], ["decoding.split_lines=all", "decoding.split_tokens=9"]]
     trials = [compose(VERBS["rerank"], command(runs | {"run": run}, *one)[1:])[0] for one in keys]
     configs = [trial.to_config(RerankConfig) for trial in trials]
     facts = with_fixed_checkpoints(configs[0])[1]
