@@ -91,7 +91,6 @@ class Setting:
 
 def open_keys(cfg: DictConfig) -> list[str]:
     """Return the keys of `KEYS` and `MODEL` that a composed config leaves open."""
-
     stated = dict[str, Any]()
     for part in dict.fromkeys(key.rpartition(".")[0] for key in (*KEYS, *MODEL)):
         group = OmegaConf.select(cfg, part)

@@ -43,6 +43,10 @@ class LineSplitting(Enum):
     """No lines: those that are too long for the model are cut."""
 
 
+SPLITTING = ("split_lines", "split_tokens")
+"""Keys about the lines of a file or a stream, which no pair of a split depends on."""
+
+
 @dataclass
 class DecodingConfig:
     """The keys of all search strategies."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
-from nmt.decoding.configs import BeamConfig, DecodingConfig, LengthPenalty
+from nmt.decoding.configs import SPLITTING, BeamConfig, DecodingConfig, LengthPenalty
 from nmt.errors import Problems, UserError
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.layers.positions import LearnedPositions
@@ -112,7 +112,7 @@ CARRIED = ("beam_size", "length_penalty", "length_penalty_alpha", "max_length_ra
 """Keys of a search that other programs are told of."""
 WITHOUT_EFFECT = ("n_best", "batch_tokens", "cuda_graphs", "precision")
 """Keys that make no other translation of a line the best, but for rounding."""
-OF_LINES = ("max_source_tokens", "split_lines", "split_tokens")
+OF_LINES = ("max_source_tokens", *SPLITTING)
 """Keys about long lines, which a folder for other programs takes whole up to its own limit."""
 
 

@@ -32,7 +32,7 @@ from nmt.data.lines import read_lines
 from nmt.data.pairs import DataConfig, ParallelText, Split, directions
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan, scored_text
-from nmt.decoding.configs import LineSplitting
+from nmt.decoding.configs import SPLITTING, LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, tell
 from nmt.files import OTHER_RUN, digest, require_place
@@ -298,7 +298,7 @@ def _translations(
             scores=True,
         )
     )
-    passed = () if decoding.split_lines is LineSplitting.all else ("split_lines", "split_tokens")
+    passed = () if decoding.split_lines is LineSplitting.all else SPLITTING
     settings = {key.removeprefix("decoding."): value for key, value in search_settings(decoding).items()}
     search = {key: value for key, value in settings.items() if key not in passed}
     tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]

@@ -23,7 +23,7 @@ from nmt.config.stored import load_run, to_plain
 from nmt.data.documents import current_of_each
 from nmt.data.mixture import untagged
 from nmt.data.pairs import ParallelText, Split
-from nmt.decoding.configs import ScoringConfig
+from nmt.decoding.configs import SPLITTING, ScoringConfig
 from nmt.decoding.evaluate import Scores, score_text
 from nmt.decoding.metrics import score_line
 from nmt.decoding.reranking import Floats, chosen, tuned
@@ -40,8 +40,8 @@ from nmt.verbs.evaluate import changed_settings, scored_fields
 from nmt.verbs.file_job import Answers, LineWork, answer
 from nmt.verbs.translate import search_settings
 
-OF_FILES = ("decoding.split_lines", "decoding.split_tokens")
-"""What decides about the lines of a file or a stream, and about no pair of a split."""
+OF_FILES = tuple(f"decoding.{key}" for key in SPLITTING)
+"""The settings of a search that tuned weights do not depend on."""
 LARGEST = 1e100
 """Bound of weights that are read."""
 

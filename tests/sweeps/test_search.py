@@ -175,27 +175,29 @@ def planned(*arguments: str) -> Sweep:
     return plan(VERBS["train"], ["-m", "sweep.dir=sweep", *arguments])
 
 
+def worse_by_heads(trial: Composed) -> dict[str, Any]:
+    """Leave a validation curve, and run with 4 heads until the sweep ends that."""
+    assert trial.folder is not None
+    heads, folder = int(trial.values["model.num_heads"]), trial.folder
+    folder.mkdir(parents=True)
+    bleu = 10.0 / heads
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "valid/bleu": bleu}) + "\n")
+    if heads == 4:
+        with StopRequest():
+            time.sleep(30)
+    time.sleep(1.5)  # in which the sweep looks at the curve
+    return {"validation": {"bleu": bleu}}
+
+
 def test_a_search_trains_prunes_and_counts_equal_trials_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of the values that are tried, 4 heads are bad from the first validation on, and 3 make no model."""
     monkeypatch.chdir(tmp_path)
 
-    def train(trial: Composed) -> dict[str, Any]:
-        assert trial.folder is not None
-        heads, folder = int(trial.values["model.num_heads"]), trial.folder
-        folder.mkdir(parents=True)
-        bleu = 10.0 / heads
-        (folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "valid/bleu": bleu}) + "\n")
-        if heads == 4:
-            with StopRequest():
-                time.sleep(30)
-        time.sleep(1.5)  # in which the sweep looks at the curve
-        return {"validation": {"bleu": bleu}}
-
     choice = "model.num_heads=choice(1,2,4)"
     settings = ["sweep.sampler=grid", "sweep.pruner=median", "sweep.startup_trials=2"]
-    assert sweep(planned(choice, *settings), train, report) == 0
+    assert sweep(planned(choice, *settings), worse_by_heads, report) == 0
     shown = capfd.readouterr()
     assert "pruned      002+num_heads-4: BLEU 2.50 after step 10 (sweep.pruner=median)" in shown.out
     found = json.loads(Path("sweep/sweep.json").read_text())
@@ -204,7 +206,7 @@ def test_a_search_trains_prunes_and_counts_equal_trials_once(
         ("001+num_heads-2", "done"),
         ("002+num_heads-4", "pruned"),
     ]
-    assert sweep(planned(choice, *settings), train, report) == 0
+    assert sweep(planned(choice, *settings), worse_by_heads, report) == 0
     assert "starts" not in capfd.readouterr().err
 
 
@@ -214,23 +216,11 @@ def test_values_that_were_pruned_are_not_trained_again(
     """Trials with 4 heads are pruned, in the folder of the first of them, in later commands too."""
     monkeypatch.chdir(tmp_path)
 
-    def train(trial: Composed) -> dict[str, Any]:
-        assert trial.folder is not None
-        trial.folder.mkdir(parents=True)
-        bleu = 10.0 / int(trial.values["model.num_heads"])
-        curve = json.dumps({"step": 10, "valid/bleu": bleu}) + "\n"
-        (trial.folder / "metrics.jsonl").write_text(curve)
-        if bleu < 5:
-            with StopRequest():
-                time.sleep(30)
-        time.sleep(1.5)  # in which the sweep looks at the curve
-        return {"validation": {"bleu": bleu}}
-
     choice = "model.num_heads=choice(2,4)"
     settings = ["sweep.sampler=random", "sweep.seed=2", "sweep.trials=4"]  # 2, 4, 2 and 4 heads
     settings += ["sweep.pruner=median", "sweep.startup_trials=1"]
     for begun in (2, 0):
-        assert sweep(planned(choice, *settings), train, report) == 0
+        assert sweep(planned(choice, *settings), worse_by_heads, report) == 0
         assert capfd.readouterr().err.count("starts") == begun
         trials = json.loads(Path("sweep/sweep.json").read_text())["trials"]
         ends = {(one["values"]["model.num_heads"], one["state"]) for one in trials}
