@@ -185,7 +185,8 @@ def seed_everything(*parts: int | str, rank: int = 0) -> None:
     Called before every update with (seed, step), so that no random state has to be stored to resume exactly.
     """
     seed = derive_seed(*parts, *([rank] if rank else []))
-    torch.manual_seed(seed)
+    # Without a GPU, torch.manual_seed notes the seed and the call stack for each kind that there might be.
+    (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(derive_seed(*parts))
 

@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from nmt.attention_views.alignment import Weights
 
-CELL = 0.21
-"""Side of a cell in inches: a label of 8 points fits beside the cell."""
-LABEL = 0.085
-"""Width of a character of a label in inches, generously."""
-MARGIN = 0.15
-TITLE = 0.2
+CELL = 21
+"""Side of a cell in pixels: a label fits beside the cell."""
+LABEL = 8.5
+"""Width of a character of a label in pixels, generously."""
+FONT_SIZE = 8
+"""In points."""
+MARGIN, GAP, TITLE = 15, 4, 20
+"""In pixels: around the map, between a label and its cell, above the labels."""
+FRAME = 0.6
+"""Grey of the line around the cells."""
 DPI = 100
 LONGEST_LABEL = 16
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Unifont")
@@ -52,32 +56,45 @@ def image(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> ND
 
 
 def _canvas(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> Any:
-    """Return the canvas of a figure that is as large as its cells need, and about square."""
+    """Return the canvas of a figure that is as large as its cells need, and about square.
+
+    Cells and labels are put on the figure itself: the axes of Matplotlib would take most of the time.
+    """
+    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.font_manager import fontManager
 
     across, down = [_label(token) for token in src], [_label(token) for token in tgt]
-    map_width, map_height = CELL * len(across), CELL * len(down)
-    left, top = (MARGIN + LABEL * max(map(len, labels)) for labels in (down, across))
-    width, height = left + map_width + MARGIN, top + TITLE + map_height + MARGIN
+    left, top = (round(MARGIN + LABEL * max(map(len, labels))) for labels in (down, across))
+    width, height = left + CELL * len(across) + MARGIN, top + TITLE + CELL * len(down) + MARGIN
     columns = min(len(panels), max(1, round(math.sqrt(len(panels) * height / width))))
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(columns * width, rows * height), dpi=DPI)
-    largest = max(float(weights.max()) for _, weights in panels)
+    size = columns * width, math.ceil(len(panels) / columns) * height
+    figure = Figure(figsize=(size[0] / DPI, size[1] / DPI), dpi=DPI)
     installed = set(fontManager.get_font_names())
     fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
+    largest = max(float(weights.max()) for _, weights in panels)
+
+    def write(text: str, x: float, y: float, **style: Any) -> None:
+        """Write text at pixels that count from the top left."""
+        place = x / size[0], 1 - y / size[1]
+        figure.text(*place, text, fontsize=FONT_SIZE, family=fonts, parse_math=False, **style)
+
     for number, (title, weights) in enumerate(panels):
         row, column = divmod(number, columns)
-        x, y = column + left / width, rows - 1 - row + MARGIN / height
-        box = (x / columns, y / rows, map_width / width / columns, map_height / height / rows)
-        axes = figure.add_axes(box)
-        axes.imshow(weights, cmap="Blues", vmin=0.0, vmax=largest, aspect="auto", interpolation="nearest")
-        axes.xaxis.tick_top()
-        axes.set_xticks(range(len(across)), across, rotation=90, fontsize=8, family=fonts, parse_math=False)
-        axes.set_yticks(range(len(down)), down, fontsize=8, family=fonts, parse_math=False)
-        axes.tick_params(length=0)
-        axes.set_title(f"{title} (largest {float(weights.max()):.2f})", fontsize=8, loc="left")
+        x, y = column * width + left, row * height + TITLE + top  # of the first cell
+        cells = colormaps["Blues"](weights / largest).repeat(CELL, axis=0).repeat(CELL, axis=1)
+        cells[[0, -1], :, :3] = cells[:, [0, -1], :3] = FRAME
+        figure.figimage(cells, x, size[1] - y - len(cells), origin="upper")
+        write(f"{title} (largest {float(weights.max()):.2f})", x, y - top, verticalalignment="bottom")
+        for i, label in enumerate(across):
+            centre = x + CELL * (i + 0.5)
+            write(
+                label, centre, y - GAP, rotation=90, horizontalalignment="center", verticalalignment="bottom"
+            )
+        for i, label in enumerate(down):
+            place = x - GAP, y + CELL * (i + 0.5)
+            write(label, *place, horizontalalignment="right", verticalalignment="center_baseline")
     return FigureCanvasAgg(figure)
 
 

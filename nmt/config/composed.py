@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import hydra
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from nmt.config import small_data
 from nmt.config.explain import explained
 from nmt.config.misfits import check
 from nmt.config.registry import SCHEMA_PREFIX
 from nmt.config.roots import Root, Task, TrainConfig, to_config
-from nmt.config.schemas import WITHOUT
+from nmt.config.schemas import compose_with_hydra
 from nmt.config.small_data import Setting
 from nmt.config.stored import fingerprint, load_config
 from nmt.config.sweeps import file_name
@@ -43,11 +42,7 @@ class Composed:
     @classmethod
     def of(cls, verb: Verb, lines: Sequence[str]) -> Composed:
         """Let Hydra, set up for `verb`, compose a config from overrides."""
-        cfg = hydra.compose(verb.name, [*lines, *WITHOUT], return_hydra_config=True)
-        found = cls(cfg, dict(cfg.hydra.runtime.choices))
-        with open_dict(cfg):
-            del cfg["hydra"]
-        return found
+        return cls(*compose_with_hydra(verb, lines))
 
     @property
     def is_rehearsal(self) -> bool:

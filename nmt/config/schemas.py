@@ -1,4 +1,4 @@
-"""Hydra, set up for one verb: the schema of every choice, and what the verb takes over from its run.
+"""Hydra for one verb: set up with the schema of every choice, and asked for the config of a command.
 
 The schema in the defaults list of a choice states its dataclass. All verbs but `train` start from the config
 of their run, which enters the composition as the choice `from_run`, typed and overridden like any other.
@@ -6,16 +6,23 @@ of their run, which enters the composition as the choice `from_run`, typed and o
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import hydra
 import omegaconf
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nmt.config.explain import explained
@@ -24,15 +31,6 @@ from nmt.config.plain import Loader
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.verb import Verb
-
-WITHOUT = tuple(
-    f"~hydra/{group}"
-    for group in (
-        *("output", "launcher", "sweeper", "help"),
-        *("hydra_help", "job_logging", "hydra_logging", "env"),
-    )
-)
-"""Overrides without what Hydra adds for itself and nothing here uses: a quarter of its time."""
 
 
 class _Choice(ConfigNode):
@@ -124,3 +122,42 @@ def set_up(verb: Verb, stored: TrainConfig | None) -> Iterator[Any]:
         hydra.initialize_config_dir(str(config_dir()), job_name="nmt", version_base="1.3"),
     ):
         yield GlobalHydra.instance().hydra
+
+
+def compose_with_hydra(verb: Verb, lines: Sequence[str]) -> tuple[DictConfig, dict[str, Any]]:
+    """Return the config that overrides make, and the choice of each group; Hydra is set up for `verb`.
+
+    As `hydra.compose`, without the config of Hydra itself. What the choices alone make is made once, unless a
+    run or a folder of the user has a part in it: each trial of a sweep sets some values in a copy.
+    """
+    loader = _loader()
+    overrides = OverridesParser.create().parse_overrides(list(lines))
+    loader.validate_sweep_overrides_legal(overrides, RunMode.RUN, from_shell=False)
+    is_group = loader.repository.group_exists
+    values, chosen, has_folder = list[Override](), list[str](), False
+    for one in overrides:
+        has_folder |= one.is_hydra_override()
+        if one.is_hydra_override() or (is_group(one.key_or_group) and not isinstance(one.value(), dict)):
+            chosen.append(str(one.input_line))
+        else:
+            values.append(one)
+    make = _of_choices.__wrapped__ if has_folder or verb.run_key else _of_choices
+    cfg, choices = copy.deepcopy(make(verb.name, config_dir(), tuple(chosen)))
+    loader._apply_overrides_to_config(values, cfg)
+    return cfg, choices
+
+
+@functools.lru_cache(maxsize=32)
+def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
+    """Return the config that the choices of a verb make, and the choice of each group."""
+    loader = _loader()
+    overrides, repository = loader._parse_overrides_and_create_caching_repo(name, list(lines))
+    defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
+    cfg = loader._compose_config_from_defaults_list(defaults.defaults, repository)
+    OmegaConf.set_struct(cfg, True)
+    return cfg, defaults.overrides.known_choices
+
+
+def _loader() -> ConfigLoaderImpl:
+    """Return the part of Hydra that composes."""
+    return cast(ConfigLoaderImpl, GlobalHydra.instance().config_loader())

@@ -26,7 +26,7 @@ def test_a_png_is_as_large_as_its_cells_and_labels_need() -> None:
     side, title = 2 * heatmap.MARGIN, heatmap.TITLE
     width = side + 5 * heatmap.LABEL + 20 * heatmap.CELL
     height = side + title + heatmap.LABEL + 5 * heatmap.CELL
-    assert found.size == pytest.approx((width * heatmap.DPI, height * heatmap.DPI), abs=1)
+    assert found.size == pytest.approx((width, height), abs=1)
     assert (found.size[1], found.size[0], 3) == heatmap.image(
         [("", weights(5, 20))], LETTERS[:20], ["token"] * 5
     ).shape
@@ -43,7 +43,7 @@ def test_panels_are_laid_out_about_square(panels: int, columns: int) -> None:
 def test_a_cell_is_dark_where_its_weight_is() -> None:
     T, S = 4, 6
     shown = heatmap.image([("", weights(T, S))], LETTERS[:S], LETTERS[:T]).mean(axis=2)
-    left, bottom, cell = (heatmap.MARGIN + heatmap.LABEL) * heatmap.DPI, heatmap.MARGIN * heatmap.DPI, 21
+    left, bottom, cell = heatmap.MARGIN + heatmap.LABEL, heatmap.MARGIN, heatmap.CELL
     top = shown.shape[0] - bottom - T * cell
     centres = [
         [shown[int(top + (t + 0.5) * cell), int(left + (s + 0.5) * cell)] for s in range(S)] for t in range(T)
@@ -70,7 +70,7 @@ def test_any_text_can_be_a_label(token: str) -> None:
     """Warnings are errors here: a glyph that is missing is none."""
     plain = heatmap.image([("", weights(2, 2))], ["a", "b"], ["a", "b"])
     shown = heatmap.image([("", weights(2, 2))], ["a", token], ["a", token])
-    assert shown.shape[0] <= plain.shape[0] + heatmap.LONGEST_LABEL * heatmap.LABEL * heatmap.DPI
+    assert shown.shape[0] <= plain.shape[0] + heatmap.LONGEST_LABEL * heatmap.LABEL
     assert len(np.unique(shown)) > 10
 
 

@@ -6,7 +6,9 @@ import dataclasses
 import itertools
 from pathlib import Path
 
+import hydra
 import pytest
+from omegaconf import OmegaConf, open_dict
 
 from nmt.attention_views.configs import View
 from nmt.config.compose import compose, outline
@@ -16,6 +18,7 @@ from nmt.config.overrides import choices, parse_flags, parse_overrides
 from nmt.config.registry import config_keys
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
+from nmt.config.schemas import compose_with_hydra, set_up
 from nmt.config.stored import fingerprint, save_config
 from nmt.config.sweeps import MAX_NAME, file_name, sweep_folder
 from nmt.config.trials import plan
@@ -116,6 +119,30 @@ def test_the_directory_of_a_run_of_a_stranger_is_read_as_plain_data() -> None:
     file.write_text(file.read_text().replace("seed: 1", "seed: ${oc.env:HOME}"))
     with pytest.raises(UserError, match=r"old/config\.yaml"):
         training("run=old")
+
+
+@pytest.mark.parametrize(
+    ("verb", "lines"),
+    [
+        ("train", []),
+        ("train", ["model=conv", "model.dropout=0.3", "experiment=none", "data=toy"]),
+        ("train", ["experiment=multi30k_record", "+data.corpora={}", "seed=3"]),
+        ("distil", ["decoding@distil.decoding=sampling", "distil.decoding.n_best=3", "teacher=[a]"]),
+        ("evaluate", ["decoding=greedy"]),
+    ],
+)
+def test_a_config_is_the_one_that_hydra_composes(verb: str, lines: list[str]) -> None:
+    with set_up(VERBS[verb], None):
+        expected = hydra.compose(verb, lines, return_hydra_config=True)
+        chosen = {group: name for group, name in expected.hydra.runtime.choices.items() if "/" not in group}
+        with open_dict(expected):
+            del expected["hydra"]
+        for _ in range(2):  # the second time of what is kept
+            cfg, choices = compose_with_hydra(VERBS[verb], lines)
+            assert (choices, cfg) == (chosen, expected)
+            assert OmegaConf.is_struct(cfg)
+            choices.clear()
+            cfg.runtime.threads = 7
 
 
 @pytest.mark.parametrize("group", VERBS["train"].groups)
@@ -500,3 +527,6 @@ def test_choices_of_the_user_are_found(tmp_path: Path) -> None:
     file.write_text("# @package _global_\ntrainer:\n  max_steps: 7\n", encoding="utf-8")
     cfg, _ = training("-cd", "mine", "experiment=short")
     assert cfg.trainer.max_steps == 7
+    file.write_text("# @package _global_\ntrainer:\n  max_steps: 8\n", encoding="utf-8")
+    cfg, _ = training("-cd", "mine", "experiment=short")
+    assert cfg.trainer.max_steps == 8
