@@ -109,6 +109,8 @@ class Int8Matrix {
   static constexpr int64_t WORD = sizeof(int32_t) / sizeof(Left), SUMS = sizeof(Words) / sizeof(int32_t);
   static constexpr int64_t PANEL = VECTORS * SUMS;
   static constexpr int64_t MOST_INPUTS = 1 << 16;  // for which no sum overflows
+  static constexpr int64_t ROWS = 6;               // whose sums stay in registers
+  static constexpr int64_t CACHED = 24 << 10;      // bytes of rounded rows that stay in the first cache for all panels
 
   const int64_t outputs, inputs, depth, num_panels;
 
@@ -128,19 +130,24 @@ class Int8Matrix {
     const auto rounded = std::make_unique_for_overwrite<Left[]>(M * depth + LANES);  // whole vectors are written
     const auto units = std::make_unique_for_overwrite<float[]>(M);
     for (int64_t m = 0; m < M; ++m) units[m] = round_row(x + m * inputs, inputs, rounded.get() + m * depth);
+    const int64_t together = std::max<int64_t>(1, CACHED / (ROWS * depth * sizeof(Left) + 1)) * ROWS;
     at::parallel_for(0, num_panels, GRAIN / (M * depth + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        int64_t row = 0;
-        const auto take = [&](auto count) {
-          for (; row + count <= M; row += count) {
-            alignas(64) int32_t sums[count][PANEL];
-            multiply_rows<count>(rounded.get() + row * depth, packed + p * PANEL * depth, sums);
-            for (int64_t r = 0; r < count; ++r) write(packed, sums[r], units[row + r], row + r, p * PANEL, out, finish);
-          }
-        };
-        take(std::integral_constant<int64_t, 6>{});
-        take(std::integral_constant<int64_t, 2>{});
-        take(std::integral_constant<int64_t, 1>{});
+      for (int64_t first = 0; first < M; first += together) {
+        const int64_t last = std::min(M, first + together);
+        for (int64_t p = begin; p < end; ++p) {
+          int64_t row = first;
+          const auto take = [&](auto count) {
+            for (; row + count <= last; row += count) {
+              alignas(64) int32_t sums[count][PANEL];
+              multiply_rows<count>(rounded.get() + row * depth, packed + p * PANEL * depth, sums);
+              for (int64_t r = 0; r < count; ++r)
+                write(packed, sums[r], units[row + r], row + r, p * PANEL, out, finish);
+            }
+          };
+          take(std::integral_constant<int64_t, ROWS>{});
+          take(std::integral_constant<int64_t, 2>{});
+          take(std::integral_constant<int64_t, 1>{});
+        }
       }
     });
   }

@@ -29,7 +29,7 @@ needs_kernel = pytest.mark.skipif(
     not (kernels.load() and torch.ops.nmt.has_int8()), reason="this machine has no kernel for 8 bits"
 )
 Make = Callable[[nn.Linear], LowPrecisionLinear]
-SHAPES = [(1, 1), (31, 33), (64, 64), (200, 16), (24, 203)]
+SHAPES = [(1, 1), (31, 33), (64, 64), (200, 16), (24, 203), (300, 40), (3000, 5)]
 
 
 @pytest.fixture(autouse=True)
