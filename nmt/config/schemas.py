@@ -141,15 +141,18 @@ def compose_with_hydra(verb: Verb, lines: Sequence[str]) -> tuple[DictConfig, di
             chosen.append(str(one.input_line))
         else:
             values.append(one)
-    make = _of_choices.__wrapped__ if has_folder or verb.run_key else _of_choices
-    cfg, choices = copy.deepcopy(make(verb.name, config_dir(), tuple(chosen)))
+    source = verb.name, config_dir(), tuple(chosen)
+    if has_folder or verb.run_key:
+        cfg, choices = _of_choices.__wrapped__(*source)
+    else:
+        cfg, choices = copy.deepcopy(_of_choices(*source))
     loader._apply_overrides_to_config(values, cfg)
     return cfg, choices
 
 
 @functools.lru_cache(maxsize=32)
 def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
-    """Return the config that the choices of a verb make, and the choice of each group."""
+    """Return the config that the choices of a verb, files in `folder`, make, and the choice of each group."""
     loader = _loader()
     overrides, repository = loader._parse_overrides_and_create_caching_repo(name, list(lines))
     defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
