@@ -73,7 +73,7 @@ def _canvas(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> 
     figure = Figure(figsize=(size[0] / DPI, size[1] / DPI), dpi=DPI)
     installed = set(fontManager.get_font_names())
     fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
-    largest = max(float(weights.max()) for _, weights in panels)
+    largest = max(float(weights.max()) for _, weights in panels) or 1.0  # where no weight is above 0
 
     def write(text: str, x: float, y: float, **style: Any) -> None:
         """Write text at pixels that count from the top left."""
@@ -86,15 +86,11 @@ def _canvas(panels: Sequence[Panel], src: Sequence[str], tgt: Sequence[str]) -> 
         cells = colormaps["Blues"](weights / largest).repeat(CELL, axis=0).repeat(CELL, axis=1)
         cells[[0, -1], :, :3] = cells[:, [0, -1], :3] = FRAME
         figure.figimage(cells, x, size[1] - y - len(cells), origin="upper")
-        write(f"{title} (largest {float(weights.max()):.2f})", x, y - top, verticalalignment="bottom")
+        write(f"{title} (largest {float(weights.max()):.2f})", x, y - top, va="bottom")
         for i, label in enumerate(across):
-            centre = x + CELL * (i + 0.5)
-            write(
-                label, centre, y - GAP, rotation=90, horizontalalignment="center", verticalalignment="bottom"
-            )
+            write(label, x + CELL * (i + 0.5), y - GAP, rotation=90, ha="center", va="bottom")
         for i, label in enumerate(down):
-            place = x - GAP, y + CELL * (i + 0.5)
-            write(label, *place, horizontalalignment="right", verticalalignment="center_baseline")
+            write(label, x - GAP, y + CELL * (i + 0.5), ha="right", va="center_baseline")
     return FigureCanvasAgg(figure)
 
 

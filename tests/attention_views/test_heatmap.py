@@ -74,6 +74,13 @@ def test_any_text_can_be_a_label(token: str) -> None:
     assert len(np.unique(shown)) > 10
 
 
+def test_weights_that_are_all_0_are_cells_without_colour() -> None:
+    shown = heatmap.image([("", weights(3, 2))], ["a", "b"], ["a", "b", "c"])
+    nothing = heatmap.image([("", np.zeros_like(weights(3, 2)))], ["a", "b"], ["a", "b", "c"])
+    assert nothing.shape == shown.shape
+    assert nothing.mean() > shown.mean()
+
+
 def test_formulas_are_not_typeset() -> None:
     literal, other = (heatmap.image([("", weights(1, 1))], [token], ["a"]) for token in ("$x$", "$y$"))
     assert literal.shape == other.shape
