@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import itertools
 import os
 import platform
 import shutil
@@ -32,15 +33,23 @@ from nmt.disk_cache import cache_dir, entry_name, open_entry, write_entry
 from nmt.files import sync
 
 FOLDER = Path(__file__).parent
-SOURCES = ("training.cpp", "attention.cpp", "products.cpp", "decode.cpp", "step.cpp", "int8.cpp")
+UNITS = {
+    "training": ("training.cpp", "attention.cpp", "products.cpp"),
+    "search": ("decode.cpp", "int8.cpp"),
+    "step": ("step.cpp",),
+}
+"""Files that are compiled together, since reading the headers of torch takes longer than most of them."""
 HEADERS = (
-    *("lanes.h", "tiles.h", "packing.h", "products.h", "panels.h", "int8.h"),
-    *("linear.h", "heads.h", "arguments.h", "dropout.h"),
+    *("torch.h", "lanes.h", "tiles.h", "packing.h", "products.h", "panels.h"),
+    *("int8.h", "linear.h", "heads.h", "arguments.h", "dropout.h"),
 )
 LIBRARY = "library.so"
 LONGEST_BUILD = 1800.0
-"""Seconds that the compilers may take: about a minute of the processor, many times that beside other work."""
-FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20")
+"""Seconds that the compilers may take: a minute of the processor, many times that beside other work."""
+FLAGS = (
+    *("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fno-math-errno", "-std=c++20"),
+    "-DAT_PER_OPERATOR_HEADERS",  # headers of torch include no operators but those that are named
+)
 
 
 class _Choice:
@@ -154,7 +163,7 @@ def _library(compiler: str) -> Path:
         with _locked(home):  # while another process builds the entry, this one waits
             if open_entry(entry) is None:
                 reason = f"those in {entry} are damaged" if entry.exists() else "once"
-                print(f"building the kernels in C++, {reason}; this takes about a minute", file=sys.stderr)
+                print(f"building the kernels in C++, {reason}; this takes half a minute", file=sys.stderr)
                 if not write_entry(entry, functools.partial(_build, compiler)):
                     raise OSError(f"{home} cannot be written")
     _require_private(entry)
@@ -170,7 +179,7 @@ def _origin(compiler: str) -> list[object]:
     ).stdout
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         processor = next((line for line in lines if line.startswith("flags")), "")
-    sources = [(FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS)]
+    sources = [(FOLDER / name).read_bytes() for name in (*itertools.chain(*UNITS.values()), *HEADERS)]
     torch_version = (torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi())
     return [compiler, version, FLAGS, platform.libc_ver(), torch_version, processor, sources]
 
@@ -194,20 +203,17 @@ def _locked(home: Path) -> Iterator[None]:
 def _build(compiler: str, draft: Path) -> None:
     """Compile and link the library in the folder `draft`, and flush it to the disk."""
     draft.chmod(0o700)
-    objects = [draft / f"{name}.o" for name in SOURCES]
+    objects = [draft / f"{unit}.o" for unit in UNITS]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     torch_dir = Path(torch.__file__).parent
     headers = f"-isystem{torch_dir / 'include'}"
-    compilers = [
-        subprocess.Popen(
-            [compiler, *FLAGS, "-fPIC", abi, headers, "-c", str(FOLDER / name), "-o", str(file)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name, file in zip(SOURCES, objects, strict=True)
-    ]
     deadline = time.monotonic() + LONGEST_BUILD
+    compilers: list[subprocess.Popen[str]] = []
     try:
+        for (first, *others), file in zip(UNITS.values(), objects, strict=True):
+            before = [f"-include{FOLDER / name}" for name in others]
+            command = [compiler, *FLAGS, "-fPIC", abi, headers, *before, "-c", str(FOLDER / first)]
+            compilers.append(subprocess.Popen([*command, "-o", str(file)], stderr=subprocess.PIPE, text=True))
         results = [
             (process.communicate(timeout=max(0.0, deadline - time.monotonic()))[1], process.returncode)
             for process in compilers

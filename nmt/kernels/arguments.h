@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
+#include "torch.h"
 
 #include <algorithm>
 #include <array>

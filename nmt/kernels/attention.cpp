@@ -9,11 +9,7 @@
 #include "dropout.h"
 #include "heads.h"
 #include "lanes.h"
-
-#include <ATen/ATen.h>
-#include <ATen/ExpandUtils.h>
-#include <ATen/Parallel.h>
-#include <torch/library.h>
+#include "torch.h"
 
 #include <optional>
 #include <tuple>

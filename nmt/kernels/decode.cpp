@@ -10,10 +10,7 @@
 #include "arguments.h"
 #include "lanes.h"
 #include "linear.h"
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/library.h>
+#include "torch.h"
 
 #include <memory>
 #include <optional>

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "lanes.h"
-
-#include <c10/util/Exception.h>
+#include "torch.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,8 +1,7 @@
 // The layout of 8-bit weights that search multiplies with; int8.h has the product.
 
 #include "int8.h"
-
-#include <torch/library.h>
+#include "torch.h"
 
 namespace {
 

@@ -12,9 +12,7 @@
 
 #include "arguments.h"
 #include "lanes.h"
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include "torch.h"
 
 #include <algorithm>
 #include <cstdint>

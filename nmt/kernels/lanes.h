@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include <c10/util/BFloat16.h>
+#include "torch.h"
 
 #include <algorithm>
 #include <cmath>

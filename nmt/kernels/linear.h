@@ -8,9 +8,7 @@
 #include "lanes.h"
 #include "panels.h"
 #include "products.h"
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include "torch.h"
 
 namespace nmt {
 

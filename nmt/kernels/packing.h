@@ -4,9 +4,7 @@
 
 #include "lanes.h"
 #include "tiles.h"
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include "torch.h"
 
 #include <algorithm>
 #include <cstring>

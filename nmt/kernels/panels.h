@@ -8,8 +8,7 @@
 #pragma once
 
 #include "lanes.h"
-
-#include <ATen/Parallel.h>
+#include "torch.h"
 
 #include <algorithm>
 #include <cstdint>

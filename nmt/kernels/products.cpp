@@ -8,10 +8,7 @@
 #include "dropout.h"
 #include "lanes.h"
 #include "products.h"
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/library.h>
+#include "torch.h"
 
 #include <optional>
 #include <tuple>

@@ -10,10 +10,7 @@
 #include "arguments.h"
 #include "dropout.h"
 #include "lanes.h"
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/library.h>
+#include "torch.h"
 
 #include <tuple>
 #include <utility>

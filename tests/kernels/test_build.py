@@ -70,8 +70,8 @@ def libraries() -> list[Path]:
 
 
 def num_builds(compiler: Path) -> int:
-    """Return how often the library was built: each time with an object of each source, and a link."""
-    builds, rest = divmod(len((compiler / "log").read_text().splitlines()), len(kernels.SOURCES) + 1)
+    """Return how often the library was built: each time with an object of each unit, and a link."""
+    builds, rest = divmod(len((compiler / "log").read_text().splitlines()), len(kernels.UNITS) + 1)
     assert rest == 0
     return builds
 
@@ -82,7 +82,7 @@ def test_the_library_is_built_once_and_found_again(
 ) -> None:
     assert [problem(), problem()] == ["", ""]
     assert num_builds(compiler) == 1
-    assert capsys.readouterr().err == "building the kernels in C++, once; this takes about a minute\n"
+    assert capsys.readouterr().err == "building the kernels in C++, once; this takes half a minute\n"
     [library] = libraries()
     assert sorted(path.name for path in library.parent.iterdir()) == ["entry.json", "library.so"]
 
@@ -110,7 +110,7 @@ def test_a_damaged_library_is_built_anew(
     assert libraries() == [library]
     assert library.read_bytes() == content
     message = (
-        f"building the kernels in C++, those in {library.parent} are damaged; this takes about a minute\n"
+        f"building the kernels in C++, those in {library.parent} are damaged; this takes half a minute\n"
     )
     assert capsys.readouterr().err == message
 
