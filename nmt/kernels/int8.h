@@ -1,8 +1,8 @@
 // Products of float32 rows with weights of 8 bits: on processors that multiply four pairs of such numbers and add them
-// in one instruction (VNNI of AVX-512), and on those with AVX2, which do so with two pairs of 16 bits.
+// in one instruction (VNNI of AVX-512), and on others with AVX-512 or AVX2, which do so with two pairs of 16 bits.
 //
 // Each row of x is divided by its largest magnitude and rounded to 8 bits, sums are exact, and one pass over them
-// scales and finishes: both kinds of processor find the same numbers. The definition in plain torch is
+// scales and finishes: all kinds of processor find the same numbers. The definition in plain torch is
 // nmt/layers/low_precision.py.
 //
 // Shapes: M rows, I inputs, O outputs. The weights lie in panels of PANEL outputs: place [p][i / WORD][o] of a panel
@@ -48,7 +48,36 @@ inline Words add_products(Words sums, int32_t word, Words weights) {
 
 }  // namespace nmt
 
-#elif defined(__AVX2__)
+#elif defined(__AVX512BW__)
+#define NMT_INT8 1
+
+namespace nmt {
+
+using Left = int16_t;
+using Words = __m512i;
+constexpr int64_t VECTORS = 4;
+constexpr int32_t SHIFT = 0;
+
+inline Words load_words(const int8_t* p) {
+  __m256i bytes;
+  std::memcpy(&bytes, p, sizeof(bytes));
+  return _mm512_cvtepi8_epi16(bytes);
+}
+
+inline void store_sums(int32_t* p, Words sums) { _mm512_storeu_si512(p, sums); }
+
+inline void store_rounded(Left* p, Vec x) {
+  const __m256i units = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32((__m512)x));
+  std::memcpy(p, &units, sizeof(units));
+}
+
+inline Words add_products(Words sums, int32_t word, Words weights) {
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_set1_epi32(word), weights));
+}
+
+}  // namespace nmt
+
+#elif defined(__AVX2__) && !defined(__AVX512F__)
 #define NMT_INT8 1
 
 namespace nmt {

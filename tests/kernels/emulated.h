@@ -1,6 +1,7 @@
 // The instructions of AVX-512 and AMX that the kernels name, in plain C++: with `-include` of this file, any processor
 // with AVX2 computes what the kernels do on one with tiles, slowly. Tiny numbers count as zero where Intel's manual says
-// so; the order in which the products of tiles are added up is not that of the processor.
+// so; the order in which the products of tiles are added up is not that of the processor. With `-DNMT_SKYLAKE` the
+// processor is one of the first with AVX-512: without its later instructions (VNNI, BF16) and without tiles.
 
 #pragma once
 
@@ -69,6 +70,29 @@ inline __m128i saturated_bytes(__m512i a) {
   Lanes<uint8_t, 16> out;
   for (int i = 0; i < 16; ++i) out.at[i] = uint8_t(std::min(x.at[i], 255u));
   return bits<__m128i>(out);
+}
+
+inline __m256i saturated_halves(__m512i a) {
+  const auto x = bits<Words>(a);
+  Lanes<int16_t, 16> out;
+  for (int i = 0; i < 16; ++i) out.at[i] = int16_t(std::clamp(x.at[i], -32768, 32767));
+  return bits<__m256i>(out);
+}
+
+inline __m512i halves_of_bytes(__m256i a) {
+  const auto x = bits<Lanes<int8_t, 32>>(a);
+  Lanes<int16_t, 32> out;
+  for (int i = 0; i < 32; ++i) out.at[i] = x.at[i];
+  return bits<__m512i>(out);
+}
+
+inline __m512i products_of_halves(__m512i left, __m512i right) {
+  const auto a = bits<Lanes<int16_t, 32>>(left), b = bits<Lanes<int16_t, 32>>(right);
+  return words([&](int i) {
+    uint32_t sum = 0;
+    for (int j = 2 * i; j < 2 * i + 2; ++j) sum += uint32_t(int32_t(a.at[j]) * int32_t(b.at[j]));
+    return sum;
+  });
 }
 
 inline __m512i add_products_of_bytes(__m512i sums, __m512i left, __m512i right) {
@@ -172,9 +196,11 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #define __AVX512F__ 1
 #define __AVX512BW__ 1
 #define __AVX512VL__ 1
+#ifndef NMT_SKYLAKE
 #define __AVX512VNNI__ 1
 #define __AVX512BF16__ 1
 #define __AMX_BF16__ 1
+#endif
 
 #define _mm512_loadu_si512 emulated::load
 #define _mm512_storeu_si512 emulated::store
@@ -183,6 +209,9 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #define _mm512_cvtps_epi32 emulated::nearest
 #define _mm512_cvtusepi32_epi8 emulated::saturated_bytes
 #define _mm512_dpbusd_epi32 emulated::add_products_of_bytes
+#define _mm512_cvtsepi32_epi16 emulated::saturated_halves
+#define _mm512_cvtepi8_epi16 emulated::halves_of_bytes
+#define _mm512_madd_epi16 emulated::products_of_halves
 #define _mm512_cvtepu16_epi32 emulated::zero_extended
 #define _mm512_cvtneps_pbh emulated::rounded
 #define _mm512_mask_loadu_ps emulated::masked_load<__m512, float>

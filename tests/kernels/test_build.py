@@ -30,6 +30,19 @@ def test_the_kernels_are_built_wherever_there_is_a_compiler() -> None:
     assert kernels.problem() == ""
 
 
+@needs_a_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "processor", ["x86-64", "haswell", "skylake-avx512", "icelake-server", "cooperlake", "sapphirerapids"]
+)
+def test_the_kernels_are_code_for_every_processor(processor: str, tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f'#!/bin/sh\nexec {COMPILER} "$@" -march={processor} -O1 -Wno-psabi\n')
+    compiler.chmod(0o755)
+    kernels._build(str(compiler), tmp_path)
+    assert (tmp_path / kernels.LIBRARY).stat().st_size > 0
+
+
 STAND_IN = """#!/bin/sh
 case "$1" in
   --version) cat "{folder}/version" ;;
