@@ -178,8 +178,8 @@ def facts_of(lines: list[str], counts: NDArray[np.int64]) -> LineFacts:
     plain_hashes[rows] = _normalised_hashes([cut[row] for row in rows.tolist()])
     html, url = np.zeros(len(lines), bool), np.zeros(len(lines), bool)
     for found, bit, pattern in ((html, MARKUP, _HTML), (url, COLON, _URL)):
-        rows = np.flatnonzero(line_flags & bit).tolist()
-        found[rows] = [pattern.search(cut[row]) is not None for row in rows]
+        marked = np.flatnonzero(line_flags & bit).tolist()
+        found[marked] = [pattern.search(cut[row]) is not None for row in marked]
     return LineFacts(
         chars=chars,
         words=np.add.reduceat(begins, starts, dtype=np.int64),
