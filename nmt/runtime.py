@@ -144,12 +144,17 @@ def prepare(cfg: RuntimeConfig) -> torch.device:
                 "use runtime.precision=auto, bf16 or fp32"
             )
     else:
-        if device.index is not None:
-            torch.cuda.set_device(device)  # pinned memory and questions about "the" GPU concern this one
+        make_current(device)
         torch.backends.cudnn.allow_tf32 = cfg.tf32  # of recurrent kernels; true where nothing is said
         torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
         torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for every shape: for every batch
     return device
+
+
+def make_current(device: torch.device) -> None:
+    """Make a GPU the one that pinned memory and questions about "the" GPU concern, in this thread alone."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
 
 
 def _keep_freed_memory() -> None:

@@ -52,6 +52,7 @@ SEARCHES = {
 SHORTEST_ROW = 15
 """Seconds below which a row is not begun."""
 LONGEST_ROW = 180
+LONGEST_TESTS = 300
 NOISE = 0.97
 """Share of the speed of the first mode down to which a mode counts as no slower."""
 LOSS_TOLERANCE = 0.1
@@ -120,7 +121,8 @@ def main(args: argparse.Namespace) -> None:
             if left < SHORTEST_ROW:
                 result["verdict"] = "left out: no time left"
             else:
-                result |= child(row, variables, min(left, LONGEST_ROW))
+                longest = LONGEST_TESTS if row["kind"] == "tests" else LONGEST_ROW
+                result |= child(row, variables, min(left, longest))
                 result |= verdict(result, results)
             results.append(result)
             write(args, {name: value for name, value in result.items() if name != "translations"})

@@ -101,13 +101,13 @@ Replay = Callable[[Callable[[], None]], None]
 
 
 class Graphs:
-    """A maker of graphs on one GPU, which share the memory of intermediate results.
+    """A maker of graphs on one stream of a GPU, which share the memory of intermediate results.
 
     Sharing is safe because steps run one after the other, and leave their results in other memory.
     """
 
-    def __init__(self, device: torch.device):
-        self.stream = torch.cuda.Stream(device)
+    def __init__(self, stream: torch.cuda.Stream):
+        self.stream = stream
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self) -> Replay:
@@ -294,7 +294,8 @@ def search(model: TranslationModel, src: Tensor, src_mask: Tensor, cfg: BeamConf
     with _lock, torch.cuda.device(src.device):
         loops = _loops.get(model)
         if loops is None or loops.device != src.device:
-            loops = _loops[model] = Loops(src.device, partial(Graphs, src.device))
+            stream = torch.cuda.Stream(src.device)  # one for each model: torch hands out the same 32 in turn
+            loops = _loops[model] = Loops(src.device, partial(Graphs, stream))
         return graph_search(model, src, src_mask, cfg, loops)
 
 

@@ -299,7 +299,8 @@ def _by_rules(log_probs: Tensor, ids: Tensor, sentences: Tensor, rules: Restrict
 
 def _allowed(scores: Tensor) -> Tensor:
     """Return `scores` (R, V), overwritten, without the tokens that no text shows."""
-    scores[:, [PAD_ID, UNK_ID, BOS_ID]] = -torch.inf
+    for special in (PAD_ID, UNK_ID, BOS_ID):  # a list would be copied to a GPU for every token
+        scores[:, special] = -torch.inf
     return scores
 
 

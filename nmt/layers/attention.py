@@ -39,9 +39,12 @@ def prepared(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where the boolean mask (..., S) is True and -inf elsewhere; its rows lie as `ROW` says."""
+    """Return 0 where the boolean mask (..., S) is True and -inf elsewhere; its rows lie as `ROW` says.
+
+    Something lies between rows for every S, so that compiled code is the same for all.
+    """
     columns = mask.shape[-1]
-    scores = torch.zeros((*mask.shape[:-1], -(-columns // ROW) * ROW), dtype=dtype, device=mask.device)
+    scores = torch.zeros((*mask.shape[:-1], (columns // ROW + 1) * ROW), dtype=dtype, device=mask.device)
     return scores[..., :columns].masked_fill_(~mask, -torch.inf)
 
 

@@ -61,9 +61,19 @@ class Waiting:
 
 
 class Batcher:
-    """The queue and its worker; a context manager of a running event loop."""
+    """The queue and its worker; a context manager of a running event loop.
 
-    def __init__(self, worker: Worker, cfg: ServingConfig, counters: Counters):
+    The worker is called in a thread of its own, which first calls `begin`.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        cfg: ServingConfig,
+        counters: Counters,
+        *,
+        begin: Callable[[], None] | None = None,
+    ):
         self.cfg = cfg
         self.counters = counters
         self.requests = set[PendingRequest]()
@@ -75,7 +85,7 @@ class Batcher:
         self._seconds_per_token = 0.0
         self._closed = False
         self._changed = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "model")
+        self._thread = ThreadPoolExecutor(1, "model", initializer=begin)
 
     async def __aenter__(self) -> Batcher:
         self._task = asyncio.create_task(self._work())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -13,6 +14,7 @@ import uvicorn
 from nmt.decoding import DecodingConfig
 from nmt.errors import Interrupted, UserError, warn
 from nmt.runs.opened import Run
+from nmt.runtime import make_current
 from nmt.serving.app import LOOPBACK, Service, make_app
 from nmt.serving.batcher import Batcher
 from nmt.serving.configs import ServingConfig
@@ -56,7 +58,8 @@ async def serve_at(
 ) -> Counters:
     """Serve at a bound socket until a signal; return what was done."""
     counters = Counters()
-    async with Batcher(task.answers, cfg, counters) as batcher:
+    begin = partial(make_current, task.run.device)
+    async with Batcher(task.answers, cfg, counters, begin=begin) as batcher:
         service = Service(task, cfg, batcher, counters)
         settings = uvicorn.Config(
             make_app(service), log_config=None, access_log=False, lifespan="off", server_header=False

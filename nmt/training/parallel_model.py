@@ -61,7 +61,7 @@ class ParallelModel:
         self.is_sharded = world.size > 1 and cfg.parallel is Parallel.fsdp
         self.model = model
         self.objective = objective
-        self.trained = copy.deepcopy(model) if self.is_sharded or averages else model
+        self.trained = _copied(model) if self.is_sharded or averages else model
         if recompute:
             recompute_layers(self.trained)
         average = model if averages else None
@@ -156,6 +156,15 @@ class ParallelModel:
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with `prefix`, by the rest of the name."""
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def _copied(model: TranslationModel) -> TranslationModel:
+    """Return a copy of the model; its recurrent layers have their weights in one piece, as cuDNN wants."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+    return copied
 
 
 def _shard(module: nn.Module, world: World, device: torch.device, precision: Precision) -> None:

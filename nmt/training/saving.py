@@ -37,6 +37,8 @@ class Saves:
     def __init__(self, world: World):
         self.world = world
         self.log: Log = warn
+        self.has_pinned = False
+        """Whether torch keeps the pinned memory of an earlier copy for the next one."""
         self._failed = 0  # in a row
         self._is_open = False  # on all ranks alike
         self._written: Future[str | None] | None = None  # on rank 0

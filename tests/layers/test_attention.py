@@ -208,6 +208,17 @@ def test_an_additive_mask_lies_as_kernels_of_gpus_want_it() -> None:
     assert prepared(mask, torch.zeros(2, 11, 4)) is mask  # on CPU
 
 
+def test_an_additive_mask_is_compiled_once_for_all_lengths() -> None:
+    """As prepared for a GPU: whether a length is a multiple of `ROW` makes no difference."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(lambda mask: additive(mask, torch.float32), backend="aot_eager", dynamic=True)
+    for length in (9, 16, 12, 24):
+        mask = torch.arange(length) < torch.tensor([length, 3])[:, None]
+        assert torch.equal(compiled(mask), additive(mask, torch.float32))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("positions", Positions)
 @pytest.mark.parametrize("norm_order", NormOrder)

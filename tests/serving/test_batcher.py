@@ -57,6 +57,25 @@ def put(batcher: Batcher, *lines: str, question: Question = QUESTION) -> Pending
     return batcher.submit(lines, [len(line) for line in lines], question)
 
 
+def test_the_thread_of_the_worker_begins_as_it_is_told() -> None:
+    """A GPU is made the current one of this thread."""
+    seen: list[str] = []
+
+    def worker(lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+        seen.append(f"worker in {threading.current_thread().name}")
+        return [{"text": line} for line in lines]
+
+    def begin() -> None:
+        seen.append(f"begun in {threading.current_thread().name}")
+
+    async def whole() -> None:
+        async with Batcher(worker, ServingConfig(), Counters(), begin=begin) as batcher:
+            await put(batcher, "line").done
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+    assert seen == ["begun in model_0", "worker in model_0"]
+
+
 async def texts(request: PendingRequest) -> list[str]:
     return [answer["text"] for answer in await request.done]
 
