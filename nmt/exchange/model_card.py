@@ -118,7 +118,7 @@ def _requirements(run: Run, cfg: ExportConfig) -> str:
     moses = bool(run.cfg.tokenizer.moses_src)
     libraries = {
         Format.ctranslate2: "ctranslate2 sentencepiece",
-        Format.huggingface: "transformers torch sentencepiece",
+        Format.huggingface: "'transformers>=5' torch sentencepiece",
         Format.safetensors: "safetensors torch sentencepiece",
     }
     if cfg.format not in libraries:

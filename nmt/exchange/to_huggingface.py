@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import SPACE, TagSide, TokenizerKind
+from nmt.errors import UserError
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import (
     beam_search_of,
@@ -142,6 +143,9 @@ def converted(model: Transformer, cfg: TransformerConfig, num_positions: int) ->
     """Return a model of `transformers` with the weights of `model`, in float32 and for evaluation.
 
     A table of positions has `num_positions` rows, one that was trained as many as it has.
+
+    Raises:
+        UserError: this version of `transformers` shares matrices that the model has apart.
     """
     import transformers
 
@@ -182,6 +186,12 @@ def converted(model: Transformer, cfg: TransformerConfig, num_positions: int) ->
     if SHARED not in fresh:
         del state[SHARED]
     target.load_state_dict(state)
+    loaded = target.state_dict()
+    if shared := [name for name in state if not torch.equal(state[name], loaded[name])]:
+        raise UserError(
+            f"transformers {transformers.__version__} shares {', '.join(shared)} with other weights, which "
+            "model.tying sets apart; use pip install 'transformers>=5', or format=ctranslate2"
+        )
     return target
 
 

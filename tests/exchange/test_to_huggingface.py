@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import Tensor
 from torch.testing import assert_close
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
+from nmt.errors import UserError
 from nmt.exchange.to_huggingface import converted
 from nmt.layers.choices import Activation, NormOrder, Positions
 from nmt.models.configs import Tying
@@ -59,6 +61,21 @@ def test_a_variant_computes_the_same(tmp_path: Path, name: str) -> None:
         with torch.inference_mode():
             theirs = other(input_ids=src, attention_mask=mask.long(), decoder_input_ids=tgt_in).logits
         assert_close(theirs, expected, atol=1e-4, rtol=0.0)
+
+
+def test_a_version_that_shares_what_is_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers 4 does, whatever its config says."""
+    load = transformers.BlenderbotForConditionalGeneration.load_state_dict
+
+    def load_and_tie(self: Any, state: dict[str, Tensor]) -> None:
+        load(self, state)
+        self.lm_head.weight = self.model.shared.weight
+
+    monkeypatch.setattr(transformers.BlenderbotForConditionalGeneration, "load_state_dict", load_and_tie)
+    model, cfg = variant(tying=Tying.none)
+    message = r"transformers [\d.]+ shares lm_head.weight with other weights, .* 'transformers>=5'"
+    with pytest.raises(UserError, match=message):
+        converted(model, cfg, NUM_POSITIONS)
 
 
 @pytest.mark.parametrize("name", ["Blenderbot", "MBart", "Bart", "Marian"])
