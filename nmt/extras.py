@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import NamedTuple
 
 from nmt.errors import UserError
+
+ZSTANDARD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+"""The module that reads Zstandard: of Python since 3.14, and the same for versions before."""
 
 
 class Extra(NamedTuple):
@@ -27,7 +31,7 @@ EXTRAS: dict[str, Extra] = {
     "export": Extra(("ctranslate2", "transformers"), "`nmt export` to CTranslate2 and Hugging Face"),
     "search": Extra(("optuna",), "sweeps that search"),
     "serve": Extra(("fastapi", "uvicorn"), "`nmt serve`"),
-    "zst": Extra(("backports.zstd",), "corpora compressed by Zstandard"),
+    "zst": Extra(("backports.zstd",), "corpora compressed by Zstandard", (ZSTANDARD,)),
     "slurm": Extra(("submitit",), "trials of a sweep as jobs of Slurm"),
     "wandb": Extra(("wandb",), "the tracker wandb"),
     "language": Extra(("py3langid",), "the language of lines"),

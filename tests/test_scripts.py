@@ -19,7 +19,7 @@ from nmt.verbs import VERBS
 ROOT = Path(__file__).resolve().parents[1]
 FAKE_PYTHON = """#!/usr/bin/env bash
 case "$*" in
-    -V) echo "Python ${FAKE_VERSION:-3.13.0}" ;;
+    -V) echo "Python ${FAKE_VERSION:-3.14.0}" ;;
     "-m venv "*) echo "venv" >> "$LOG"; mkdir -p "${@: -1}/bin"; cp -- "$0" "${@: -1}/bin/python" ;;
     "-m pip "*)
         echo "this line is pip's"
@@ -43,7 +43,7 @@ def clone(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "scripts", root / "scripts")
     for name in ("constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, root)
-    for name, text in (("bin/python3.13", FAKE_PYTHON), ("tool", FAKE_TOOL)):
+    for name, text in (("bin/python3.14", FAKE_PYTHON), ("tool", FAKE_TOOL)):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -137,10 +137,10 @@ def test_changed_requirements_are_installed_into_the_same_environment(clone: Pat
 
 def test_another_python_or_another_place_means_another_environment(clone: Path) -> None:
     call(clone, "nmt")
-    call(clone, "nmt", FAKE_VERSION="3.13.1")
+    call(clone, "nmt", FAKE_VERSION="3.14.1")
     assert installed(clone) == ["venv", *packages(clone)] * 2
     moved = clone.rename(clone.parent / "moved")
-    call(moved, "nmt", FAKE_VERSION="3.13.1")
+    call(moved, "nmt", FAKE_VERSION="3.14.1")
     assert installed(moved)[-4:] == ["venv", *packages(moved)]
 
 
@@ -181,8 +181,8 @@ def test_without_a_usable_python_the_error_says_what_to_install(clone: Path, tmp
     code, out, err = call(clone, "nmt", "train", PATH=str(tools))
     assert (code, out) == (2, "")
     assert err.startswith(
-        "nmt: no usable Python found; nmt needs Python 3.10 to 3.13 with the venv module, and looked on PATH "
-        "for python3.13, python3.12, python3.11, python3.10 and python3. Install one "
+        "nmt: no usable Python found; nmt needs Python 3.10 to 3.14 with the venv module, and looked on PATH "
+        "for python3.14, python3.13, python3.12, python3.11, python3.10 and python3. Install one "
     )
     assert len(err.splitlines()) == 1
 

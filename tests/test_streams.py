@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /d
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
     """Run `command` in a shell, with `nmt` as a command of it."""
-    nmt = f'nmt() {{ {sys.executable} -m nmt "$@"; }}'
+    nmt = f'nmt() {{ {shlex.quote(sys.executable)} -m nmt "$@"; }}'
     return subprocess.run(
         ["bash", "-c", f"{nmt}; {command}"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -64,7 +65,7 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
         "    os.write(2, b'a remark of a library')\n"
     )
     done = subprocess.run(
-        ["bash", "-c", f'{sys.executable} -c "$0" <&- >&- 2>&-', script],
+        ["bash", "-c", f'{shlex.quote(sys.executable)} -c "$0" <&- >&- 2>&-', script],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         timeout=60,
     )

@@ -12,6 +12,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -36,9 +37,8 @@ class Compression(NamedTuple):
 def _open_zst(file: BinaryIO) -> object:
     """Return the uncompressed bytes of all frames; raise `UserError` when the library is missing."""
     require_zstandard(file.name)
-    import backports.zstd as zstd  # not `from backports`, which finds it where it is hidden
-
-    return zstd.ZstdFile(file)
+    opened: object = import_module(extras.ZSTANDARD).ZstdFile(file)
+    return opened
 
 
 def require_zstandard(path: object) -> None:
@@ -87,5 +87,5 @@ def uncompressed(file: BinaryIO, path: Path, key: str) -> BinaryIO:
 def damages() -> tuple[type[Exception], ...]:
     """Return the errors of the libraries for a damaged file; so is `OSError` without a number, of bzip2."""
     known: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
-    zstd = sys.modules.get("backports.zstd")
+    zstd = sys.modules.get(extras.ZSTANDARD)
     return (*known, zstd.ZstdError) if zstd else known

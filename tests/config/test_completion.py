@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -106,7 +107,8 @@ def test_a_shell_understands_its_script(shell: str, tmp_path: Path) -> None:
 def test_bash_completes_after_an_equals_sign(tmp_path: Path) -> None:
     """Bash itself hands over, and wants, what follows the last =."""
     command = tmp_path / "nmt"
-    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m nmt "$@"\n', encoding="utf-8")
+    root, python = map(shlex.quote, (str(ROOT), sys.executable))
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {python} -m nmt "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     script = f"""PATH={tmp_path}:$PATH
 {SCRIPTS["bash"]}

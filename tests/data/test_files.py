@@ -14,12 +14,12 @@ import random
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,9 @@ from nmt.data.files import FilesData, TextData, parting_line, stream, stream_tex
 from nmt.data.lines import read_lines
 from nmt.data.pairs import MAX_LINE_CHARS, ParallelText, Split
 from nmt.errors import UserError
+from nmt.extras import ZSTANDARD
 
+zstd = import_module(ZSTANDARD)
 ENGLISH = ["A dog runs.", "Two cats sleep.", "It rains."]
 GERMAN = ["Ein Hund läuft.", "Zwei Katzen schlafen.", "Es regnet."]
 
@@ -150,7 +152,7 @@ def test_a_pipe_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
 
 
 def test_zstandard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "backports.zstd", None)
+    monkeypatch.setitem(sys.modules, ZSTANDARD, None)
     message = error_of(write_pair(tmp_path, zstd.compress(b"A dog\n"), lines(GERMAN)))
     assert "train.en is compressed by Zstandard (or decompress it: zstd -d), which needs" in message
     assert message.endswith("pip install 'nmt[zst]'")

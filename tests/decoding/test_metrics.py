@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 import urllib.error
@@ -149,8 +150,9 @@ def test_the_rule_that_splits_words_is_known() -> None:
 
 def stand_in(folder: Path, body: str) -> str:
     """Return an executable that is started in the place of the other Python."""
-    file = folder / "python"
-    file.write_text(f"#!{sys.executable}\nimport json, os, sys\nquestion = json.load(sys.stdin)\n{body}\n")
+    script, file = folder / "stand_in.py", folder / "python"
+    script.write_text(f"import json, os, sys\nquestion = json.load(sys.stdin)\n{body}\n")
+    file.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
     file.chmod(0o755)
     return str(file)
 
