@@ -16,9 +16,9 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     sweeps              Settings of a sweep, the values that it tries, names of its trials.
     help                `nmt VERB --help`: every key with its default and its docstring.
     overrides           The arguments of a verb; mistakes are refused before anything is composed.
+    schemas             Hydra for one verb: the schema of every choice, and the config of a command.
     small_data          Settings by the size of the training split, with reasons.
     named_runs          The runs that a command line names, and what it takes over from them.
-    schemas             Hydra for one verb: the schema of every choice, and the config of a command.
     composed            One config as Hydra composed it: checked, and completed by the training data.
     blame               All that is wrong with overrides, each with those to blame.
     compose             From the command line of one verb to its config, through Hydra.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +12,7 @@ from nmt.config.composed import Composed, closed
 from nmt.config.explain import explained, is_missing, meant_keys
 from nmt.config.overrides import parse_overrides
 from nmt.config.roots import to_config
+from nmt.config.schemas import copied
 from nmt.config.verb import Verb
 from nmt.errors import Problems
 
@@ -40,7 +40,7 @@ def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
         base = Composed.of(verb, [str(o.input_line) for o in overrides if o not in values]).cfg
 
     def problems_of(some: Sequence[Override]) -> list[str]:
-        found, cfg = Problems(), copy.deepcopy(base)
+        found, cfg = Problems(), copied(base)
         with found.gathered(), explained():
             for override in some:
                 OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
@@ -55,7 +55,7 @@ def refuse_all(verb: Verb, lines: Sequence[str]) -> None:
     fit, problems = list[Override](), Problems()
     for override in values:
         with problems.gathered(), explained():
-            OmegaConf.update(copy.deepcopy(base), override.key_or_group, override.value(), merge=True)
+            OmegaConf.update(copied(base), override.key_or_group, override.value(), merge=True)
             fit.append(override)
     typed = {o.key_or_group for o in values}
     meant = {key for problem in problems for key in meant_keys(problem)} - typed

@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 
 from nmt.config.explain import explained
 from nmt.config.overrides import FROM_RUN, config_dir
@@ -64,7 +64,9 @@ def _register(verb: Verb, stored: TrainConfig | None) -> None:
         store.store(
             group=group, name=FROM_RUN, node=_with_open_mappings(getattr(stored or _any_config(), group))
         )
-    store.store(name=f"{SCHEMA_PREFIX}{verb.name}", node=schema(**taken) if taken else _root(schema))
+    name = f"{SCHEMA_PREFIX}{verb.name}.yaml"
+    node = OmegaConf.structured(schema(**taken)) if taken else _root(schema)
+    store.repo[name] = ConfigNode(name, node, None, None, None)  # where `store.store` puts a copy
 
 
 @functools.cache
@@ -142,15 +144,14 @@ def compose_with_hydra(verb: Verb, lines: Sequence[str]) -> tuple[DictConfig, di
         else:
             values.append(one)
     source = verb.name, config_dir(), tuple(chosen)
-    if has_folder or verb.run_key:
-        cfg, choices = _of_choices.__wrapped__(*source)
-    else:
-        cfg, choices = copy.deepcopy(_of_choices(*source))
+    of_choices = _of_choices.__wrapped__ if has_folder or verb.run_key else _of_choices
+    known, choices = of_choices(*source)
+    cfg = copied(known)
     loader._apply_overrides_to_config(values, cfg)
-    return cfg, choices
+    return cfg, dict(choices)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=128)
 def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
     """Return the config that the choices of a verb, files in `folder`, make, and the choice of each group."""
     loader = _loader()
@@ -159,6 +160,26 @@ def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictCo
     cfg = loader._compose_config_from_defaults_list(defaults.defaults, repository)
     OmegaConf.set_struct(cfg, True)
     return cfg, defaults.overrides.known_choices
+
+
+def copied(cfg: DictConfig) -> DictConfig:
+    """Return a copy of a config, in a quarter of the time that `copy.deepcopy` takes."""
+    return cast(DictConfig, _node(cfg, None))
+
+
+def _node(node: Any, parent: Any) -> Any:
+    """Return a copy of a node of OmegaConf and of all below it, as a child of `parent`."""
+    made, metadata = object.__new__(type(node)), copy.copy(vars(node)["_metadata"])
+    metadata.flags = dict(metadata.flags or {})
+    vars(made).update(vars(node), _metadata=metadata, _parent=parent, _flags_cache=None)
+    content = vars(node).get("_content")
+    if isinstance(content, dict):
+        vars(made)["_content"] = {key: _node(child, made) for key, child in content.items()}
+    elif isinstance(content, list):
+        vars(made)["_content"] = [_node(child, made) for child in content]
+    elif isinstance(content, Node):  # of a union
+        vars(made)["_content"] = _node(content, made)
+    return made
 
 
 def _loader() -> ConfigLoaderImpl:

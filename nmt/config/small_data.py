@@ -14,7 +14,6 @@ Popescu-Belis 2022 (all of it in proportion to the scarcity) and Gowda and May 2
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from nmt.config.overrides import config_dir
 from nmt.config.plain import read_plain
 from nmt.config.roots import Task, TrainConfig
+from nmt.config.schemas import copied
 from nmt.data import casing, census
 from nmt.data.census import Census, SideCensus
 from nmt.data.filters import all_lines, filter_pairs, filter_texts
@@ -105,7 +105,7 @@ def open_keys(cfg: DictConfig) -> list[str]:
 
 def filled(cfg: DictConfig, settings: Sequence[Setting]) -> DictConfig:
     """Return a copy of a composed config in which the keys that are open have the values of `settings`."""
-    closed, missing = copy.deepcopy(cfg), open_keys(cfg)
+    closed, missing = copied(cfg), open_keys(cfg)
     for setting in settings:
         if setting.key in missing:
             OmegaConf.update(closed, setting.key, setting.value)

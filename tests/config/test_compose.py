@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import hydra
 import pytest
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, Node, OmegaConf, open_dict
 
 from nmt.attention_views.configs import View
 from nmt.config.compose import compose, outline
@@ -18,7 +20,7 @@ from nmt.config.overrides import choices, parse_flags, parse_overrides
 from nmt.config.registry import config_keys
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
-from nmt.config.schemas import compose_with_hydra, set_up
+from nmt.config.schemas import compose_with_hydra, copied, set_up
 from nmt.config.stored import fingerprint, save_config
 from nmt.config.sweeps import MAX_NAME, file_name, sweep_folder
 from nmt.config.trials import plan
@@ -143,6 +145,42 @@ def test_a_config_is_the_one_that_hydra_composes(verb: str, lines: list[str]) ->
             assert OmegaConf.is_struct(cfg)
             choices.clear()
             cfg.runtime.threads = 7
+
+
+@dataclasses.dataclass
+class OfAllKinds:
+    whole: int | float = 1
+    numbers: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    view: View | None = None
+    cfg: dict[str, Any] = dataclasses.field(default_factory=lambda: {"a": {"b": [{"c": "${whole}"}]}})
+
+
+def contents(node: Node, parent: Node | None) -> dict[str, Any]:
+    """Return all that a node has, and what is below it, whose parent must be `parent`."""
+    own = dict(vars(node), kind=type(node), _metadata=vars(vars(node)["_metadata"]))
+    assert own.pop("_parent") is parent
+    del own["_flags_cache"]  # made when it is asked for
+    below = own.get("_content")
+    if isinstance(below, dict):
+        own["_content"] = {key: contents(child, node) for key, child in below.items()}
+    elif isinstance(below, list):
+        own["_content"] = [contents(child, node) for child in below]
+    elif isinstance(below, Node):
+        own["_content"] = contents(below, node)
+    return own
+
+
+def test_a_copy_is_one_of_deepcopy() -> None:
+    cfg = OmegaConf.structured(OfAllKinds)
+    OmegaConf.set_readonly(cfg.numbers, True)
+    own = copied(cfg)
+    assert isinstance(own, DictConfig)
+    assert contents(own, None) == contents(copy.deepcopy(cfg), None)
+    own.cfg.a.b.append(OmegaConf.create({"c": 3}))
+    OmegaConf.set_readonly(own, True)
+    assert cfg == OmegaConf.structured(OfAllKinds)
+    cfg.whole = 2
+    assert (own.cfg.a.b[0].c, cfg.cfg.a.b[0].c) == (1, 2)
 
 
 @pytest.mark.parametrize("group", VERBS["train"].groups)

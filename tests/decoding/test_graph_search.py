@@ -87,10 +87,10 @@ def test_every_family_finds_the_same(
         recorder = Recorder()
         loops, expected = in_loops(recorder), beam_search(model, src, src_mask, cfg)
         assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
-        once = list(recorder.num_steps)
-        assert len(once) >= 1
-        assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
-        assert recorder.num_steps == [2 * num for num in once]
+    once = list(recorder.num_steps)
+    assert len(once) >= 1
+    assert_same(graph_search(model, src, src_mask, cfg, loops), expected)
+    assert recorder.num_steps == [2 * num for num in once]
 
 
 @pytest.mark.parametrize("penalty", LengthPenalty)
