@@ -1,5 +1,6 @@
 // Products of float32 rows with weights of 8 bits: on processors that multiply four pairs of such numbers and add them
-// in one instruction (VNNI of AVX-512), and on others with AVX-512 or AVX2, which do so with two pairs of 16 bits.
+// in one instruction (VNNI, of AVX-512 or of AVX), and on others with AVX-512 or AVX2, which do so with two pairs of
+// 16 bits.
 //
 // Each row of x is divided by its largest magnitude and rounded to 8 bits, sums are exact, and one pass over them
 // scales and finishes: all kinds of processor find the same numbers. The definition in plain torch is
@@ -73,6 +74,32 @@ inline void store_rounded(Left* p, Vec x) {
 
 inline Words add_products(Words sums, int32_t word, Words weights) {
   return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_set1_epi32(word), weights));
+}
+
+}  // namespace nmt
+
+#elif defined(__AVXVNNI__) && defined(__AVX2__) && !defined(__AVX512F__)
+#define NMT_INT8 1
+
+namespace nmt {
+
+using Left = uint8_t;
+using Words = __m256i;
+constexpr int64_t VECTORS = 2;
+constexpr int32_t SHIFT = 128;
+
+inline Words load_words(const int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+inline void store_sums(int32_t* p, Words sums) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), sums); }
+
+inline void store_rounded(Left* p, Vec x) {
+  const __m256i shifted = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)x), _mm256_set1_epi32(SHIFT));
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(shifted), _mm256_extracti128_si256(shifted, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(halves, halves));
+}
+
+inline Words add_products(Words sums, int32_t word, Words weights) {
+  return _mm256_dpbusd_avx_epi32(sums, _mm256_set1_epi32(word), weights);
 }
 
 }  // namespace nmt

@@ -1,7 +1,8 @@
 // The instructions of AVX-512 and AMX that the kernels name, in plain C++: with `-include` of this file, any processor
 // with AVX2 computes what the kernels do on one with tiles, slowly. Tiny numbers count as zero where Intel's manual says
 // so; the order in which the products of tiles are added up is not that of the processor. With `-DNMT_SKYLAKE` the
-// processor is one of the first with AVX-512: without its later instructions (VNNI, BF16) and without tiles.
+// processor is one of the first with AVX-512: without its later instructions (VNNI, BF16) and without tiles. With
+// `-DNMT_ALDERLAKE` it is one of today's for desks and laptops: without AVX-512, but with the VNNI of AVX.
 
 #pragma once
 
@@ -31,7 +32,6 @@ struct Lanes {
 using Words = Lanes<int32_t, 16>;
 using Floats = Lanes<float, 16>;
 using Halves = Lanes<uint16_t, 16>;
-using Bytes = Lanes<uint8_t, 64>;
 
 inline __m512i load(const void* p) {
   __m512i x;
@@ -95,14 +95,13 @@ inline __m512i products_of_halves(__m512i left, __m512i right) {
   });
 }
 
-inline __m512i add_products_of_bytes(__m512i sums, __m512i left, __m512i right) {
-  const auto s = bits<Words>(sums);
-  const auto a = bits<Bytes>(left), b = bits<Bytes>(right);
-  return words([&](int i) {
-    uint32_t sum = uint32_t(s.at[i]);
-    for (int j = 4 * i; j < 4 * i + 4; ++j) sum += uint32_t(int32_t(a.at[j]) * int32_t(int8_t(b.at[j])));
-    return sum;
-  });
+template <typename V>
+inline V add_products_of_bytes(V sums, V left, V right) {
+  auto s = bits<Lanes<uint32_t, sizeof(V) / 4>>(sums);
+  const auto a = bits<Lanes<uint8_t, sizeof(V)>>(left);
+  const auto b = bits<Lanes<int8_t, sizeof(V)>>(right);
+  for (size_t i = 0; i < sizeof(V); ++i) s.at[i / 4] += uint32_t(int32_t(a.at[i]) * int32_t(b.at[i]));
+  return bits<V>(s);
 }
 
 inline __m512i zero_extended(__m256i a) {
@@ -193,6 +192,10 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 
 }  // namespace emulated
 
+#ifdef NMT_ALDERLAKE
+#define __AVXVNNI__ 1
+#define _mm256_dpbusd_avx_epi32 emulated::add_products_of_bytes<__m256i>
+#else
 #define __AVX512F__ 1
 #define __AVX512BW__ 1
 #define __AVX512VL__ 1
@@ -208,7 +211,7 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #define _mm512_set1_epi32 emulated::set
 #define _mm512_cvtps_epi32 emulated::nearest
 #define _mm512_cvtusepi32_epi8 emulated::saturated_bytes
-#define _mm512_dpbusd_epi32 emulated::add_products_of_bytes
+#define _mm512_dpbusd_epi32 emulated::add_products_of_bytes<__m512i>
 #define _mm512_cvtsepi32_epi16 emulated::saturated_halves
 #define _mm512_cvtepi8_epi16 emulated::halves_of_bytes
 #define _mm512_madd_epi16 emulated::products_of_halves
@@ -232,3 +235,4 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #define _tile_dpbf16ps emulated::add_products_of_tiles
 
 #define syscall(...) 0  // Linux grants the tiles
+#endif

@@ -33,7 +33,11 @@ def test_the_kernels_are_built_wherever_there_is_a_compiler() -> None:
 @needs_a_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "processor", ["x86-64", "haswell", "skylake-avx512", "icelake-server", "cooperlake", "sapphirerapids"]
+    "processor",
+    [
+        *("x86-64", "haswell", "alderlake"),
+        *("skylake-avx512", "icelake-server", "cooperlake", "sapphirerapids"),
+    ],
 )
 def test_the_kernels_are_code_for_every_processor(processor: str, tmp_path: Path) -> None:
     compiler = tmp_path / "c++"

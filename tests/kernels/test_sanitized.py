@@ -1,7 +1,7 @@
 """The kernels in a library that watches memory and undefined behaviour, with many random shapes.
 
-Two of the libraries are those of processors with AVX-512, whose instructions `emulated.h` has in plain
-C++: every machine can test all of the code.
+Three of the libraries are those of processors with AVX-512 or VNNI, whose instructions `emulated.h` has in
+plain C++: every machine can test all of the code.
 """
 
 from __future__ import annotations
@@ -42,8 +42,15 @@ def _library(name: str) -> str:
         ("", "-mno-avx512f"),
         (f"-include '{EMULATED}'", "-march=x86-64-v3 -Wno-psabi"),
         (f"-DNMT_SKYLAKE -include '{EMULATED}'", "-march=x86-64-v3 -Wno-psabi"),
+        (f"-DNMT_ALDERLAKE -include '{EMULATED}'", "-march=x86-64-v3 -Wno-psabi"),
     ],
-    ids=["this processor", "short vectors", "emulated AVX-512 and AMX", "emulated first AVX-512"],
+    ids=[
+        "this processor",
+        "short vectors",
+        "emulated AVX-512 and AMX",
+        "emulated first AVX-512",
+        "emulated VNNI of AVX",
+    ],
 )
 def test_the_kernels_under_sanitizers(before: str, after: str, tmp_path: Path) -> None:
     """Masked loads of AVX-512 and loads of tiles are watched where they are emulated."""
