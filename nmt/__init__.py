@@ -48,6 +48,8 @@ Importing this package costs nothing: the names below load their module, and wit
 from __future__ import annotations
 
 import importlib
+import platform
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the names below, for type checkers
@@ -68,6 +70,10 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.training.checkpoint import CheckpointStore as CheckpointStore
 
 __version__ = "0.1.0"
+
+if platform.machine().lower() in ("arm64", "aarch64"):
+    # Products of NumPy tell of errors there that did not happen: https://github.com/numpy/numpy/issues/28687
+    warnings.filterwarnings("ignore", ".* encountered in matmul", RuntimeWarning, rf"{__name__}\.")
 
 _HOME = {
     "BeamConfig": "decoding.configs",

@@ -397,3 +397,22 @@ def test_micro_batches_equal_one_batch(
 def test_fp16_on_a_cpu_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     prepare(RuntimeConfig(device="cpu", precision=Precision.fp16))
     assert "warning: runtime.precision=fp16 is meant for GPUs" in capsys.readouterr().err
+
+
+MATMUL = """
+import platform, warnings
+platform.machine = lambda: "{machine}"
+import nmt
+for module in ("nmt.decoding.utility", "mine"):
+    warnings.warn_explicit("divide by zero encountered in matmul", RuntimeWarning, module, 1, module)
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "told"), [("arm64", ["mine"]), ("x86_64", ["nmt.decoding.utility", "mine"])]
+)
+def test_products_of_numpy_on_arm_warn_of_nothing_in_our_modules(machine: str, told: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MATMUL.format(machine=machine)], capture_output=True, text=True, check=True
+    )
+    assert re.findall(r"^(.*):1: RuntimeWarning", done.stderr, re.M) == told
