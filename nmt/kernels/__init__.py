@@ -128,12 +128,12 @@ def problem() -> str:
         return f"they are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if not compiler:
-        return "there is no C++ compiler; install g++"
+        return "there is no C++ compiler; install g++ 11 or later"
     try:
         torch.ops.load_library(str(_library(compiler)))
     except subprocess.CalledProcessError as error:
         reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
-        return f"{compiler} failed with {reasons[0]}"
+        return f"{compiler} failed with {reasons[0]}; they need g++ 11 or later, which CXX may name"
     except subprocess.TimeoutExpired:
         return f"{compiler} was not done after {LONGEST_BUILD / 60:.0f} minutes"
     except OSError as error:

@@ -287,7 +287,8 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(compiler: Path) -> N
         '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "training.cpp:1: error: no space" >&2; exit 1\n'
     )
     (compiler / "c++").write_text(failing)
-    assert problem() == f"{compiler}/c++ failed with training.cpp:1: error: no space"
+    needed = "they need g++ 11 or later, which CXX may name"
+    assert problem() == f"{compiler}/c++ failed with training.cpp:1: error: no space; {needed}"
     assert [path.name for path in kernels.folder().iterdir()] == [".lock"]
 
 
@@ -296,4 +297,4 @@ def test_without_any_compiler_the_way_out_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert problem() == "there is no C++ compiler; install g++"
+    assert problem() == "there is no C++ compiler; install g++ 11 or later"
