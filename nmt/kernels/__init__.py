@@ -196,7 +196,11 @@ def _locked(home: Path) -> Iterator[None]:
     """Hold a lock while the block runs, where the file system has locks; it is released with the process."""
     with open(home / ".lock", "a", encoding="utf-8") as lock:
         with contextlib.suppress(OSError):  # without it two processes build at once, and one entry stays
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("waiting for the kernels in C++, which another process builds", file=sys.stderr)
+                fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

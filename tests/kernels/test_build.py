@@ -249,6 +249,22 @@ def test_two_processes_that_build_at_once_both_have_a_library(
 
 
 @needs_a_compiler
+def test_a_process_that_waits_for_another_says_so(compiler: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kernels.folder().mkdir(parents=True, mode=0o700)
+    process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(bool(problem())))
+    said = ""
+    with open(kernels.folder() / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process.start()
+        while not said and process.is_alive():
+            said += capfd.readouterr().err
+        fcntl.flock(lock, fcntl.LOCK_UN)  # the process has the file open, too
+    process.join()
+    assert (process.exitcode, num_builds(compiler)) == (0, 1)
+    assert said == "waiting for the kernels in C++, which another process builds\n"
+
+
+@needs_a_compiler
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
